@@ -3,15 +3,22 @@
 //! implementation of [`Protocol`](client::Protocol).
 
 pub(crate) mod client;
+pub(crate) mod client_options;
+pub(crate) mod copy_source;
 pub(crate) mod header_fields;
+pub(crate) mod limits;
 pub(crate) mod payload;
 mod peer;
 pub(crate) mod pool;
 pub(crate) mod query;
 mod rcv_lowat;
+pub(crate) mod renewal;
 pub(crate) mod response;
 mod socket;
+pub(crate) mod sorted_entries;
+pub(crate) mod status;
 pub(crate) mod streaming_request;
 pub(crate) mod time;
+pub(crate) mod write_progress;
 
 pub use self::peer::Peer;

@@ -57,11 +57,9 @@ use self::regions::BucketRegions;
 use self::stage::{StagedWrite, WriteTarget};
 use self::upload_cache::UploadCache;
 use crate::remote::client::{Call, Client};
-use crate::remote::pool::{DEFAULT_READ_BYTES, Pool, PoolOptions};
-use tradewind_model::retry::{RetryBudget, RetryOptions};
-
-/// Longest body of a response whose body is ignored.
-const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
+use crate::remote::client_options::ClientOptions;
+use crate::remote::pool::PoolOptions;
+use tradewind_model::retry::RetryOptions;
 
 /// Settings of an [`S3Store`].
 #[derive(Debug, Clone)]
@@ -104,23 +102,41 @@ impl S3Options {
     /// Default settings.
     #[must_use]
     pub fn new(endpoint: Endpoint, region: String, credentials: Option<Credentials>) -> Self {
+        let ClientOptions { connections, tls, retries, response_timeout, stall_timeout } =
+            ClientOptions::default();
         Self {
             endpoint,
             region,
             credentials,
             expires: None,
             issuer: None,
-            tls: None,
-            max_connections: 64,
-            read_bytes: DEFAULT_READ_BYTES,
-            is_single_use: false,
-            traffic: None,
-            connect_timeout: Duration::from_secs(5),
-            response_timeout: Duration::from_secs(60),
-            stall_timeout: Duration::from_secs(30),
-            retries: RetryOptions::default(),
+            tls,
+            max_connections: connections.max_connections,
+            read_bytes: connections.read_bytes,
+            is_single_use: connections.is_single_use,
+            traffic: connections.traffic,
+            connect_timeout: connections.connect_timeout,
+            response_timeout,
+            stall_timeout,
+            retries,
             part_bytes: 8 << 20,
             buffer_bytes: 64 << 20,
+        }
+    }
+
+    fn client_options(&self) -> ClientOptions {
+        ClientOptions {
+            connections: PoolOptions {
+                max_connections: self.max_connections,
+                connect_timeout: self.connect_timeout,
+                read_bytes: self.read_bytes,
+                is_single_use: self.is_single_use,
+                traffic: self.traffic.clone(),
+            },
+            tls: self.tls.clone(),
+            retries: self.retries,
+            response_timeout: self.response_timeout,
+            stall_timeout: self.stall_timeout,
         }
     }
 }
@@ -148,45 +164,14 @@ pub struct S3Store {
 impl S3Store {
     /// Creates a store. Sends nothing.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
-        let S3Options { endpoint, region, credentials, expires, issuer, tls, .. } = options;
-        let S3Options {
-            max_connections: connections,
-            connect_timeout: connect_time,
-            read_bytes,
-            is_single_use: is_fresh,
-            traffic,
-            ..
-        } = options;
-        if endpoint.peer.is_tls && tls.is_none() {
-            return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
-        }
-        let pool = Pool::new(
-            endpoint.peer.clone(),
-            tls.filter(|_| endpoint.peer.is_tls),
-            PoolOptions {
-                max_connections: connections,
-                connect_timeout: connect_time,
-                read_bytes,
-                is_single_use: is_fresh,
-                traffic,
-            },
-            clock.clone(),
-        );
-        let peer = endpoint.peer.to_string().into();
+        let client_options = options.client_options();
+        let S3Options { endpoint, region, credentials, expires, issuer, .. } = options;
         let issued = credentials.map(|credentials| ExpiringCredentials { credentials, expires });
         let login =
             issued.map(|issued| CredentialProvider::new(issued, issuer, region.clone(), clock.clone()));
         let shared = Arc::new(ServiceState { login, verifies_checksums: AtomicBool::new(false) });
-        let client = Client {
-            peer,
-            protocol: Arc::new(S3Protocol::new(endpoint.clone(), None, shared.clone())),
-            pool: Arc::new(pool),
-            retry_options: options.retries,
-            retry_budget: Arc::new(RetryBudget::new()),
-            clock,
-            response_timeout: options.response_timeout,
-            stall_timeout: options.stall_timeout,
-        };
+        let protocol = Arc::new(S3Protocol::new(endpoint.clone(), None, shared.clone()));
+        let client = client_options.client(&endpoint.peer, protocol, clock)?;
         let (part_bytes, gathering) = (options.part_bytes, Budget::new(options.buffer_bytes));
         let client = Arc::new(client);
         Ok(Arc::new_cyclic(|this| Self {
@@ -410,7 +395,7 @@ impl ObjectStore for S3Store {
         let mut call = Call::object(Method::DELETE, &address.bucket, address.key.as_str());
         headers::write_precondition(&precondition, &mut call.headers)?;
         call.is_idempotent = precondition == Precondition::None;
-        self.send(context, &call).await?.collect(MAX_IGNORED_BODY_BYTES).await?;
+        self.send(context, &call).await?.drain().await?;
         Ok(Deleted { existed: true })
     }
 
@@ -459,7 +444,8 @@ impl ObjectStore for S3Store {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         let algorithm = self.part_checksum_algorithm(context, address, upload).await?;
-        self.stage_target(context, address, WriteTarget::Part(upload.clone(), number, algorithm), request)
+        let target = WriteTarget::Part { upload: upload.clone(), number, algorithm };
+        self.stage_target(context, address, target, request)
     }
 
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {

@@ -57,15 +57,13 @@ use self::session::{Session, SessionManager};
 use self::stage::{StagedWrite, WriteTarget};
 use self::uploads::UploadLocks;
 use crate::remote::client::Call;
-use crate::remote::pool::DEFAULT_READ_BYTES;
-use crate::remote::response::StoreResponse;
+use crate::remote::client_options::ClientOptions;
+use crate::remote::limits::MAX_REQUEST_OBJECT_BYTES;
+use crate::remote::pool::PoolOptions;
+use crate::remote::response::{ResponseHead, StoreResponse};
 use crate::remote::streaming_request::StreamingRequest;
 use tradewind_model::retry::RetryOptions;
 
-/// Maximum size of an object in one request: the default of Swift's `max_file_size`.
-const MAX_REQUEST_OBJECT_BYTES: u64 = 5 << 30;
-/// Longest body of a response whose body is ignored.
-const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
 /// Maximum wait for `100 Continue`. It includes the service's token validation by Keystone.
 const MAX_CONTINUE_WAIT: Duration = Duration::from_secs(5);
 
@@ -109,21 +107,39 @@ impl SwiftOptions {
     /// Default settings.
     #[must_use]
     pub fn new(auth: Auth) -> Self {
+        let ClientOptions { connections, tls, retries, response_timeout, stall_timeout } =
+            ClientOptions::default();
         Self {
             auth,
             account_url: None,
-            tls: None,
-            max_connections: 64,
-            read_bytes: DEFAULT_READ_BYTES,
-            is_single_use: false,
-            traffic: None,
-            connect_timeout: Duration::from_secs(5),
-            response_timeout: Duration::from_secs(60),
-            stall_timeout: Duration::from_secs(30),
-            retries: RetryOptions::default(),
+            tls,
+            max_connections: connections.max_connections,
+            read_bytes: connections.read_bytes,
+            is_single_use: connections.is_single_use,
+            traffic: connections.traffic,
+            connect_timeout: connections.connect_timeout,
+            response_timeout,
+            stall_timeout,
+            retries,
             segment_bytes: 1 << 30,
             segment_grace_period: Duration::from_secs(3600),
             read_newest: true,
+        }
+    }
+
+    fn client_options(&self) -> ClientOptions {
+        ClientOptions {
+            connections: PoolOptions {
+                max_connections: self.max_connections,
+                connect_timeout: self.connect_timeout,
+                read_bytes: self.read_bytes,
+                is_single_use: self.is_single_use,
+                traffic: self.traffic.clone(),
+            },
+            tls: self.tls.clone(),
+            retries: self.retries,
+            response_timeout: self.response_timeout,
+            stall_timeout: self.stall_timeout,
         }
     }
 }
@@ -206,13 +222,8 @@ impl SwiftStore {
     }
 
     /// Like [`Self::send`], but reads and ignores the body, so that the connection can be reused.
-    async fn send_and_drain(&self, context: &Context, call: &Call<'_>) -> Result<http::response::Parts> {
-        let mut answer = self.send(context, call).await?;
-        let (status, headers) = (answer.head.status, std::mem::take(&mut answer.head.headers));
-        answer.collect(MAX_IGNORED_BODY_BYTES).await?;
-        let (mut head, ()) = http::Response::new(()).into_parts();
-        (head.status, head.headers) = (status, headers);
-        Ok(head)
+    async fn send_and_drain(&self, context: &Context, call: &Call<'_>) -> Result<ResponseHead> {
+        self.send(context, call).await?.drain().await
     }
 
     /// Starts a request whose body is supplied while it is sent. The body cannot be sent again, so

@@ -246,7 +246,7 @@ async fn unfinished_segment_is_not_mistaken_for_another_stores() {
         let request = StageRequest { size: Some(60_000), ..StageRequest::default() };
         let context = tradewind_core::testing::context();
         let mut staged = desk.store.stage(&context, &test_store::address("b"), request).await.unwrap();
-        test_store::write(&mut *staged, pattern(50_000, seed)).await.unwrap();
+        tradewind_core::testing::write_all(&mut *staged, pattern(50_000, seed)).await.unwrap();
         disk.crash(seed, CrashMode::Random);
         drop((staged, desk));
         disk.revive();

@@ -6,14 +6,17 @@ use futures::FutureExt;
 use crate::budget::Budget;
 use crate::clock::SystemClock;
 use crate::context::{Context, Deadline};
+use crate::error::{Reason, Result};
 
 mod clock;
 pub mod conformance;
+mod content;
 mod faulty;
 mod memory;
 mod passthrough;
 
 pub use clock::SimulatedClock;
+pub use content::{drain, pattern, write_all};
 pub use faulty::{Fault, FaultPlan, FaultSchedule, Faulty, Operation};
 pub use memory::MemoryStore;
 pub use passthrough::{Passthrough, stack_layers};
@@ -43,4 +46,13 @@ pub fn context_until(budget: &Budget, deadline: Deadline) -> Context {
     let admitted = budget.admit(WINDOW_BYTES, &Deadline::none(deadline.clock().clone())).now_or_never();
     let window = admitted.expect("the budget has room").expect("admission without a deadline");
     Context::new(deadline, window)
+}
+
+/// The reason for which a call failed. Panics if it succeeded.
+#[track_caller]
+pub fn reason<T>(result: Result<T>) -> Reason {
+    match result {
+        Ok(_) => panic!("the call succeeded, but had to fail"),
+        Err(e) => e.reason(),
+    }
 }

@@ -16,7 +16,7 @@ use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random}
 use super::payload::{BufferedBody, Payload};
 use super::pool::{Connection, Pool};
 use super::query::Query;
-use super::response::StoreResponse;
+use super::response::{HeldConnection, StoreResponse};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_wire::sigv4::ChunkSigner;
 
@@ -34,6 +34,19 @@ pub(crate) enum ResourceKind {
     Bucket,
     Object,
     Upload,
+}
+
+/// An error response to a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ErrorResponse<'a> {
+    pub status: StatusCode,
+    pub headers: &'a HeaderMap,
+    /// Its body; empty if it cannot be read.
+    pub body: &'a [u8],
+    /// The resource of the request.
+    pub resource: ResourceKind,
+    /// The description of the request, for messages.
+    pub request: &'a str,
 }
 
 /// An error response, classified by the protocol.
@@ -64,15 +77,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Option<ChunkSigner>>;
 
-    /// Classifies an error response. `what` describes the request, for messages.
-    fn classify_error(
-        &self,
-        status: StatusCode,
-        headers: &HeaderMap,
-        body: &[u8],
-        subject: ResourceKind,
-        what: &str,
-    ) -> ClassifiedError;
+    /// Classifies an error response.
+    fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError;
 }
 
 /// A client of one service. Its clones share connections and the retry budget.
@@ -303,8 +309,8 @@ impl Client {
             first_byte: self.clock.now().saturating_sub(about.sent_at),
             wire_bytes: about.body_bytes,
         };
-        let answer =
-            StoreResponse::new(response, (self.pool.clone(), connection), self.stall_timeout, observation);
+        let held = HeldConnection { pool: self.pool.clone(), connection };
+        let answer = StoreResponse::new(response, held, self.stall_timeout, observation);
         if answer.head.status.is_success() {
             return Ok(answer);
         }
@@ -315,9 +321,15 @@ impl Client {
         let (status, headers) = (answer.head.status, answer.head.headers.clone());
         // An unreadable body is treated like an empty one: the status remains.
         let body = answer.collect_document(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
-        let ClassifiedError { error, is_retryable: is_passing, is_unprocessed: is_before_all } =
-            self.protocol.classify_error(status, &headers, &body, about.resource, &about.description());
-        FailedAttempt { error, is_unprocessed: is_before_all, is_retryable: is_passing }
+        let response = ErrorResponse {
+            status,
+            headers: &headers,
+            body: &body,
+            resource: about.resource,
+            request: &about.description(),
+        };
+        let ClassifiedError { error, is_retryable, is_unprocessed } = self.protocol.classify_error(&response);
+        FailedAttempt { error, is_unprocessed, is_retryable }
     }
 
     pub(super) fn build_request(

@@ -1,6 +1,6 @@
 //! Headers that S3 and Swift share: how they are written into requests and parsed from responses.
 
-use http::header::{CONTENT_RANGE, ETAG};
+use http::header::{CONTENT_RANGE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{ByteRange, ETag, Generation, Span, Timestamp};
@@ -10,6 +10,12 @@ pub(crate) fn header_value(text: &str) -> Result<HeaderValue> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|e| {
         Error::with_source(Reason::InvalidArgument, format!("{text:?} cannot be sent in a header"), e)
     })
+}
+
+/// Converts a host, with an optional port, to the value of `Host`.
+pub(crate) fn host_value(host: String) -> Result<HeaderValue> {
+    HeaderValue::try_from(host)
+        .map_err(|e| Error::with_source(Reason::InvalidArgument, "the endpoint is not a valid host name", e))
 }
 
 /// The header value as UTF-8 text.
@@ -25,6 +31,18 @@ pub(crate) fn etag(headers: &HeaderMap) -> Result<ETag> {
     Ok(ETag::from_text(&tag))
 }
 
+/// ETags as the value of `If-Match` or `If-None-Match`.
+pub(crate) fn etag_list(tags: &[ETag]) -> String {
+    tags.iter().map(|tag| format!("\"{tag}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// The name of the header with the user metadata `name`.
+pub(crate) fn user_metadata_name(prefix: &str, name: &str) -> Result<HeaderName> {
+    HeaderName::try_from(format!("{prefix}{name}")).map_err(|e| {
+        Error::with_source(Reason::InvalidArgument, format!("metadata name {name:?} cannot be sent"), e)
+    })
+}
+
 /// Parses a header that holds an HTTP date.
 pub(crate) fn parse_date(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Timestamp>> {
     let Some(value) = headers.get(name).map(header_text).transpose()? else { return Ok(None) };
@@ -32,6 +50,12 @@ pub(crate) fn parse_date(headers: &HeaderMap, name: &HeaderName) -> Result<Optio
         Error::with_source(Reason::Io, format!("the store sent {name}: {value:?}, which is not a date"), e)
     })?;
     Ok(Some(Timestamp::from(time)))
+}
+
+/// The object's modification time, with a resolution of one second. Fails if it is absent.
+pub(crate) fn last_modified(headers: &HeaderMap) -> Result<Timestamp> {
+    parse_date(headers, &LAST_MODIFIED)?
+        .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Last-Modified"))
 }
 
 /// The value of a request's `Range` header.
@@ -44,15 +68,24 @@ pub(crate) fn range_value(range: ByteRange) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// Parses `Content-Range: bytes first-last/size`: the span in the response and the size of the whole object.
-pub(crate) fn content_range(headers: &HeaderMap) -> Result<Option<(Span, u64)>> {
+/// A `Content-Range` header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ContentRange {
+    /// The span in the response.
+    pub span: Span,
+    /// The size of the whole object.
+    pub size: u64,
+}
+
+/// Parses `Content-Range: bytes first-last/size`.
+pub(crate) fn content_range(headers: &HeaderMap) -> Result<Option<ContentRange>> {
     let Some(value) = headers.get(CONTENT_RANGE) else { return Ok(None) };
     let read = || {
         let (span, size) = value.to_str().ok()?.strip_prefix("bytes ")?.split_once('/')?;
         let (first, last) = span.split_once('-')?;
         let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
         let length = last.checked_sub(first)?.checked_add(1)?;
-        Some((Span { offset: first, length }, size.parse().ok()?))
+        Some(ContentRange { span: Span { offset: first, length }, size: size.parse().ok()? })
     };
     let found = read();
     found.map(Some).ok_or_else(|| {
@@ -78,7 +111,8 @@ mod tests {
             headers.insert(CONTENT_RANGE, HeaderValue::from_static(text));
             content_range(&headers).map(Option::unwrap)
         };
-        assert_eq!(read("bytes 5-9/20").unwrap(), (Span { offset: 5, length: 5 }, 20));
+        let found = ContentRange { span: Span { offset: 5, length: 5 }, size: 20 };
+        assert_eq!(read("bytes 5-9/20").unwrap(), found);
         for bad in
             ["bytes 9-5/20", "bytes */20", "items 1-2/3", "bytes 1-2", "bytes 0-18446744073709551615/1"]
         {

@@ -33,7 +33,7 @@ const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
 
 /// Default read buffer of a connection. Half of it doubles the number of chunks written to a file, and the kernel
 /// serializes the writes to one file.
-pub(crate) const DEFAULT_READ_BYTES: usize = 256 << 10;
+const DEFAULT_READ_BYTES: usize = 256 << 10;
 /// Smallest read buffer: a response head must fit.
 const MIN_READ_BYTES: usize = 32 << 10;
 
@@ -50,6 +50,18 @@ pub(crate) struct PoolOptions {
     pub is_single_use: bool,
     /// Counts the bytes of all connections.
     pub traffic: Option<Arc<Traffic>>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            max_connections: 64,
+            connect_timeout: Duration::from_secs(5),
+            read_bytes: DEFAULT_READ_BYTES,
+            is_single_use: false,
+            traffic: None,
+        }
+    }
 }
 
 /// Connections to one peer.
@@ -421,14 +433,7 @@ mod tests {
     }
 
     fn pool(peer: &Peer, connections: usize) -> Arc<Pool> {
-        let (connect_time, read_bytes) = (Duration::from_secs(5), DEFAULT_READ_BYTES);
-        let options = PoolOptions {
-            max_connections: connections,
-            connect_timeout: connect_time,
-            read_bytes,
-            is_single_use: false,
-            traffic: None,
-        };
+        let options = PoolOptions { max_connections: connections, ..PoolOptions::default() };
         Arc::new(Pool::new(peer.clone(), None, options, SystemClock::shared()))
     }
 

@@ -1,5 +1,8 @@
-//! The query string of a request.
+//! The query string of a request, and the request target that it ends. Both are encoded as SigV4 signs them; Swift
+//! decodes the same encoding.
 
+use http::Uri;
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::encode_query;
 
 /// A query string, percent-encoded as SigV4 requires.
@@ -29,9 +32,21 @@ impl Query {
         }
     }
 
-    /// The encoded query, without the question mark; empty without parameters.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+    /// Length of the encoded query, in bytes.
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The request target: an encoded path, and the query if it has parameters.
+    pub fn append_to(&self, path: Vec<u8>) -> Result<Uri> {
+        let mut target = path;
+        if !self.0.is_empty() {
+            target.push(b'?');
+            target.extend_from_slice(&self.0);
+        }
+        Uri::try_from(target).map_err(|e| {
+            Error::with_source(Reason::InvalidArgument, "the key cannot be written into a URL", e)
+        })
     }
 
     fn start_parameter(&mut self, name: &str) {

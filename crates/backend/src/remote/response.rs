@@ -8,21 +8,23 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
-use http::HeaderMap;
 use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::response::Parts;
+use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Frame, Incoming};
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Body, Checksum, Context, Observation};
+use tradewind_core::{Body, ByteRange, Checksum, Context, Observation};
 
 use super::pool::{Connection, Pool};
 use super::rcv_lowat::RcvLowat;
 
 /// If no data arrives within this time, wake-ups are no longer batched: the reader is woken for each byte.
 const MAX_BATCHED_WAIT: Duration = Duration::from_millis(250);
+/// Longest body that [`StoreResponse::drain`] ignores.
+const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
 
 /// A response, of any status. Dropping it before the end of its body closes its connection.
 pub(crate) struct StoreResponse {
@@ -30,7 +32,7 @@ pub(crate) struct StoreResponse {
     pub observation: Observation,
     incoming: Incoming,
     /// Returned to the pool at the end of the body.
-    connection: Option<(Arc<Pool>, Connection)>,
+    connection: Option<HeldConnection>,
     /// The server closes the connection after this response.
     closes_connection: bool,
     stall_timeout: Duration,
@@ -38,11 +40,24 @@ pub(crate) struct StoreResponse {
     rcv_lowat: Option<Arc<RcvLowat>>,
 }
 
+/// The head of a response whose body was ignored.
+pub(crate) struct ResponseHead {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub observation: Observation,
+}
+
+/// A connection in use, and the pool that it returns to.
+pub(crate) struct HeldConnection {
+    pub pool: Arc<Pool>,
+    pub connection: Connection,
+}
+
 impl StoreResponse {
     pub fn new(
         response: http::Response<Incoming>,
-        held: (Arc<Pool>, Connection),
-        stall_time: Duration,
+        held: HeldConnection,
+        stall_timeout: Duration,
         observation: Observation,
     ) -> Self {
         let (head, incoming) = response.into_parts();
@@ -53,7 +68,7 @@ impl StoreResponse {
             incoming,
             connection: Some(held),
             closes_connection: closes,
-            stall_timeout: stall_time,
+            stall_timeout,
             rcv_lowat: None,
         }
     }
@@ -66,6 +81,12 @@ impl StoreResponse {
     /// The value of `Content-Length`, in bytes.
     pub fn content_length(&self) -> Option<u64> {
         self.header(CONTENT_LENGTH.as_str())?.parse().ok()
+    }
+
+    /// Like [`Self::content_length`], but fails if it is absent.
+    pub fn require_content_length(&self) -> Result<u64> {
+        self.content_length()
+            .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))
     }
 
     /// The next chunk of the body; `None` at its end.
@@ -92,7 +113,7 @@ impl StoreResponse {
         let mut frame = self.incoming.frame();
         let mut frame = pin!(async {
             match &mut self.connection {
-                Some((_, connection)) => connection.drive(Pin::new(&mut frame)).await,
+                Some(held) => held.connection.drive(Pin::new(&mut frame)).await,
                 None => frame.await,
             }
         });
@@ -122,10 +143,10 @@ impl StoreResponse {
     }
 
     fn release_connection(&mut self) {
-        if let Some((pool, connection)) = self.connection.take()
+        if let Some(held) = self.connection.take()
             && !self.closes_connection
         {
-            pool.release(connection);
+            held.pool.release(held.connection);
         }
     }
 
@@ -139,6 +160,14 @@ impl StoreResponse {
             all.extend_from_slice(&piece);
         }
         Ok(all.freeze())
+    }
+
+    /// Reads and ignores a short body, so that the connection can be reused.
+    pub async fn drain(mut self) -> Result<ResponseHead> {
+        let (status, headers) = (self.head.status, std::mem::take(&mut self.head.headers));
+        let observation = self.observation.clone();
+        self.collect(MAX_IGNORED_BODY_BYTES).await?;
+        Ok(ResponseHead { status, headers, observation })
     }
 
     /// Reads the whole body and decodes gzip (RFC 1952), which the request must have accepted. Fails if the body is
@@ -168,8 +197,8 @@ impl StoreResponse {
             return Ok(Body::from_bytes(Bytes::new()));
         }
         // Only with an exact length: a chunked body's `Content-Length` proves nothing about the bytes to come.
-        if let (Some((_, connection)), Some(bytes)) = (&self.connection, self.incoming.size_hint().exact()) {
-            self.rcv_lowat = Some(connection.expect_body(bytes));
+        if let (Some(held), Some(bytes)) = (&self.connection, self.incoming.size_hint().exact()) {
+            self.rcv_lowat = Some(held.connection.expect_body(bytes));
         }
         let reading = BodyReader { response: self, context, remaining_bytes: length, verifier };
         let stream = futures::stream::try_unfold(Some(reading), |reading| async {
@@ -179,6 +208,18 @@ impl StoreResponse {
         });
         Ok(Body::from_stream(length, stream))
     }
+}
+
+/// Checks an empty response against the size of what it should contain, which the object's head reports.
+///
+/// # Errors
+/// [`Io`](Reason::Io) if bytes are missing, [`InvalidRange`](Reason::InvalidRange) if a range of an empty object was
+/// requested.
+pub(crate) fn check_empty(actual_bytes: u64, requested: Option<ByteRange>) -> Result<()> {
+    if actual_bytes > 0 {
+        return Err(Error::new(Reason::Io, format!("the store sent 0 of {actual_bytes} bytes")));
+    }
+    requested.map_or(Ok(()), |range| range.resolve(0).map(drop))
 }
 
 /// Returns true for `gzip` and its alias `x-gzip` (RFC 9110, section 8.4.1.3).

@@ -36,7 +36,14 @@ pub(crate) struct StreamingRequest {
     signer: Option<ChunkSigner>,
     /// Notified by `100 Continue`, if the request has an `Expect` header.
     continue_received: Option<Arc<Notify>>,
-    in_flight: Option<(ResponseFuture, Connection)>,
+    /// `None` once the response has been received.
+    in_flight: Option<InFlight>,
+}
+
+/// The pending response of a request, and the connection that it arrives on.
+struct InFlight {
+    response: ResponseFuture,
+    connection: Connection,
 }
 
 impl Client {
@@ -66,56 +73,32 @@ impl Client {
             }
             attempt += 1;
         };
-        let (feed, fed) = StreamedBody::new(length);
-        let (mut request, signer) = self.build_request(call, Payload::Streamed(fed), length)?;
-        let invitation = request.headers().contains_key(EXPECT).then(|| {
-            let invitation = Arc::new(Notify::new());
-            let notified = invitation.clone();
+        let (body_sender, body) = StreamedBody::new(length);
+        let (mut request, signer) = self.build_request(call, Payload::Streamed(body), length)?;
+        let continue_received = request.headers().contains_key(EXPECT).then(|| {
+            let received = Arc::new(Notify::new());
+            let notified = received.clone();
             hyper::ext::on_informational(&mut request, move |_| notified.notify_one());
-            invitation
+            received
         });
         let mut about = Box::new(self.request_info(call, begun, length.unwrap_or_default()));
         about.unsent_bytes = about.unsent_bytes.min(MAX_UNSENT_BYTES);
-        let answered = connection.sender().send_request(request);
+        let response = Box::pin(connection.sender().send_request(request));
         connection.spawn_driver();
-        Ok(StreamingRequest::new(
-            self.clone(),
-            context.clone(),
+        Ok(StreamingRequest {
+            client: self.clone(),
+            context: context.clone(),
             about,
-            (feed, length.is_none()),
+            body_sender,
+            needs_end_marker: length.is_none(),
             signer,
-            invitation,
-            (answered, connection),
-        ))
+            continue_received,
+            in_flight: Some(InFlight { response, connection }),
+        })
     }
 }
 
 impl StreamingRequest {
-    pub fn new(
-        client: Arc<Client>,
-        context: Context,
-        about: Box<RequestInfo>,
-        (feed, needs_end): (mpsc::Sender<Bytes>, bool),
-        signer: Option<ChunkSigner>,
-        invitation: Option<Arc<Notify>>,
-        (answered, connection): (
-            impl Future<Output = hyper::Result<Response<Incoming>>> + Send + 'static,
-            Connection,
-        ),
-    ) -> Self {
-        let answered: ResponseFuture = Box::pin(answered);
-        Self {
-            client,
-            context,
-            about,
-            body_sender: feed,
-            needs_end_marker: needs_end,
-            signer,
-            continue_received: invitation,
-            in_flight: Some((answered, connection)),
-        }
-    }
-
     /// Takes the signer of the body's chunks; `None` if they are not signed, or on a second call.
     pub fn take_signer(&mut self) -> Option<ChunkSigner> {
         self.signer.take()
@@ -125,11 +108,11 @@ impl StreamingRequest {
     /// services and proxies never send it but accept the body. Fails with the service's error response.
     pub async fn wait_for_continue(&mut self, time: Duration) -> Result<bool> {
         let Some(invitation) = self.continue_received.take() else { return Ok(true) };
-        let Some((answered, _)) = &mut self.in_flight else { return Err(self.ended_early()) };
+        let Some(InFlight { response, .. }) = &mut self.in_flight else { return Err(self.ended_early()) };
         let invited = async {
             tokio::select! {
                 () = invitation.notified() => None,
-                early = answered => Some(early),
+                early = response => Some(early),
             }
         };
         let early = match self.context.guard(tokio::time::timeout(time, invited)).await? {
@@ -137,7 +120,7 @@ impl StreamingRequest {
             Ok(Some(early)) => early,
             Err(_) => return Ok(false),
         };
-        let Some((_, connection)) = self.in_flight.take() else { return Err(self.ended_early()) };
+        let Some(InFlight { connection, .. }) = self.in_flight.take() else { return Err(self.ended_early()) };
         self.receive_response(async { early }, connection).await?;
         Err(self.ended_early())
     }
@@ -145,12 +128,12 @@ impl StreamingRequest {
     /// Sends a buffer, and waits until there is room for the next one. Fails with the store's error if it responds
     /// before it has received the whole body.
     pub async fn write(&mut self, piece: Bytes) -> Result<()> {
-        let Some((answered, _)) = &mut self.in_flight else { return Err(self.ended_early()) };
+        let Some(InFlight { response, .. }) = &mut self.in_flight else { return Err(self.ended_early()) };
         let feed = &self.body_sender;
         let sent = async {
             tokio::select! {
                 sent = feed.send(piece) => Ok(sent.is_ok()),
-                early = answered => Err(early),
+                early = response => Err(early),
             }
         };
         let stalled = |_| {
@@ -164,11 +147,13 @@ impl StreamingRequest {
             Ok(false) => None,
             Err(early) => Some(early),
         };
-        let Some((answered, connection)) = self.in_flight.take() else { return Err(self.ended_early()) };
+        let Some(InFlight { response, connection }) = self.in_flight.take() else {
+            return Err(self.ended_early());
+        };
         let answered = async {
             match early {
                 Some(early) => early,
-                None => answered.await,
+                None => response.await,
             }
         };
         match self.receive_response(answered, connection).await {
@@ -182,8 +167,10 @@ impl StreamingRequest {
         if self.needs_end_marker {
             self.write(Bytes::new()).await?;
         }
-        let Some((answered, connection)) = self.in_flight.take() else { return Err(self.ended_early()) };
-        self.receive_response(answered, connection).await
+        let Some(InFlight { response, connection }) = self.in_flight.take() else {
+            return Err(self.ended_early());
+        };
+        self.receive_response(response, connection).await
     }
 
     async fn receive_response(

@@ -11,8 +11,9 @@ use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Checksum, Context, Metadata, Precondition};
 
 use super::S3Store;
-use super::headers::{self, HeadersOnly, WRITE_ID};
+use super::headers::{self, WRITE_ID};
 use crate::remote::client::Call;
+use crate::remote::response::ResponseHead;
 
 /// Length of a write id, in characters.
 const WRITE_ID_CHARS: usize = 32;
@@ -61,14 +62,14 @@ impl S3Store {
         call: &Call<'_>,
         named: Option<&IdentifiedWrite>,
         error: Error,
-    ) -> Result<HeadersOnly> {
+    ) -> Result<ResponseHead> {
         match named.filter(|_| call.outcome_unknown.load(Ordering::Relaxed)) {
             Some(named) => self.resolve_failed_write(context, address, named, error).await,
             None => Err(error),
         }
     }
 
-    /// Finds out whether a write that failed with `error` was carried out: if so, returns its response headers,
+    /// Finds out whether a write that failed with `error` was carried out: if so, returns the response of its HEAD,
     /// otherwise `error`.
     pub(super) async fn resolve_failed_write(
         &self,
@@ -76,7 +77,7 @@ impl S3Store {
         address: &Address,
         named: &IdentifiedWrite,
         error: Error,
-    ) -> Result<HeadersOnly> {
+    ) -> Result<ResponseHead> {
         let is_in_doubt =
             matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::Precondition);
         if !is_in_doubt {
@@ -89,14 +90,13 @@ impl S3Store {
                 return Err(error);
             }
         };
-        let (found, length, observation) =
-            (answer.head.headers.clone(), answer.content_length(), answer.observation.clone());
-        answer.collect(0).await?;
-        let (checksums, _) = headers::checksums(&found)?;
+        let length = answer.content_length();
+        let found = answer.drain().await?;
+        let (checksums, _) = headers::checksums(&found.headers)?;
         let same = checksums.iter().find(|sum| sum.algorithm() == named.checksum.algorithm());
-        let is_it = found.get(WRITE_ID) == Some(&named.id)
+        let is_it = found.headers.get(WRITE_ID) == Some(&named.id)
             && length == Some(named.size)
             && same.is_none_or(|sum| *sum == named.checksum);
-        if is_it { Ok((found, observation)) } else { Err(error) }
+        if is_it { Ok(found) } else { Err(error) }
     }
 }

@@ -1,21 +1,19 @@
 //! Server-side copies of objects, and of ranges into parts.
 
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
-use tradewind_core::{Address, ByteRange, Context, ETag, Timestamp};
-use tradewind_wire::sigv4::encode_path;
+use tradewind_core::{Context, ETag, Timestamp};
 
 use super::S3Store;
 use super::conditions::pinned_to;
 use super::headers::{self, ConditionTarget, ResponseChecksums};
 use super::service_error::ServiceError;
 use super::xml;
-use crate::remote::client::Call;
-use crate::remote::client::ResourceKind;
-use crate::remote::header_fields;
-use crate::remote::header_fields::generation;
+use crate::remote::client::{Call, ResourceKind};
+use crate::remote::copy_source::{check_source_range, copy_source, overwritten_error};
+use crate::remote::header_fields::{self, generation};
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
@@ -28,7 +26,8 @@ impl S3Store {
         let to = &request.destination;
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
         call.is_long_running = true;
-        write_copy_source(&request.source, &mut call.headers)?;
+        let source = copy_source(&request.source.bucket, request.source.key.as_str())?;
+        call.headers.insert("x-amz-copy-source", source);
         self.check_write_condition(context, &request.precondition).await?;
         let is_ceph = self.is_ceph(context).await?;
         let source_info = match is_ceph {
@@ -85,10 +84,7 @@ impl S3Store {
         let found = self.read_head(context, to, &GetRequest::default()).await?.info;
         if found.etag != copied.etag {
             // Another client has overwritten it. The copy's response has no size, so it cannot be reported.
-            return Err(Error::new(
-                Reason::Conflict,
-                format!("key {:?} was overwritten during the copy", to.key.as_str()),
-            ));
+            return Err(overwritten_error(to));
         }
         Ok(Committed { size: found.size, ..copied })
     }
@@ -106,7 +102,8 @@ impl S3Store {
             .with("partNumber", &request.number.get().to_string())
             .with("uploadId", &request.upload.0);
         call.is_long_running = true;
-        write_copy_source(&request.source, &mut call.headers)?;
+        let source = copy_source(&request.source.bucket, request.source.key.as_str())?;
+        call.headers.insert("x-amz-copy-source", source);
         headers::write_conditions(
             &request.source_conditions,
             ConditionTarget::CopySource,
@@ -124,10 +121,7 @@ impl S3Store {
             Some(range) => range.resolve(size)?,
         };
         if let Some(range) = request.range {
-            // S3 rejects a range beyond the end of the source, and so does the port.
-            if matches!(range, ByteRange::Inclusive { last, .. } if last >= size) {
-                return Err(Error::new(Reason::InvalidRange, "the range must be within the source object"));
-            }
+            check_source_range(range, size)?;
             let text = format!("bytes={}-{}", span.offset, span.end() - 1);
             call.headers.insert("x-amz-copy-source-range", header_fields::header_value(&text)?);
         }
@@ -165,16 +159,4 @@ impl S3Store {
         let (checksums, scope) = answered.finish();
         Ok(Committed { etag, size: 0, modified, generation, checksums, scope })
     }
-}
-
-fn write_copy_source(source: &Address, headers: &mut HeaderMap) -> Result<()> {
-    let mut text = format!("/{}/", source.bucket).into_bytes();
-    encode_path(source.key.as_str(), &mut text);
-    headers.insert(
-        "x-amz-copy-source",
-        HeaderValue::from_bytes(&text).map_err(|e| {
-            Error::with_source(Reason::InvalidKey, "the source's key cannot be sent in a header", e)
-        })?,
-    );
-    Ok(())
 }

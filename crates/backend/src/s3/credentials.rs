@@ -3,16 +3,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::Result;
 use tradewind_core::{Clock, Context, Timestamp};
 use tradewind_wire::sigv4::{Credentials, Signer};
 
-/// Credentials are renewed this long before they expire, or after 90 % of their lifetime if that is later.
-const RENEW_BEFORE_MILLIS: i64 = 300_000;
+use crate::remote::renewal::{RenewalLock, renewal_delay};
+
 /// Delay before the next attempt after a failed renewal, while the credentials are still valid.
 const RETRY_MILLIS: i64 = 10_000;
 
@@ -38,8 +38,7 @@ pub(super) struct CredentialProvider {
     issuer: Option<Arc<dyn CredentialIssuer>>,
     clock: Arc<dyn Clock>,
     state: Mutex<LoginState>,
-    /// Held by the request that renews the credentials.
-    renewal_permit: Semaphore,
+    renewal: RenewalLock,
 }
 
 struct LoginState {
@@ -61,7 +60,7 @@ impl CredentialProvider {
     ) -> Self {
         let signer = Signer::new(issued.credentials.clone(), region);
         let state = Mutex::new(LoginState::new(0, issued, clock.wall()));
-        Self { signer, issuer, clock, state, renewal_permit: Semaphore::new(1) }
+        Self { signer, issuer, clock, state, renewal: RenewalLock::new() }
     }
 
     /// Renews the credentials if necessary. Returns their generation.
@@ -70,8 +69,7 @@ impl CredentialProvider {
             return Ok(generation);
         }
         let Some(issuer) = &self.issuer else { return Ok(self.state.lock().generation) };
-        let turn = context.guard(self.renewal_permit.acquire()).await?;
-        let _turn = turn.map_err(|e| Error::with_source(Reason::ShuttingDown, "the store is closed", e))?;
+        let _renewal = self.renewal.lock(context).await?;
         // Another request may have renewed them meanwhile.
         if let Some(generation) = self.valid_generation() {
             return Ok(generation);
@@ -122,9 +120,9 @@ impl LoginState {
     fn new(generation: u64, issued: ExpiringCredentials, now: Timestamp) -> Self {
         let ExpiringCredentials { credentials, expires } = issued;
         let renew_at = expires.map(|end| {
-            let life = end.millis().saturating_sub(now.millis()).max(0);
-            let after = (life - RENEW_BEFORE_MILLIS).max(life / 10 * 9);
-            Timestamp::from_millis(now.millis().saturating_add(after))
+            let life = u64::try_from(end.millis().saturating_sub(now.millis())).unwrap_or(0);
+            let after = renewal_delay(Duration::from_millis(life)).as_millis();
+            Timestamp::from_millis(now.millis().saturating_add(i64::try_from(after).unwrap_or(i64::MAX)))
         });
         Self { generation, credentials, renew_at, expires, is_expired: false }
     }

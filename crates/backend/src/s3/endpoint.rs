@@ -7,6 +7,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::encode_path;
 
 use crate::remote::Peer;
+use crate::remote::header_fields::host_value;
 use crate::remote::query::Query;
 
 /// The position of the bucket in a URL.
@@ -68,32 +69,23 @@ impl Endpoint {
 
     /// The `Host` header of a request to a bucket, or to the service.
     pub(super) fn host_header(&self, bucket: Option<&str>) -> Result<HeaderValue> {
-        let host = match bucket.filter(|_| self.style == AddressingStyle::VirtualHost) {
+        host_value(match bucket.filter(|_| self.style == AddressingStyle::VirtualHost) {
             Some(bucket) => format!("{bucket}.{}", self.peer),
             None => self.peer.to_string(),
-        };
-        HeaderValue::try_from(host).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, "the endpoint is not a valid host name", e)
         })
     }
 
     /// The path and query of a request.
     pub(super) fn target(&self, bucket: Option<&str>, key: Option<&str>, query: &Query) -> Result<Uri> {
-        let mut target = Vec::with_capacity(64 + key.map_or(0, str::len) + query.as_bytes().len());
+        let mut path = Vec::with_capacity(64 + key.map_or(0, str::len) + query.len());
         if let Some(bucket) = bucket.filter(|_| self.style == AddressingStyle::Path) {
-            target.push(b'/');
-            target.extend_from_slice(bucket.as_bytes());
+            path.push(b'/');
+            path.extend_from_slice(bucket.as_bytes());
         }
         // A bucket has a trailing slash: some services interpret the path without it differently.
-        target.push(b'/');
-        encode_path(key.unwrap_or_default(), &mut target);
-        if !query.as_bytes().is_empty() {
-            target.push(b'?');
-            target.extend_from_slice(query.as_bytes());
-        }
-        Uri::try_from(target).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, "the key cannot be written into a URL", e)
-        })
+        path.push(b'/');
+        encode_path(key.unwrap_or_default(), &mut path);
+        query.append_to(path)
     }
 }
 

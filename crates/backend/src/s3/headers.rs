@@ -3,13 +3,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED};
+use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{
-    Algorithm, Checksum, ChecksumScope, Classes, Metadata, Observation, Precondition, ReadConditions, Tags,
-    Timestamp,
+    Algorithm, Checksum, ChecksumScope, Classes, Metadata, Precondition, ReadConditions, Tags,
 };
 use tradewind_wire::headers::{
     CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
@@ -19,13 +18,10 @@ use tradewind_wire::http_date::http_date;
 use tradewind_wire::sigv4::encode_query;
 
 use super::dialect::Dialect;
-use crate::remote::header_fields::{header_text, header_value, parse_date};
+use crate::remote::header_fields::{etag_list, header_text, header_value, user_metadata_name};
 
 /// The id of a conditional write, stored in the metadata of the object.
 pub(super) const WRITE_ID: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
-
-/// The headers of a response without a body, and its observation.
-pub(super) type HeadersOnly = (HeaderMap, Observation);
 
 /// Writes an object's metadata into the request that creates it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
@@ -35,10 +31,7 @@ pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Re
         }
     }
     for (name, text) in &metadata.user {
-        let name = HeaderName::try_from(format!("{USER_PREFIX}{name}")).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, format!("metadata name {name:?} cannot be sent"), e)
-        })?;
-        headers.insert(name, header_value(text)?);
+        headers.insert(user_metadata_name(USER_PREFIX, name)?, header_value(text)?);
     }
     if !metadata.tags.is_empty() {
         headers.insert(TAGGING, header_value(&tagging(&metadata.tags))?);
@@ -106,12 +99,6 @@ pub(super) fn has_tags(headers: &HeaderMap) -> bool {
     headers.get(TAGGING_COUNT).is_some_and(|count| count != "0")
 }
 
-/// The object's modification time, with a resolution of one second.
-pub(super) fn last_modified(headers: &HeaderMap) -> Result<Timestamp> {
-    parse_date(headers, &LAST_MODIFIED)?
-        .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Last-Modified"))
-}
-
 /// The checksums in a response, and their scope.
 pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumScope)> {
     let declared = headers.get(CHECKSUM_TYPE).and_then(|scope| scope.to_str().ok()?.parse().ok());
@@ -151,12 +138,22 @@ fn parse_response_checksum(algorithm: Algorithm, text: &str) -> Result<Checksum>
         .map_err(|e| Error::with_source(Reason::Io, format!("the store sent an invalid checksum: {e}"), e))
 }
 
-/// Writes the checksums that the store verifies the body against.
-pub(super) fn write_expected_checksums(
-    checksum: Option<Checksum>,
-    md5: Option<[u8; 16]>,
-    headers: &mut HeaderMap,
-) -> Result<()> {
+/// The digests that the store verifies a body against.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct BodyDigests {
+    pub checksum: Option<Checksum>,
+    pub md5: Option<[u8; 16]>,
+}
+
+impl From<Checksum> for BodyDigests {
+    fn from(checksum: Checksum) -> Self {
+        Self { checksum: Some(checksum), md5: None }
+    }
+}
+
+/// Writes the digests that the store verifies the body against.
+pub(super) fn write_body_digests(digests: BodyDigests, headers: &mut HeaderMap) -> Result<()> {
+    let BodyDigests { checksum, md5 } = digests;
     if let Some(checksum) = checksum {
         headers.insert(checksum.algorithm().header(), header_value(&checksum.to_base64())?);
     }
@@ -248,9 +245,7 @@ pub(super) fn write_conditions(
         let text = match tags {
             None => continue,
             Some(ETagMatch::Any) => "*".to_owned(),
-            Some(ETagMatch::OneOf(tags)) => {
-                tags.iter().map(|tag| format!("\"{tag}\"")).collect::<Vec<_>>().join(", ")
-            }
+            Some(ETagMatch::OneOf(tags)) => etag_list(tags),
         };
         headers.insert(name(plain), header_value(&text)?);
     }
@@ -268,7 +263,7 @@ pub(super) fn write_conditions(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tradewind_core::SystemHeaders;
+    use tradewind_core::{SystemHeaders, Timestamp};
 
     #[test]
     fn metadata_round_trips_through_headers() {

@@ -4,20 +4,20 @@ use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, Method};
 use percent_encoding::percent_decode_str;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::listing::{self, KeyCursor, ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{self, ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timestamp};
 
 use super::S3Store;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
 use crate::remote::header_fields::generation;
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
+use crate::remote::sorted_entries::SortedEntries;
 use crate::remote::time::parse_time;
 
-/// Maximum number of entries in a page of S3.
-const MAX_PAGE_ENTRIES: usize = 1000;
-/// Longest page: 1000 keys of 1000 bytes, each byte percent-encoded in three characters.
-const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Longest page of a listing: 1000 keys of 1000 bytes, each byte percent-encoded in three characters.
+pub(super) const MAX_PAGE_BYTES: usize = 8 << 20;
 const LISTING: DocumentKind = DocumentKind { name: "a listing", roots: &["ListBucketResult"] };
 
 /// An entry that is being parsed.
@@ -79,7 +79,11 @@ impl S3Store {
         let mut entries = Vec::new();
         loop {
             let (page, _) = self.fetch_page(context, bucket, &flat, None).await?;
-            let rolled = listing::page(&mut PageCursor { entries: &page.entries, index: 0 }, &request)?;
+            let keys = page.entries.into_iter().filter_map(|entry| match entry {
+                ListEntry::Key(key, summary) => Some((key, summary)),
+                ListEntry::CommonPrefix(_) => None,
+            });
+            let rolled = listing::page(&mut SortedEntries::new(keys), &request)?;
             request.limit -= rolled.entries.len();
             entries.extend(rolled.entries);
             request.after = entries.last().map(|entry: &ListEntry<_>| entry.name().to_owned());
@@ -118,27 +122,6 @@ impl S3Store {
         call.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         let document = self.send(context, &call).await?.collect_document(MAX_PAGE_BYTES).await?;
         parse_page(&document)
-    }
-}
-
-/// A cursor over the keys of a page, for the roll-up.
-struct PageCursor<'a> {
-    entries: &'a [ListEntry<ObjectSummary>],
-    index: usize,
-}
-
-impl KeyCursor for PageCursor<'_> {
-    type Item = ObjectSummary;
-
-    fn seek(&mut self, bytes: &[u8]) -> Result<()> {
-        self.index = self.entries.partition_point(|entry| entry.name().as_bytes() < bytes);
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
-        let Some(ListEntry::Key(key, summary)) = self.entries.get(self.index) else { return Ok(None) };
-        self.index += 1;
-        Ok(Some((key.clone(), summary.clone())))
     }
 }
 

@@ -7,16 +7,13 @@ use tradewind_core::multipart::{ListUploads, UploadId, UploadInfo, UploadsPage};
 use tradewind_core::{BucketName, ChecksumScope, Context, Metadata};
 
 use super::S3Store;
-use super::list::decode_key;
+use super::list::{MAX_PAGE_BYTES, decode_key};
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
-/// Longest page.
-const MAX_PAGE_BYTES: usize = 8 << 20;
-/// Maximum number of entries in a page.
-const MAX_PAGE_ENTRIES: usize = 1000;
 const UPLOADS: DocumentKind =
     DocumentKind { name: "a list of uploads", roots: &["ListMultipartUploadsResult"] };
 

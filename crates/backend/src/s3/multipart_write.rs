@@ -16,9 +16,8 @@ use tradewind_core::{
 
 use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
-use super::headers::{self, HeadersOnly};
-use crate::remote::client::Call;
-use crate::remote::client::ResourceKind;
+use super::headers;
+use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields;
 use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;
@@ -131,9 +130,13 @@ impl MultipartWrite {
         call.resource = ResourceKind::Upload;
         call.query = part_query(id, number);
         call.payload = BufferedBody::from_buffers([bytes]);
-        let (answered, _) = store.put(context, address, call, (Some(checksum), None), None).await?;
+        let answered = store.put(context, address, call, checksum.into(), None).await?;
         self.buffer.reservations.clear();
-        parts.push(CompletePart { number, etag: header_fields::etag(&answered)?, checksum: Some(checksum) });
+        parts.push(CompletePart {
+            number,
+            etag: header_fields::etag(&answered.headers)?,
+            checksum: Some(checksum),
+        });
         Ok(())
     }
 
@@ -180,9 +183,8 @@ impl MultipartWrite {
         call.is_idempotent = IdentifiedWrite::add_id(precondition, &self.metadata, &mut call.headers)?;
         let named = IdentifiedWrite::from_headers(&call.headers, self.size, checksum);
         call.payload = BufferedBody::from_buffers([self.buffer.take()]);
-        let (answered, observation): HeadersOnly =
-            store.put(context, address, call, (Some(checksum), None), named).await?;
-        Ok((store.build_committed(&answered, self.size, computed)?, observation))
+        let answered = store.put(context, address, call, checksum.into(), named).await?;
+        Ok((store.build_committed(&answered.headers, self.size, computed)?, answered.observation))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::{ChunkSigner, Payload as SignedBody};
@@ -11,7 +11,7 @@ use tradewind_wire::sigv4::{ChunkSigner, Payload as SignedBody};
 use super::credentials::CredentialProvider;
 use super::endpoint::{AddressingStyle, Endpoint};
 use super::service_error::ServiceError;
-use crate::remote::client::{Call, ClassifiedError, Protocol, ResourceKind};
+use crate::remote::client::{Call, ClassifiedError, ErrorResponse, Protocol};
 use crate::remote::payload::Payload;
 
 /// Header that names the trailing checksum of a body.
@@ -89,20 +89,10 @@ impl Protocol for S3Protocol {
         })
     }
 
-    fn classify_error(
-        &self,
-        status: StatusCode,
-        headers: &HeaderMap,
-        body: &[u8],
-        subject: ResourceKind,
-        what: &str,
-    ) -> ClassifiedError {
+    fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
+        let ErrorResponse { status, headers, body, resource, request } = *response;
         let refusal = ServiceError::parse(status, headers, body);
-        let (is_passing, is_before_all) = (refusal.is_retryable(status), refusal.is_unprocessed(status));
-        ClassifiedError {
-            error: refusal.into_error(status, subject, what),
-            is_retryable: is_passing,
-            is_unprocessed: is_before_all,
-        }
+        let (is_retryable, is_unprocessed) = (refusal.is_retryable(status), refusal.is_unprocessed(status));
+        ClassifiedError { error: refusal.into_error(status, resource, request), is_retryable, is_unprocessed }
     }
 }

@@ -12,11 +12,10 @@ use super::headers::{self, ConditionTarget};
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
 use crate::remote::header_fields;
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
-use crate::remote::response::{ExpectedDigest, StoreResponse};
+use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
 
-/// Maximum number of parts in a page.
-const MAX_PAGE_PARTS: usize = 1000;
 /// Longest page of parts, as XML.
 const MAX_PARTS_PAGE_BYTES: usize = 1 << 20;
 /// The root that Amazon S3 sends, and the one in its documentation.
@@ -61,9 +60,7 @@ impl S3Store {
     ) -> Result<GetResponse<Body>> {
         let answer = self.send_read(context, address, request, Method::GET).await?;
         let (info, span) = self.describe(context, address, request, &answer).await?;
-        let length = answer
-            .content_length()
-            .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
+        let length = answer.require_content_length()?;
         if length != span.length {
             return Err(Error::new(
                 Reason::Io,
@@ -106,13 +103,11 @@ impl S3Store {
         let head = GetRequest { select, ..GetRequest::default() };
         // Boxed, because it is rarely needed.
         let actual = Box::pin(self.read_head(context, address, &head)).await?.span.length;
-        if actual > 0 {
-            return Err(Error::new(Reason::Io, format!("the store sent 0 of {actual} bytes")));
-        }
-        match request.select {
-            Select::Range(range) => range.resolve(0).map(drop),
-            Select::Whole | Select::Part(_) => Ok(()),
-        }
+        let range = match request.select {
+            Select::Range(range) => Some(range),
+            Select::Whole | Select::Part(_) => None,
+        };
+        check_empty(actual, range)
     }
 
     /// Sends a GET or HEAD with the request's conditions and selection.
@@ -153,12 +148,10 @@ impl S3Store {
         answer: &StoreResponse,
     ) -> Result<(ObjectInfo, Span)> {
         let answered = &answer.head.headers;
-        let length = answer
-            .content_length()
-            .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
+        let length = answer.require_content_length()?;
         let is_partial = answer.head.status == StatusCode::PARTIAL_CONTENT;
         let (span, size) = match header_fields::content_range(answered)? {
-            Some(found) if is_partial => found,
+            Some(found) if is_partial => (found.span, found.size),
             // Without a range its length would be taken for the object's.
             None if is_partial => {
                 let why = "the store sent a partial response without Content-Range";
@@ -171,7 +164,7 @@ impl S3Store {
             metadata.tags = Box::pin(self.read_tags(context, address)).await?;
         }
         let (mut checksums, scope) = headers::checksums(answered)?;
-        let (etag, modified) = (header_fields::etag(answered)?, headers::last_modified(answered)?);
+        let (etag, modified) = (header_fields::etag(answered)?, header_fields::last_modified(answered)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
         let is_asked_for = match request.select {
             Select::Whole => span == Span::whole(size),
@@ -210,7 +203,7 @@ impl S3Store {
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("attributes");
         call.headers.insert("x-amz-object-attributes", HeaderValue::from_static("ObjectParts"));
-        call.headers.insert("x-amz-max-parts", limit.clamp(1, MAX_PAGE_PARTS).into());
+        call.headers.insert("x-amz-max-parts", limit.clamp(1, MAX_PAGE_ENTRIES).into());
         if let Some(after) = after {
             call.headers.insert("x-amz-part-number-marker", after.get().into());
         }

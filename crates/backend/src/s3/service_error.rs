@@ -10,6 +10,7 @@ use tradewind_core::error::{Error, Reason};
 use super::dialect::Dialect;
 use super::xml;
 use crate::remote::client::ResourceKind;
+use crate::remote::status::{is_retryable_status, reason_of_status};
 
 /// An error response: code and message of its body, if any, and what its head says about the service. It is the source
 /// of the port's error, so that callers can inspect it.
@@ -85,7 +86,7 @@ impl ServiceError {
 
     /// Returns true if the same request may succeed later.
     pub fn is_retryable(&self, status: StatusCode) -> bool {
-        matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504)
+        is_retryable_status(status)
             || matches!(self.code.as_str(), "RequestTimeout" | "SlowDown" | "OperationAborted")
     }
 
@@ -192,25 +193,6 @@ fn reason_of_code(code: &str) -> Option<Reason> {
         "InternalError" | "ServiceUnavailable" | "RequestTimeout" => Reason::Io,
         _ => return None,
     })
-}
-
-fn reason_of_status(status: StatusCode, subject: ResourceKind) -> Reason {
-    match (status.as_u16(), subject) {
-        (304, _) => Reason::NotModified,
-        (401 | 403, _) => Reason::AccessDenied,
-        (404, ResourceKind::Upload) => Reason::NoSuchUpload,
-        (404, ResourceKind::Object) => Reason::NoSuchKey,
-        (404, ResourceKind::Bucket) => Reason::NoSuchBucket,
-        (409, _) => Reason::Conflict,
-        (412, _) => Reason::PreconditionFailed,
-        (416, _) => Reason::InvalidRange,
-        (413, _) => Reason::EntityTooLarge,
-        (429, _) => Reason::Overloaded,
-        (501 | 405, _) => Reason::Unsupported,
-        (507, _) => Reason::Full,
-        (500..=599, _) => Reason::Io,
-        _ => Reason::InvalidRequest,
-    }
 }
 
 #[cfg(test)]

@@ -18,30 +18,28 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Obser
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
 use super::dialect::Dialect;
-use super::headers::{self, HeadersOnly, WRITE_ID};
+use super::headers::{self, BodyDigests, WRITE_ID};
 use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::regions::SentWith;
 use super::{Framing, S3Store};
-use crate::remote::client::Call;
-use crate::remote::client::ResourceKind;
-use crate::remote::header_fields;
-use crate::remote::header_fields::generation;
+use crate::remote::client::{Call, ResourceKind};
+use crate::remote::header_fields::{self, generation};
+use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES, part_too_large_error};
 use crate::remote::payload::BufferedBody;
+use crate::remote::response::ResponseHead;
 use crate::remote::streaming_request::StreamingRequest;
-
-/// Longest body of a response of which only the headers matter.
-const MAX_RESPONSE_BYTES: usize = 64 << 10;
-/// Objects and parts up to this size are buffered, so that they can be retried.
-const MAX_BUFFERED_BYTES: u64 = 256 << 10;
-/// S3's maximum size of an object in one request.
-const MAX_PUT_BYTES: u64 = 5 << 30;
+use crate::remote::write_progress::WriteProgress;
 
 /// The destination of a write.
 pub(super) enum WriteTarget {
     Object,
     /// A part, with the checksum algorithm of its upload, if any.
-    Part(UploadId, PartNumber, Option<Algorithm>),
+    Part {
+        upload: UploadId,
+        number: PartNumber,
+        algorithm: Option<Algorithm>,
+    },
 }
 
 /// A write that is not committed yet.
@@ -54,11 +52,8 @@ pub(super) struct StagedWrite {
     /// Hashers of the whole body; the first is for the checksum that the store verifies.
     hashers: Vec<Hasher>,
     md5: Option<Md5>,
-    /// Bytes written so far.
-    size: u64,
+    progress: WriteProgress,
     mode: WriteMode,
-    /// An earlier write failed or was cancelled: bytes are missing.
-    is_incomplete: bool,
 }
 
 /// How the bytes of a write are handled until the commit.
@@ -114,21 +109,21 @@ impl StagedWrite {
         request: StageRequest,
     ) -> Result<Self> {
         let mut algorithms = request.algorithms.clone();
-        if let WriteTarget::Part(.., Some(algorithm)) = target {
+        if let WriteTarget::Part { algorithm: Some(algorithm), .. } = target {
             algorithms.retain(|other| *other != algorithm);
             algorithms.insert(0, algorithm);
         }
         if algorithms.is_empty() {
             algorithms.push(Algorithm::Crc64Nvme);
         }
-        let may_tell = !matches!(target, WriteTarget::Part(_, _, None));
+        let may_tell = !matches!(target, WriteTarget::Part { algorithm: None, .. });
         let is_whole = store.choose_framing(may_tell) == Framing::Whole;
         let way = match (request.size, &target) {
             (Some(size), _) if size <= MAX_BUFFERED_BYTES => WriteMode::Buffered(Vec::new()),
             (_, WriteTarget::Object) if is_whole => {
                 WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
             }
-            (Some(size), WriteTarget::Part(..)) if is_whole && size > store.part_bytes as u64 => {
+            (Some(size), WriteTarget::Part { .. }) if is_whole && size > store.part_bytes as u64 => {
                 let (size, max_mib) = (size >> 20, store.part_bytes >> 20);
                 let why = format!(
                     "the store does not support signed chunks, so a part of {size} MiB would be sent unsigned over \
@@ -136,12 +131,12 @@ impl StagedWrite {
                 );
                 return Err(Error::new(Reason::EntityTooLarge, why));
             }
-            (Some(_), WriteTarget::Part(..)) if is_whole => WriteMode::BufferedCopy(PartBuffer::default()),
-            (Some(size), _) if size <= MAX_PUT_BYTES => WriteMode::Streamed(None, Bytes::new()),
-            (Some(_), WriteTarget::Part(..)) => {
-                return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
+            (Some(_), WriteTarget::Part { .. }) if is_whole => WriteMode::BufferedCopy(PartBuffer::default()),
+            (Some(size), _) if size <= MAX_REQUEST_OBJECT_BYTES => WriteMode::Streamed(None, Bytes::new()),
+            (Some(_), WriteTarget::Part { .. }) => {
+                return Err(part_too_large_error());
             }
-            (None, WriteTarget::Part(..)) => WriteMode::Buffered(Vec::new()),
+            (None, WriteTarget::Part { .. }) => WriteMode::Buffered(Vec::new()),
             (_, WriteTarget::Object) => {
                 WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
             }
@@ -153,22 +148,14 @@ impl StagedWrite {
             target,
             hashers: algorithms.into_iter().map(Hasher::new).collect(),
             md5: request.verify_md5.then(Md5::new),
+            progress: WriteProgress::new(request.size),
             request,
-            size: 0,
             mode: way,
-            is_incomplete: false,
         })
     }
 
     async fn append(&mut self, bytes: Bytes) -> Result<()> {
-        self.size += bytes.len() as u64;
-        if self.request.size.is_some_and(|declared| self.size > declared) {
-            let (size, declared) = (self.size, self.request.size.unwrap_or_default());
-            return Err(Error::new(
-                Reason::InvalidRequest,
-                format!("the body has at least {size} bytes, but {declared} were declared"),
-            ));
-        }
+        self.progress.add(bytes.len())?;
         self.hashers.iter_mut().for_each(|hasher| hasher.update(&bytes));
         if let Some(md5) = &mut self.md5 {
             md5.update(&bytes);
@@ -178,7 +165,7 @@ impl StagedWrite {
         }
         match &mut self.mode {
             WriteMode::Buffered(pieces) => {
-                if self.size > self.store.part_bytes as u64 {
+                if self.progress.written_bytes() > self.store.part_bytes as u64 {
                     let max_mib = self.store.part_bytes >> 20;
                     let why = format!("a part of unknown length is limited to {max_mib} MiB");
                     return Err(Error::new(Reason::EntityTooLarge, why));
@@ -222,9 +209,9 @@ impl StagedWrite {
                 let StageRequest { precondition, metadata, .. } = &self.request;
                 call.is_idempotent = IdentifiedWrite::add_id(precondition, metadata, &mut call.headers)?;
             }
-            WriteTarget::Part(id, number, _) => {
+            WriteTarget::Part { upload, number, .. } => {
                 call.resource = ResourceKind::Upload;
-                call.query = part_query(id, *number);
+                call.query = part_query(upload, *number);
             }
         }
         Ok(call)
@@ -237,6 +224,7 @@ impl StagedWrite {
         let declared = self.request.checksum.filter(|declared| {
             self.sends_checksum() && declared.algorithm() == self.checksum_placeholder().algorithm()
         });
+        let declared = BodyDigests { checksum: declared, md5: None };
         let framing = self.store.choose_framing(self.sends_checksum());
         let on_wire = match framing {
             Framing::Trailer => {
@@ -245,11 +233,11 @@ impl StagedWrite {
                 UnsignedChunks::framed_length(length, &told)
             }
             Framing::SignedChunks => {
-                headers::write_expected_checksums(declared, None, &mut call.headers)?;
+                headers::write_body_digests(declared, &mut call.headers)?;
                 SignedChunks::framed_length(length)
             }
             Framing::Unframed => {
-                headers::write_expected_checksums(declared, None, &mut call.headers)?;
+                headers::write_body_digests(declared, &mut call.headers)?;
                 length
             }
             // Signed chunks were rejected since this write was staged, so it would be sent unsigned. A retry is sent
@@ -285,18 +273,14 @@ impl StagedWrite {
         streaming: StreamingWrite,
         waiting: Bytes,
         checksum: &Checksum,
-    ) -> Result<HeadersOnly> {
+    ) -> Result<ResponseHead> {
         let mut streaming = streaming;
         streaming.write(waiting).await?;
         if let Some(frame) = &mut streaming.frame {
             let end = frame.end(checksum);
             streaming.request.write(end).await?;
         }
-        let mut answer = streaming.request.finish().await?;
-        let headers = std::mem::take(&mut answer.head.headers);
-        let observation = answer.observation.clone();
-        answer.collect(MAX_RESPONSE_BYTES).await?;
-        Ok((headers, observation))
+        streaming.request.finish().await?.drain().await
     }
 
     /// Sends a buffered body as one request.
@@ -305,16 +289,16 @@ impl StagedWrite {
         pieces: Vec<Bytes>,
         checksum: &Checksum,
         expected: &Expected,
-    ) -> Result<HeadersOnly> {
+    ) -> Result<ResponseHead> {
         let mut call = self.call()?;
         call.payload = BufferedBody::from_buffers(pieces);
-        let named = IdentifiedWrite::from_headers(&call.headers, self.size, *checksum);
+        let named = IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
         let told = Some(*checksum).filter(|_| self.sends_checksum());
-        let answered =
-            self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await?;
+        let digests = BodyDigests { checksum: told, md5: expected.md5 };
+        let answered = self.store.put(&self.context, &self.address, call, digests, named).await?;
         if told.is_none() {
             // The store may have computed one itself.
-            self.store.check_response_checksum(&answered.0, checksum, false)?;
+            self.store.check_response_checksum(&answered.headers, checksum, false)?;
         }
         Ok(answered)
     }
@@ -327,7 +311,7 @@ impl StagedWrite {
 
     /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums.
     fn sends_checksum(&self) -> bool {
-        !matches!(self.target, WriteTarget::Part(_, _, None))
+        !matches!(self.target, WriteTarget::Part { algorithm: None, .. })
     }
 }
 
@@ -335,28 +319,26 @@ impl StagedWrite {
 impl Staged for StagedWrite {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.context.check()?;
-        self.check_complete()?;
-        self.is_incomplete = true;
+        self.progress.start_write()?;
         self.append(bytes).await?;
-        self.is_incomplete = false;
+        self.progress.end_write();
         Ok(())
     }
 
     async fn commit(mut self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         self.context.check()?;
-        self.check_complete()?;
+        self.progress.check_complete()?;
         let computed: Vec<Checksum> =
             std::mem::take(&mut self.hashers).into_iter().map(Hasher::finish).collect();
         let md5: Option<[u8; 16]> = self.md5.take().map(|md5| md5.finalize().into());
         let expected = expected.with_default_size(self.request.size);
         let mut expected = expected;
         expected.checksums.extend(self.request.checksum);
-        expected.verify(self.size, md5, &computed)?;
+        expected.verify(self.progress.written_bytes(), md5, &computed)?;
         let Some(checksum) = computed.first().copied() else {
             unreachable!("`new` adds at least one algorithm")
         };
-        let (answered, observation) = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new()))
-        {
+        let answered = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new())) {
             WriteMode::Parts(parts) => {
                 return parts.commit(self.request.precondition, checksum, computed).await;
             }
@@ -367,8 +349,9 @@ impl Staged for StagedWrite {
             WriteMode::Streamed(Some(mut streaming), waiting) => {
                 let (sent, framing) = (streaming.sent_with, streaming.framing());
                 let named = streaming.named.take();
-                let named =
-                    named.and_then(|headers| IdentifiedWrite::from_headers(&headers, self.size, checksum));
+                let named = named.and_then(|headers| {
+                    IdentifiedWrite::from_headers(&headers, self.progress.written_bytes(), checksum)
+                });
                 let answered = match (Self::finish_streaming(streaming, waiting, &checksum).await, named) {
                     (Ok(answered), _) => answered,
                     (Err(e), Some(named)) if e.kind() != ErrorKind::Precondition => {
@@ -381,55 +364,43 @@ impl Staged for StagedWrite {
                     }
                     (Err(e), _) => return Err(self.explain(sent, framing, e).await),
                 };
-                self.store.set_dialect(Dialect::detect(&answered.0));
+                self.store.set_dialect(Dialect::detect(&answered.headers));
                 let was_told = self.request.checksum.is_some() && self.sends_checksum();
-                self.store.check_response_checksum(&answered.0, &checksum, was_told)?;
+                self.store.check_response_checksum(&answered.headers, &checksum, was_told)?;
                 answered
             }
             WriteMode::Streamed(None, _) => {
                 unreachable!("a streamed body has more than `MAX_BUFFERED_BYTES` bytes")
             }
         };
-        let committed = self.store.build_committed(&answered, self.size, computed)?;
-        if let WriteTarget::Part(upload, number, _) = &self.target {
+        let committed =
+            self.store.build_committed(&answered.headers, self.progress.written_bytes(), computed)?;
+        if let WriteTarget::Part { upload, number, .. } = &self.target {
             self.store.cache_part(upload, *number, &committed);
         }
-        Ok((committed, observation))
-    }
-}
-
-impl StagedWrite {
-    fn check_complete(&self) -> Result<()> {
-        if self.is_incomplete {
-            let why = "an earlier write failed or was cancelled; stage the object again";
-            return Err(Error::new(Reason::InvalidRequest, why));
-        }
-        Ok(())
+        Ok((committed, answered.observation))
     }
 }
 
 impl S3Store {
-    /// Sends a PUT with a buffered body and the checksum and MD5 that the store verifies. Returns the response headers.
+    /// Sends a PUT with a buffered body and the checksum and MD5 that the store verifies. Returns the response.
     pub(super) async fn put(
         &self,
         context: &Context,
         address: &Address,
         mut call: Call<'_>,
-        (checksum, md5): (Option<Checksum>, Option<[u8; 16]>),
+        digests: BodyDigests,
         named: Option<IdentifiedWrite>,
-    ) -> Result<HeadersOnly> {
-        headers::write_expected_checksums(checksum, md5, &mut call.headers)?;
-        let mut answer = match self.send(context, &call).await {
+    ) -> Result<ResponseHead> {
+        headers::write_body_digests(digests, &mut call.headers)?;
+        let head = match self.send(context, &call).await {
             Err(e) => return self.resolve_failed_call(context, address, &call, named.as_ref(), e).await,
-            Ok(answer) => answer,
+            Ok(answer) => answer.drain().await?,
         };
-        let headers = std::mem::take(&mut answer.head.headers);
-        let observation = answer.observation.clone();
-        answer.collect(MAX_RESPONSE_BYTES).await?;
-        if let Some(checksum) = checksum {
-            self.check_response_checksum(&headers, &checksum, true)?;
+        if let Some(checksum) = digests.checksum {
+            self.check_response_checksum(&head.headers, &checksum, true)?;
         }
-        Ok((headers, observation))
+        Ok(head)
     }
 
     /// Builds the result of a write. S3 does not return the modification time; the response's `Date` is close to it.

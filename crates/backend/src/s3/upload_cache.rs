@@ -115,7 +115,14 @@ mod tests {
         PartNumber::new(number).unwrap()
     }
 
-    fn begun(algorithm: Algorithm) -> (UploadCache, UploadId, CompleteUpload) {
+    /// A cache with one upload, and the request that completes it.
+    struct CachedParts {
+        all: UploadCache,
+        id: UploadId,
+        order: CompleteUpload,
+    }
+
+    fn begun(algorithm: Algorithm) -> CachedParts {
         let (mut all, id) = (UploadCache::default(), UploadId("upload".to_owned()));
         all.insert(&id, Some(algorithm), Tags::default());
         let mut order = CompleteUpload::default();
@@ -126,13 +133,13 @@ mod tests {
             all.insert_part(&id, number, part);
             order.parts.push(CompletePart { number, etag, checksum: None });
         }
-        (all, id, order)
+        CachedParts { all, id, order }
     }
 
     #[test]
     fn checksum_of_computes_every_algorithm_and_scope() {
         for algorithm in Algorithm::ALL {
-            let (all, id, order) = begun(algorithm);
+            let CachedParts { all, id, order } = begun(algorithm);
             let of_parts = PARTS.map(|bytes| Checksum::compute(algorithm, bytes));
             let composite = all.object_checksum(&id, &order, algorithm, ChecksumScope::Composite);
             assert_eq!(composite, Some(Checksum::composite(algorithm, &of_parts)));
@@ -144,7 +151,7 @@ mod tests {
     #[test]
     fn checksum_of_ignores_a_part_replaced_elsewhere() {
         let (algorithm, scope) = (Algorithm::Crc32, ChecksumScope::FullObject);
-        let (mut all, id, mut order) = begun(algorithm);
+        let CachedParts { mut all, id, mut order } = begun(algorithm);
         order.parts[1].etag = ETag::from_tag("another");
         assert_eq!(all.object_checksum(&id, &order, algorithm, scope), None);
         assert_eq!(all.object_checksum(&id, &order, algorithm, ChecksumScope::Composite), None);
@@ -156,7 +163,7 @@ mod tests {
 
     #[test]
     fn insert_part_drops_all_parts_at_the_maximum() {
-        let (mut all, id, _) = begun(Algorithm::Crc32);
+        let CachedParts { mut all, id, .. } = begun(Algorithm::Crc32);
         for n in 0..MAX_CACHED_PARTS {
             let other = UploadId(format!("{}", n / 10_000));
             if n % 10_000 == 0 {

@@ -18,21 +18,17 @@ use tradewind_wire::headers::CHECKSUM_TYPE;
 use super::S3Store;
 use super::dialect::Dialect;
 use super::headers::{self, ResponseChecksums};
+use super::list::MAX_PAGE_BYTES;
 use super::service_error::ServiceError;
 use super::upload_cache::CachedPart;
 use super::xml::{self, DocumentKind};
-use crate::remote::client::Call;
-use crate::remote::client::ResourceKind;
-use crate::remote::header_fields;
-use crate::remote::header_fields::generation;
+use crate::remote::client::{Call, ResourceKind};
+use crate::remote::header_fields::{self, generation};
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
-/// Longest page of parts, or response to another request on uploads.
-const MAX_PAGE_BYTES: usize = 8 << 20;
-/// Maximum number of parts in a page.
-const MAX_PAGE_ENTRIES: usize = 1000;
 const COMPLETION: DocumentKind =
     DocumentKind { name: "a completed upload", roots: &["CompleteMultipartUploadResult", "Error"] };
 const PARTS: DocumentKind = DocumentKind { name: "a list of parts", roots: &["ListPartsResult"] };

@@ -6,9 +6,10 @@ use tradewind_core::store::BucketInfo;
 use tradewind_core::{BucketName, Context};
 
 use super::SwiftStore;
-use super::json::{self, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES};
+use super::json::{self, MAX_PAGE_BYTES};
 use super::names;
 use crate::remote::client::{Call, ResourceKind};
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
 
 impl SwiftStore {

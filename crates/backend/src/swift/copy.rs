@@ -8,13 +8,14 @@ use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{
     CopyPartRequest, CopyRequest, GetRequest, ObjectStore as _, Select, StageRequest,
 };
-use tradewind_core::{Algorithm, ByteRange, ChecksumScope, Context, Metadata, ObjectInfo};
-use tradewind_wire::sigv4::encode_path;
+use tradewind_core::{Algorithm, ChecksumScope, Context, Metadata, ObjectInfo};
 
 use super::stored_metadata::StoredMetadata;
-use super::{MAX_REQUEST_OBJECT_BYTES, SwiftStore, names, reject_condition};
+use super::{SwiftStore, names, reject_condition};
 use crate::remote::client::Call;
+use crate::remote::copy_source::{check_source_range, copy_source, overwritten_error};
 use crate::remote::header_fields;
+use crate::remote::limits::MAX_REQUEST_OBJECT_BYTES;
 
 impl SwiftStore {
     /// Copies an object. The copy is one Swift object up to 5 GiB, and has segments beyond.
@@ -94,12 +95,7 @@ impl SwiftStore {
         let to_name = names::object(to.key.as_str())?;
         let mut call = Call::object(Method::PUT, &to.bucket, &to_name);
         call.headers = written.headers;
-        let mut path = Vec::new();
-        encode_path(&format!("/{}/{from_name}", from.bucket), &mut path);
-        let path = HeaderValue::from_bytes(&path).map_err(|e| {
-            Error::with_source(Reason::InvalidKey, "the source's key cannot be sent in a header", e)
-        })?;
-        call.headers.insert("x-copy-from", path);
+        call.headers.insert("x-copy-from", copy_source(&from.bucket, &from_name)?);
         call.headers.insert("x-fresh-metadata", HeaderValue::from_static("true"));
         call.headers.insert(IF_MATCH, header_fields::header_value(&format!("\"{native}\""))?);
         let headers = match self.send_and_drain(context, &call).await {
@@ -142,8 +138,8 @@ impl SwiftStore {
         self.find_upload(context, &destination, &upload).await?;
         let head = GetRequest { select: Select::Whole, conditions: source_conditions };
         let size = self.read_head(context, &source, &head).await?.info.size;
-        if range.is_some_and(|range| matches!(range, ByteRange::Inclusive { last, .. } if last >= size)) {
-            return Err(Error::new(Reason::InvalidRange, "the range must be within the source object"));
+        if let Some(range) = range {
+            check_source_range(range, size)?;
         }
         let select = range.map_or(Select::Whole, Select::Range);
         let found = self.read_object(context, &source, &GetRequest { select, ..head }).await?;
@@ -155,8 +151,4 @@ impl SwiftStore {
         }
         Ok(staged.commit(Expected::default()).await?.0)
     }
-}
-
-fn overwritten_error(source: &tradewind_core::Address) -> Error {
-    Error::new(Reason::Conflict, format!("key {:?} was overwritten during the copy", source.key.as_str()))
 }

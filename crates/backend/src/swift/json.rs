@@ -9,8 +9,6 @@ use crate::remote::time::parse_time;
 
 /// Longest page: 1000 names of 1000 bytes, each byte escaped in six characters, and content types of the same length.
 pub(super) const MAX_PAGE_BYTES: usize = 24 << 20;
-/// Maximum number of entries requested per page; Swift's limit is 10,000.
-pub(super) const MAX_PAGE_ENTRIES: usize = 1000;
 
 /// An entry of a container's listing.
 #[derive(Debug, Clone, PartialEq, Eq)]

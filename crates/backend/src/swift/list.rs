@@ -4,20 +4,20 @@
 //! common prefix, that prefix is listed again. A page of the port contains only entries after `after`, prefixes
 //! included.
 
-use std::collections::BTreeMap;
-
 use http::Method;
 use tradewind_core::error::Result;
-use tradewind_core::listing::{KeyCursor, ListEntry, ListPage, ListRequest, ObjectSummary, page};
+use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary, page};
 use tradewind_core::{BucketName, Context, ETag};
 
 use super::SwiftStore;
-use super::json::{self, ListedObject, ListingEntry, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES};
+use super::json::{self, ListedObject, ListingEntry, MAX_PAGE_BYTES};
 use super::names;
 use super::stored_metadata::{large_object_etag, split_listed_etag};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::generation;
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
+use crate::remote::sorted_entries::SortedEntries;
 
 /// Appended to a common prefix, it sorts after all names under the prefix, except names that continue with this
 /// character. Those are rolled up into the same prefix, which is skipped.
@@ -91,7 +91,7 @@ impl SwiftStore {
         let supported = prefix.trim_end_matches(WITHOUT_SUCCESSOR);
         let lines = self.list_objects(context, bucket.as_str(), supported).await?;
         let entries = lines.into_iter().map(|object| (names::unescape(&object.name), summary(object)));
-        page(&mut SortedEntries { entries: entries.collect(), seek_position: Vec::new() }, request)
+        page(&mut SortedEntries::new(entries), request)
     }
 
     /// Returns true if a container lists an object. For a name that ends in a character that Swift cannot increment, a
@@ -176,32 +176,6 @@ fn summary(object: ListedObject) -> ObjectSummary {
 
 fn ends_without_successor(text: &str) -> bool {
     text.ends_with(WITHOUT_SUCCESSOR)
-}
-
-/// A cursor over entries in memory.
-struct SortedEntries {
-    entries: BTreeMap<String, ObjectSummary>,
-    seek_position: Vec<u8>,
-}
-
-impl KeyCursor for SortedEntries {
-    type Item = ObjectSummary;
-
-    fn seek(&mut self, bytes: &[u8]) -> Result<()> {
-        self.seek_position = bytes.to_vec();
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
-        let is_before = |key: &str| key.as_bytes() < self.seek_position.as_slice();
-        while let Some(first) = self.entries.first_entry() {
-            if !is_before(first.key()) {
-                return Ok(Some(first.remove_entry()));
-            }
-            first.remove();
-        }
-        Ok(None)
-    }
 }
 
 #[cfg(test)]

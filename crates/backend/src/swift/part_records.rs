@@ -12,12 +12,13 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber, PartsPage, UploadId};
 use tradewind_core::{Address, Algorithm, Checksum, Context, ETag, Timestamp};
 
-use super::json::{ListedObject, ListingEntry, MAX_PAGE_ENTRIES};
+use super::json::{ListedObject, ListingEntry};
 use super::list::ListingQuery;
 use super::segments::Segment;
 use super::{SwiftStore, names};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::header_value;
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 
 const CONTENT_TYPE_PREFIX: &str = "application/x-tradewind-part;v=";
 

@@ -1,13 +1,14 @@
 //! The Swift-specific parts of a request: URLs, tokens and error classification.
 
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::Result;
 use tradewind_wire::sigv4::{ChunkSigner, encode_path};
 
 use super::service_error::classify_error;
 use crate::remote::Peer;
-use crate::remote::client::{Call, ClassifiedError, Protocol, ResourceKind};
+use crate::remote::client::{Call, ClassifiedError, ErrorResponse, Protocol};
+use crate::remote::header_fields::host_value;
 use crate::remote::payload::Payload;
 
 /// The Swift protocol for one base URL and token.
@@ -21,10 +22,7 @@ pub(super) struct SwiftProtocol {
 impl SwiftProtocol {
     /// Creates a protocol whose URLs begin with `path`.
     pub fn new(peer: &Peer, path: String, token: Option<HeaderValue>) -> Result<Self> {
-        let host = HeaderValue::try_from(peer.to_string()).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, "the endpoint is not a valid host name", e)
-        })?;
-        Ok(Self { host, path, token })
+        Ok(Self { host: host_value(peer.to_string())?, path, token })
     }
 }
 
@@ -34,19 +32,12 @@ impl Protocol for SwiftProtocol {
     }
 
     fn request_target(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
-        let mut target = self.path.clone().into_bytes();
+        let mut path = self.path.clone().into_bytes();
         for element in [call.bucket, call.key].into_iter().flatten() {
-            target.push(b'/');
-            encode_path(element, &mut target);
+            path.push(b'/');
+            encode_path(element, &mut path);
         }
-        if !call.query.as_bytes().is_empty() {
-            target.push(b'?');
-            target.extend_from_slice(call.query.as_bytes());
-        }
-        let uri = Uri::try_from(target).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, "the key cannot be written into a URL", e)
-        })?;
-        Ok((uri, self.host.clone()))
+        Ok((call.query.append_to(path)?, self.host.clone()))
     }
 
     fn authorize(
@@ -63,14 +54,7 @@ impl Protocol for SwiftProtocol {
         Ok(None)
     }
 
-    fn classify_error(
-        &self,
-        status: StatusCode,
-        headers: &HeaderMap,
-        body: &[u8],
-        subject: ResourceKind,
-        what: &str,
-    ) -> ClassifiedError {
-        classify_error(status, headers, body, subject, what)
+    fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
+        classify_error(response)
     }
 }

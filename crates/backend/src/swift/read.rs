@@ -1,7 +1,7 @@
 //! Reads of objects and their metadata.
 
 use bytes::Bytes;
-use http::header::{ETAG, IF_NONE_MATCH, LAST_MODIFIED, RANGE};
+use http::header::{ETAG, IF_NONE_MATCH, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
@@ -13,9 +13,9 @@ use super::part_records::part_number;
 use super::stored_metadata::{StoredMetadata, large_object_etag};
 use super::{SwiftStore, names};
 use crate::remote::client::{Call, ResourceKind};
-use crate::remote::header_fields::{self, header_value};
+use crate::remote::header_fields::{self, etag_list, header_value};
 use crate::remote::query::Query;
-use crate::remote::response::{ExpectedDigest, StoreResponse};
+use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
 
 /// Longest metadata in the companion.
 const MAX_METADATA_BYTES: usize = 256 << 10;
@@ -23,6 +23,15 @@ const MAX_METADATA_BYTES: usize = 256 << 10;
 const MAX_MANIFEST_BYTES: usize = 16 << 20;
 /// Maximum number of attempts to read an object that changes meanwhile.
 const MAX_ATTEMPTS: usize = 5;
+
+/// An entry of a manifest.
+struct ManifestEntry {
+    /// `/container/name`.
+    path: String,
+    size: u64,
+    /// The entry is a manifest itself.
+    is_manifest: bool,
+}
 
 impl SwiftStore {
     /// Reads an object's description.
@@ -96,7 +105,7 @@ impl SwiftStore {
         let (info, _) = self.describe(context, address, &answer).await?;
         request.conditions.check(&info.etag, info.modified)?;
         let span = match header_fields::content_range(&answer.head.headers)? {
-            Some((span, _)) if answer.head.status == StatusCode::PARTIAL_CONTENT => span,
+            Some(found) if answer.head.status == StatusCode::PARTIAL_CONTENT => found.span,
             _ => Span::whole(info.size),
         };
         // An empty object has no valid range; emptiness is confirmed below.
@@ -134,12 +143,7 @@ impl SwiftStore {
     ) -> Result<()> {
         // Boxed, because it is rarely needed.
         let head = Box::pin(self.read_head(context, address, &GetRequest::default())).await?;
-        let size = head.info.size;
-        if size > 0 {
-            let why = format!("the store sent 0 of {size} bytes");
-            return Err(Error::new(Reason::Io, why));
-        }
-        range.map_or(Ok(()), |range| range.resolve(0).map(drop))
+        check_empty(head.info.size, range)
     }
 
     /// Sends a read. Of the conditions only `If-None-Match` is sent. Swift compares its native ETag, which differs from
@@ -161,8 +165,7 @@ impl SwiftStore {
         if let (Some(ETagMatch::OneOf(tags)), None, None) =
             (&conditions.if_none_match, &conditions.if_match, conditions.if_unmodified_since)
         {
-            let all: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
-            call.headers.insert(IF_NONE_MATCH, header_value(&all.join(", "))?);
+            call.headers.insert(IF_NONE_MATCH, header_value(&etag_list(tags))?);
         }
         if let Some(range) = range {
             call.headers.insert(RANGE, header_fields::range_value(range));
@@ -192,11 +195,9 @@ impl SwiftStore {
     ) -> Result<(ObjectInfo, StoredMetadata)> {
         let headers = &answer.head.headers;
         let size = match header_fields::content_range(headers)? {
-            Some((_, size)) => Some(size),
-            None => answer.content_length(),
+            Some(found) => found.size,
+            None => answer.require_content_length()?,
         };
-        let size =
-            size.ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
         let aside = match StoredMetadata::companion_id(headers) {
             Some(write) => {
                 let found = self.read_companion_object(context, address, &names::metadata(write), true).await;
@@ -211,9 +212,7 @@ impl SwiftStore {
         };
         let kept = StoredMetadata::decode(headers, aside.as_deref())?;
         let etag = kept.etag.clone().map_or_else(|| etag_of(headers), Ok)?;
-        let modified = header_fields::parse_date(headers, &LAST_MODIFIED)?;
-        let modified =
-            modified.ok_or_else(|| Error::new(Reason::Io, "the store's response has no Last-Modified"))?;
+        let modified = header_fields::last_modified(headers)?;
         let info = ObjectInfo {
             size,
             modified,
@@ -263,7 +262,9 @@ impl SwiftStore {
         // Nested manifests are read in order: the stack has the next one on top.
         while let Some((container, name)) = pending.pop() {
             let mut inner = Vec::new();
-            for (path, size, is_manifest) in self.read_manifest(context, &container, &name).await? {
+            for ManifestEntry { path, size, is_manifest } in
+                self.read_manifest(context, &container, &name).await?
+            {
                 let (container, name) = path.trim_start_matches('/').split_once('/').ok_or_else(missing)?;
                 if is_manifest {
                     inner.push((container.to_owned(), name.to_owned()));
@@ -279,14 +280,13 @@ impl SwiftStore {
         Err(missing())
     }
 
-    /// The entries of a manifest: path, size, and whether the entry is a manifest itself. Empty if the object has no
-    /// segments.
+    /// The entries of a manifest. Empty if the object has no segments.
     async fn read_manifest(
         &self,
         context: &Context,
         container: &str,
         name: &str,
-    ) -> Result<Vec<(String, u64, bool)>> {
+    ) -> Result<Vec<ManifestEntry>> {
         let mut call = Call::in_container(Method::GET, ResourceKind::Object, container, Some(name));
         call.query = Query::default().with("multipart-manifest", "get");
         if self.read_newest {
@@ -301,8 +301,11 @@ impl SwiftStore {
         let manifest: serde_json::Value = serde_json::from_slice(&document)
             .map_err(|e| Error::with_source(Reason::Io, "the store's manifest is not JSON", e))?;
         let segment = |entry: &serde_json::Value| {
-            let is_manifest = entry["sub_slo"].as_bool().unwrap_or(false);
-            Some((entry["name"].as_str()?.to_owned(), entry["bytes"].as_u64()?, is_manifest))
+            Some(ManifestEntry {
+                path: entry["name"].as_str()?.to_owned(),
+                size: entry["bytes"].as_u64()?,
+                is_manifest: entry["sub_slo"].as_bool().unwrap_or(false),
+            })
         };
         let all: Option<Vec<_>> =
             manifest.as_array().and_then(|entries| entries.iter().map(segment).collect());

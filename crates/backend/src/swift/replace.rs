@@ -16,15 +16,16 @@ use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, Method};
 use md5::{Digest as _, Md5};
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Address, BucketName, Context, ETag, Observation};
+use tradewind_core::{Address, BucketName, Context, ETag};
 
 use super::segments::Segment;
 use super::stored_metadata::StoredMetadata;
-use super::{MAX_IGNORED_BODY_BYTES, SwiftStore, names};
+use super::{SwiftStore, names};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::header_value;
 use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;
+use crate::remote::response::ResponseHead;
 
 /// How long the absence of a companion is cached. Until then, segments written by another process may be orphaned.
 const ABSENCE_CACHE_TIME: Duration = Duration::from_secs(60);
@@ -98,14 +99,14 @@ impl SwiftStore {
         }
     }
 
-    /// Replaces the object of a key, and frees the segments of the previous one. Returns the response headers.
+    /// Replaces the object of a key, and frees the segments of the previous one. Returns the response.
     pub(super) async fn replace_object(
         &self,
         context: &Context,
         address: &Address,
         mut kept: StoredMetadata,
         content: ObjectContent,
-    ) -> Result<(HeaderMap, Observation)> {
+    ) -> Result<ResponseHead> {
         let old = self.current_id(context, address).await?;
         let mut written = kept.encode()?;
         if written.overflow.is_some() && kept.id.is_none() {
@@ -137,17 +138,16 @@ impl SwiftStore {
             }
         }
         let sent = self.send(context, &call).await;
-        let mut answer = sent.inspect_err(|e| {
+        let answer = sent.inspect_err(|e| {
             if e.reason() == Reason::NoSuchBucket {
                 self.uncache_companion(&address.bucket);
             }
         })?;
-        let (headers, observation) = (std::mem::take(&mut answer.head.headers), answer.observation.clone());
-        answer.collect(MAX_IGNORED_BODY_BYTES).await?;
+        let head = answer.drain().await?;
         if let Some(old) = old.filter(|old| Some(old) != kept.id.as_ref()) {
             self.free_segments(context, &address.bucket, &old).await;
         }
-        Ok((headers, observation))
+        Ok(head)
     }
 
     /// Deletes the object of a key, and frees its segments. A missing object is not an error.

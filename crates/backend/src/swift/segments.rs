@@ -10,7 +10,7 @@ use serde_json::json;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Context, ETag};
 
-use super::{MAX_IGNORED_BODY_BYTES, SwiftStore};
+use super::SwiftStore;
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields;
 use crate::remote::streaming_request::StreamingRequest;
@@ -148,15 +148,14 @@ impl SegmentWriter {
         };
         // It may be stored as soon as the request ends, even if the response is lost.
         self.completed.push(Segment { name, size, etag: String::new() });
-        let mut answer = sending.finish().await.inspect_err(|e| {
+        let answer = sending.finish().await.inspect_err(|e| {
             if e.reason() == Reason::NoSuchBucket {
                 self.store.uncache_companion(&self.bucket);
             }
         })?;
-        let headers = std::mem::take(&mut answer.head.headers);
-        answer.collect(MAX_IGNORED_BODY_BYTES).await?;
+        let head = answer.drain().await?;
         let expected = ETag::from_md5(&md5.unwrap_or_else(|| whole.clone()).finalize().into());
-        let found = header_fields::etag(&headers)?;
+        let found = header_fields::etag(&head.headers)?;
         if found != expected {
             return Err(Error::new(
                 Reason::BadDigest,

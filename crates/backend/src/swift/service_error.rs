@@ -4,11 +4,12 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, StatusCode};
 use tradewind_core::error::{Error, Reason};
 
-use crate::remote::client::{ClassifiedError, ResourceKind};
+use crate::remote::client::{ClassifiedError, ErrorResponse, ResourceKind};
+use crate::remote::status::{is_retryable_status, reason_of_status};
 
 /// Maximum number of characters of a body in an error message.
 const MAX_QUOTED_CHARS: usize = 200;
@@ -31,13 +32,8 @@ pub(super) fn is_unauthorized(error: &Error) -> bool {
 }
 
 /// Classifies an error response.
-pub(super) fn classify_error(
-    status: StatusCode,
-    headers: &HeaderMap,
-    body: &[u8],
-    subject: ResourceKind,
-    what: &str,
-) -> ClassifiedError {
+pub(super) fn classify_error(response: &ErrorResponse<'_>) -> ClassifiedError {
+    let ErrorResponse { status, headers, body, resource, request } = *response;
     let is_text = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
     let text: String = match std::str::from_utf8(body) {
         Ok(text) if is_text => {
@@ -46,7 +42,7 @@ pub(super) fn classify_error(
         _ => String::new(),
     };
     let text = if text.is_empty() { text } else { format!(" ({text})") };
-    let message = format!("{what}: the store answered {status}{text}");
+    let message = format!("{request}: the store answered {status}{text}");
     let error = match status {
         StatusCode::UNAUTHORIZED => {
             let message = format!("{message}; check the user, the key and the account");
@@ -56,53 +52,43 @@ pub(super) fn classify_error(
             let why = "neither the user's roles nor an access list of the container allows it";
             Error::new(Reason::AccessDenied, format!("{message}; {why}"))
         }
-        _ => Error::new(reason(status, subject), message),
+        _ => Error::new(reason(status, resource), message),
     };
     ClassifiedError {
         error,
-        is_retryable: matches!(status.as_u16(), 408 | 429 | 498 | 500 | 502 | 503 | 504),
+        is_retryable: is_retryable_status(status) || matches!(status.as_u16(), 408 | 498),
         // Sent by rate limiters: 429 by one in front of Swift, 498 by Swift's own.
         is_unprocessed: matches!(status.as_u16(), 429 | 498),
     }
 }
 
-fn reason(status: StatusCode, subject: ResourceKind) -> Reason {
-    match (status.as_u16(), subject) {
-        (304, _) => Reason::NotModified,
-        (401 | 403, _) => Reason::AccessDenied,
-        (404, ResourceKind::Upload) => Reason::NoSuchUpload,
-        (404, ResourceKind::Object) => Reason::NoSuchKey,
-        (404, ResourceKind::Bucket) => Reason::NoSuchBucket,
-        (409, _) => Reason::Conflict,
-        (412, _) => Reason::PreconditionFailed,
-        (413, _) => Reason::EntityTooLarge,
-        (416, _) => Reason::InvalidRange,
-        (422, _) => Reason::BadDigest,
-        (429 | 498, _) => Reason::Overloaded,
-        (405 | 501, _) => Reason::Unsupported,
-        (507, _) => Reason::Full,
-        (408 | 499 | 500..=599, _) => Reason::Io,
-        _ => Reason::InvalidRequest,
+/// Adds the statuses that Swift uses in its own way.
+fn reason(status: StatusCode, resource: ResourceKind) -> Reason {
+    match status.as_u16() {
+        408 | 499 => Reason::Io,
+        422 => Reason::BadDigest,
+        498 => Reason::Overloaded,
+        _ => reason_of_status(status, resource),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
+    use http::{HeaderMap, HeaderValue};
 
     #[test]
     fn refuse_classifies_by_status_and_quotes_plain_text() {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         let read = |status: u16, subject| {
-            classify_error(
-                StatusCode::from_u16(status).unwrap(),
-                &headers,
-                b"Errors:\n/c/o, 404 Not Found",
-                subject,
-                "x",
-            )
+            classify_error(&ErrorResponse {
+                status: StatusCode::from_u16(status).unwrap(),
+                headers: &headers,
+                body: b"Errors:\n/c/o, 404 Not Found",
+                resource: subject,
+                request: "x",
+            })
         };
         let refused = read(400, ResourceKind::Object);
         let message = "x: the store answered 400 Bad Request (Errors: /c/o, 404 Not Found)";

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustls::ClientConfig;
-use tokio::sync::Semaphore;
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::Result;
 use tradewind_core::{Clock, Context};
 
 use super::SwiftOptions;
@@ -16,11 +14,12 @@ use super::auth::{Auth, IssuedToken};
 use super::protocol::SwiftProtocol;
 use crate::remote::Peer;
 use crate::remote::client::Client;
-use crate::remote::pool::{Pool, PoolOptions};
-use tradewind_model::retry::RetryBudget;
+use crate::remote::client_options::ClientOptions;
+use crate::remote::pool::PoolOptions;
+use crate::remote::renewal::{RenewalLock, renewal_delay};
 
-/// A token is renewed this long before it expires, or after 90 % of its lifetime if that is later.
-const RENEW_BEFORE: Duration = Duration::from_secs(300);
+/// Maximum number of connections to the service that issues tokens.
+const MAX_TOKEN_CONNECTIONS: usize = 2;
 
 /// A token, and the client that sends it.
 pub(super) struct Session {
@@ -51,57 +50,32 @@ pub(super) struct SessionManager {
     token_client: Client,
     /// Overrides the URL returned with a token.
     account_url: Option<String>,
-    tls: Option<Arc<ClientConfig>>,
-    /// Settings of the connections to the account.
-    pool_options: PoolOptions,
+    /// Settings of the account's client.
+    client_options: ClientOptions,
     current: Mutex<Option<Arc<Session>>>,
-    /// Held by the request that gets a token.
-    renewal_permit: Semaphore,
+    renewal: RenewalLock,
 }
 
 impl SessionManager {
     /// Validates the options. Sends nothing.
     pub fn new(options: &SwiftOptions, clock: Arc<dyn Clock>) -> Result<Self> {
         let (peer, path) = Peer::parse(options.auth.url())?;
-        let tls = tls_for(&peer, options.tls.as_ref())?;
-        let SwiftOptions {
-            max_connections: connections,
-            connect_timeout: connect_time,
-            read_bytes,
-            is_single_use: is_fresh,
-            ..
-        } = *options;
-        let traffic = options.traffic.clone();
-        let account = PoolOptions {
-            max_connections: connections,
-            connect_timeout: connect_time,
-            read_bytes,
-            is_single_use: is_fresh,
-            traffic,
-        };
-        let login_options = PoolOptions { max_connections: 2, ..account.clone() };
-        let pool = Pool::new(peer.clone(), tls, login_options, clock.clone());
-        let login = Client {
-            protocol: Arc::new(SwiftProtocol::new(&peer, path, None)?),
-            peer: peer.to_string().into(),
-            pool: Arc::new(pool),
-            retry_options: options.retries,
-            retry_budget: Arc::new(RetryBudget::new()),
-            clock,
-            response_timeout: options.response_timeout,
-            stall_timeout: options.stall_timeout,
-        };
+        let client_options = options.client_options();
+        let connections =
+            PoolOptions { max_connections: MAX_TOKEN_CONNECTIONS, ..client_options.connections.clone() };
+        let token_options = ClientOptions { connections, ..client_options.clone() };
+        let protocol = Arc::new(SwiftProtocol::new(&peer, path, None)?);
+        let token_client = token_options.client(&peer, protocol, clock)?;
         if let Some(url) = &options.account_url {
-            tls_for(&Peer::parse(url)?.0, options.tls.as_ref())?;
+            client_options.tls_for(&Peer::parse(url)?.0)?;
         }
         Ok(Self {
             auth: options.auth.clone(),
-            token_client: login,
+            token_client,
             account_url: options.account_url.clone(),
-            tls: options.tls.clone(),
-            pool_options: account,
+            client_options,
             current: Mutex::default(),
-            renewal_permit: Semaphore::new(1),
+            renewal: RenewalLock::new(),
         })
     }
 
@@ -130,8 +104,7 @@ impl SessionManager {
         if let Some(session) = self.valid_session() {
             return Ok(session);
         }
-        let turn = context.guard(self.renewal_permit.acquire()).await?;
-        let _turn = turn.map_err(|e| Error::with_source(Reason::ShuttingDown, "the store is closed", e))?;
+        let _renewal = self.renewal.lock(context).await?;
         // Another request may have renewed it meanwhile.
         if let Some(session) = self.valid_session() {
             return Ok(session);
@@ -161,7 +134,7 @@ impl SessionManager {
     /// Closes all connections.
     pub fn close(&self) {
         self.token_client.pool.close();
-        self.renewal_permit.close();
+        self.renewal.close();
         if let Some(session) = &*self.current.lock() {
             session.client.pool.close();
         }
@@ -179,16 +152,9 @@ impl SessionManager {
         let protocol = Arc::new(SwiftProtocol::new(&peer, path, Some(grant.token))?);
         let client = match old {
             Some(old) if old.peer == peer => Client { protocol, ..Client::clone(&old.client) },
-            _ => {
-                let tls = tls_for(&peer, self.tls.as_ref())?;
-                let pool =
-                    Pool::new(peer.clone(), tls, self.pool_options.clone(), self.token_client.clock.clone());
-                let budget = Arc::new(RetryBudget::new());
-                let (name, pool) = (peer.to_string().into(), Arc::new(pool));
-                Client { protocol, peer: name, pool, retry_budget: budget, ..self.token_client.clone() }
-            }
+            _ => self.client_options.client(&peer, protocol, self.clock().clone())?,
         };
-        let renew_after = grant.lifetime.map(|life| life.saturating_sub(RENEW_BEFORE).max(life / 10 * 9));
+        let renew_after = grant.lifetime.map(renewal_delay);
         Ok(Session {
             client: Arc::new(client),
             peer,
@@ -197,11 +163,4 @@ impl SessionManager {
             is_rejected: AtomicBool::new(false),
         })
     }
-}
-
-fn tls_for(peer: &Peer, tls: Option<&Arc<ClientConfig>>) -> Result<Option<Arc<ClientConfig>>> {
-    if peer.is_tls && tls.is_none() {
-        return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
-    }
-    Ok(tls.filter(|_| peer.is_tls).cloned())
 }

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http::header::{DATE, LAST_MODIFIED};
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::Result;
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{StageRequest, Staged};
@@ -20,11 +20,10 @@ use super::part_records::PartRecord;
 use super::replace::ObjectContent;
 use super::segments::{Segment, SegmentWriter};
 use super::stored_metadata::StoredMetadata;
-use super::{MAX_REQUEST_OBJECT_BYTES, SwiftStore, names};
+use super::{SwiftStore, names};
 use crate::remote::header_fields::{generation, parse_date};
-
-/// Objects and parts up to this size are buffered, so that they can be retried.
-const MAX_BUFFERED_BYTES: u64 = 256 << 10;
+use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES, part_too_large_error};
+use crate::remote::write_progress::WriteProgress;
 
 /// The destination of a write.
 pub(super) enum WriteTarget {
@@ -44,17 +43,12 @@ pub(super) struct StagedWrite {
     address: Address,
     target: WriteTarget,
     metadata: Metadata,
-    /// The declared size, if any.
-    length: Option<u64>,
     /// The id of its data in the companion.
     id: String,
     hashers: Vec<Hasher>,
     md5: Md5,
-    /// Bytes written so far.
-    size: u64,
+    progress: WriteProgress,
     mode: WriteMode,
-    /// An earlier write failed or was cancelled: bytes are missing.
-    is_incomplete: bool,
 }
 
 /// How the bytes of a write are handled until the commit.
@@ -84,7 +78,7 @@ impl StagedWrite {
         if matches!(target, WriteTarget::Part { .. })
             && request.size.is_some_and(|size| size > MAX_REQUEST_OBJECT_BYTES)
         {
-            return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
+            return Err(part_too_large_error());
         }
         Ok(Self {
             id: names::unique_id(store.clock().wall())?,
@@ -93,12 +87,10 @@ impl StagedWrite {
             address: address.clone(),
             target,
             metadata: request.metadata,
-            length: request.size,
             hashers: algorithms.into_iter().map(Hasher::new).collect(),
             md5: Md5::new(),
-            size: 0,
+            progress: WriteProgress::new(request.size),
             mode: WriteMode::Buffered(Vec::new()),
-            is_incomplete: false,
         })
     }
 
@@ -110,21 +102,25 @@ impl StagedWrite {
                 MAX_REQUEST_OBJECT_BYTES,
             ),
         };
-        SegmentWriter::new(self.store.clone(), &self.context, &self.address.bucket, prefix, most, self.length)
+        SegmentWriter::new(
+            self.store.clone(),
+            &self.context,
+            &self.address.bucket,
+            prefix,
+            most,
+            self.progress.declared_bytes(),
+        )
     }
 
     async fn append(&mut self, bytes: Bytes) -> Result<()> {
-        self.size += bytes.len() as u64;
-        if let Some(declared) = self.length.filter(|declared| self.size > *declared) {
-            let why = format!("the body has at least {} bytes, but {declared} were declared", self.size);
-            return Err(Error::new(Reason::InvalidRequest, why));
-        }
-        if matches!(self.target, WriteTarget::Part { .. }) && self.size > MAX_REQUEST_OBJECT_BYTES {
-            return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
+        self.progress.add(bytes.len())?;
+        let size = self.progress.written_bytes();
+        if matches!(self.target, WriteTarget::Part { .. }) && size > MAX_REQUEST_OBJECT_BYTES {
+            return Err(part_too_large_error());
         }
         self.hashers.iter_mut().for_each(|hasher| hasher.update(&bytes));
         if let WriteMode::Buffered(pieces) = &mut self.mode {
-            if self.size <= MAX_BUFFERED_BYTES {
+            if size <= MAX_BUFFERED_BYTES {
                 self.md5.update(&bytes);
                 pieces.push(bytes);
                 return Ok(());
@@ -150,11 +146,12 @@ impl StagedWrite {
         md5: [u8; 16],
         checksums: Vec<Checksum>,
     ) -> Result<(Committed, Observation)> {
-        let Self { store, context, address, metadata, id, size, mode: way, .. } = self;
+        let Self { store, context, address, metadata, id, progress, mode: way, .. } = self;
+        let size = progress.written_bytes();
         let etag = ETag::from_md5(&md5);
         let scope = ChecksumScope::FullObject;
         let mut kept = StoredMetadata { metadata, checksums: checksums.clone(), ..StoredMetadata::default() };
-        let (headers, observation) = match way {
+        let head = match way {
             WriteMode::Buffered(pieces) => {
                 store.replace_object(&context, &address, kept, ObjectContent::Bytes(pieces)).await?
             }
@@ -168,14 +165,15 @@ impl StagedWrite {
                 put?
             }
         };
-        let modified = store.modification_time(&headers)?;
+        let modified = store.modification_time(&head.headers)?;
         let generation = generation(modified, etag.as_str());
-        Ok((Committed { etag, size, modified, generation, checksums, scope }, observation))
+        Ok((Committed { etag, size, modified, generation, checksums, scope }, head.observation))
     }
 
     async fn commit_part(self, md5: [u8; 16], checksums: Vec<Checksum>) -> Result<(Committed, Observation)> {
         let mut segments = self.new_segment_writer();
-        let Self { store, context, address, target, size, mode: way, .. } = self;
+        let Self { store, context, address, target, progress, mode: way, .. } = self;
+        let size = progress.written_bytes();
         let WriteTarget::Part { upload, number, .. } = target else {
             unreachable!("`commit_part` is called for parts only")
         };
@@ -201,34 +199,29 @@ impl StagedWrite {
         let scope = ChecksumScope::FullObject;
         Ok((Committed { etag, size, modified, generation, checksums, scope }, Observation::default()))
     }
-
-    fn check_complete(&self) -> Result<()> {
-        if self.is_incomplete {
-            let why = "an earlier write failed or was cancelled; stage the object again";
-            return Err(Error::new(Reason::InvalidRequest, why));
-        }
-        Ok(())
-    }
 }
 
 #[async_trait::async_trait]
 impl Staged for StagedWrite {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.context.check()?;
-        self.check_complete()?;
-        self.is_incomplete = true;
+        self.progress.start_write()?;
         self.append(bytes).await?;
-        self.is_incomplete = false;
+        self.progress.end_write();
         Ok(())
     }
 
     async fn commit(mut self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         self.context.check()?;
-        self.check_complete()?;
+        self.progress.check_complete()?;
         let hashers = std::mem::take(&mut self.hashers);
         let computed: Vec<Checksum> = hashers.into_iter().map(Hasher::finish).collect();
         let md5: [u8; 16] = self.md5.clone().finalize().into();
-        expected.with_default_size(self.length).verify(self.size, Some(md5), &computed)?;
+        expected.with_default_size(self.progress.declared_bytes()).verify(
+            self.progress.written_bytes(),
+            Some(md5),
+            &computed,
+        )?;
         match self.target {
             WriteTarget::Object => self.commit_object(md5, computed).await,
             WriteTarget::Part { .. } => self.commit_part(md5, computed).await,

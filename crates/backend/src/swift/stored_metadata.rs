@@ -19,7 +19,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Tags};
 use tradewind_wire::headers::{DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS};
 
-use crate::remote::header_fields::header_value;
+use crate::remote::header_fields::{header_value, user_metadata_name};
 
 const USER_PREFIX: &str = "x-object-meta-";
 const OWN_PREFIX: &str = "tradewind-";
@@ -149,14 +149,7 @@ impl StoredMetadata {
     fn user_headers(&self) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
         for (name, text) in self.metadata.user.iter().filter(|(name, text)| is_preserved_pair(name, text)) {
-            let name = HeaderName::try_from(format!("{USER_PREFIX}{name}")).map_err(|e| {
-                Error::with_source(
-                    Reason::InvalidArgument,
-                    format!("metadata name {name:?} cannot be sent"),
-                    e,
-                )
-            })?;
-            headers.insert(name, header_value(text)?);
+            headers.insert(user_metadata_name(USER_PREFIX, name)?, header_value(text)?);
         }
         Ok(headers)
     }

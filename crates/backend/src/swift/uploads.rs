@@ -190,10 +190,10 @@ impl SwiftStore {
         } else {
             ObjectContent::Segments(segments)
         };
-        let (headers, _) = self.replace_object(context, address, kept, content).await?;
+        let head = self.replace_object(context, address, kept, content).await?;
         self.remove_marker(context, address, upload).await?;
         self.delete_parts(context, address, upload, Some(&chosen)).await;
-        let modified = self.modification_time(&headers)?;
+        let modified = self.modification_time(&head.headers)?;
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums: vec![checksum], scope })
     }

@@ -1,14 +1,13 @@
 //! Test support for the local store: a store in a directory, short forms of reads and writes, and ways to stop it
 //! abruptly.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "every test file uses only part of it")]
+#![allow(dead_code, unused_imports, clippy::unwrap_used, reason = "every test file uses only part of it")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
+use bytes::Bytes;
 use tradewind_backend::local::{self, CheckReport, LocalOptions, LocalStore, StoreStats};
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::listing::{ListEntry, ListRequest};
@@ -16,8 +15,10 @@ use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, Part
 use tradewind_core::object::Committed;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, Select, StageRequest};
-use tradewind_core::testing::context;
-use tradewind_core::{Address, Body, BucketName, ByteRange, ObjectStore, Precondition, SystemClock};
+use tradewind_core::testing::{context, write_all};
+use tradewind_core::{Address, BucketName, ByteRange, ObjectStore, Precondition, SystemClock};
+
+pub use tradewind_core::testing::{drain, pattern, reason};
 
 pub const BUCKET: &str = "bucket";
 
@@ -107,7 +108,7 @@ impl TestStore {
         let size = Some(bytes.len() as u64);
         let request = StageRequest { size, precondition, ..StageRequest::default() };
         let mut staged = self.store.stage(&context, &address(key), request).await?;
-        write(&mut *staged, bytes).await?;
+        write_all(&mut *staged, bytes).await?;
         Ok(staged.commit(Expected::default()).await?.0)
     }
 
@@ -154,7 +155,7 @@ impl TestStore {
         let (context, number) = (context(), PartNumber::new(number).unwrap());
         let mut staged =
             self.store.stage_part(&context, &address(key), upload, number, StageRequest::default()).await?;
-        write(&mut *staged, bytes.into()).await?;
+        write_all(&mut *staged, bytes.into()).await?;
         let (committed, _) = staged.commit(Expected::default()).await?;
         Ok(CompletePart { number, etag: committed.etag, checksum: None })
     }
@@ -206,46 +207,12 @@ impl TestStore {
     }
 }
 
-pub async fn write(staged: &mut dyn tradewind_core::Staged, mut bytes: Bytes) -> Result<()> {
-    while !bytes.is_empty() {
-        staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
-    }
-    Ok(())
-}
-
 pub fn address(key: &str) -> Address {
     Address::parse(BUCKET, key).unwrap()
 }
 
 pub fn range(first: u64, bytes: u64) -> Select {
     Select::Range(ByteRange::Inclusive { first, last: first + bytes - 1 })
-}
-
-#[track_caller]
-pub fn reason<T>(result: Result<T>) -> Reason {
-    match result {
-        Ok(_) => panic!("the call succeeded, but had to fail"),
-        Err(e) => e.reason(),
-    }
-}
-
-pub async fn drain(mut body: Body) -> Result<Bytes> {
-    let mut all = BytesMut::new();
-    while let Some(piece) = body.next().await {
-        all.extend_from_slice(&piece?);
-    }
-    Ok(all.freeze())
-}
-
-/// Bytes that differ for every seed.
-pub fn pattern(size: usize, seed: u64) -> Bytes {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut bytes = Vec::with_capacity(size + 8);
-    while bytes.len() < size {
-        bytes.extend_from_slice(&random.next().to_le_bytes());
-    }
-    bytes.truncate(size);
-    bytes.into()
 }
 
 /// A small pseudo-random generator.

@@ -1,14 +1,12 @@
-//! The fixture of the cases: a store with its two buckets, shorthands to write and read, and bytes that
-//! differ at every offset and for every seed.
+//! The fixture of the cases: a store with its two buckets, and shorthands to write and read. It panics if a step that
+//! only prepares a case fails.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
+use bytes::Bytes;
 use md5::Digest as _;
 
-use crate::body::Body;
 use crate::budget::Budget;
 use crate::checksum::Checksum;
 use crate::clock::SystemClock;
@@ -25,7 +23,9 @@ use crate::range::Span;
 use crate::store::{
     Capabilities, CopyRequest, ETagForm, Feature, GetRequest, ObjectStore, Select, StageRequest,
 };
-use crate::testing::{context, context_until};
+use crate::testing::{context, context_until, write_all};
+
+pub(super) use crate::testing::{drain, pattern, reason};
 
 /// The names of the buckets that cases write to.
 pub const BUCKETS: [&str; 2] = ["conformance-one", "conformance-two"];
@@ -106,14 +106,12 @@ impl Fixture {
         &self,
         context: &Context,
         address: &Address,
-        mut bytes: Bytes,
+        bytes: Bytes,
         request: StageRequest,
         expected: Expected,
     ) -> Result<Committed> {
         let mut staged = self.store.stage(context, address, request).await?;
-        while !bytes.is_empty() {
-            staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
-        }
+        write_all(&mut *staged, bytes).await?;
         Ok(staged.commit(expected).await?.0)
     }
 
@@ -205,15 +203,13 @@ impl Fixture {
         key: &str,
         upload: &UploadId,
         number: i64,
-        mut bytes: Bytes,
+        bytes: Bytes,
         request: StageRequest,
     ) -> Result<(CompletePart, Committed)> {
         let number = part_number(number);
         let context = context();
         let mut staged = self.store.stage_part(&context, &key_address(key), upload, number, request).await?;
-        while !bytes.is_empty() {
-            staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
-        }
+        write_all(&mut *staged, bytes).await?;
         let (committed, _) = staged.commit(Expected::default()).await?;
         Ok((CompletePart { number, etag: committed.etag.clone(), checksum: None }, committed))
     }
@@ -267,45 +263,6 @@ pub(super) fn copy_request(source: Address, destination: Address) -> CopyRequest
         precondition: Precondition::None,
         etag: ETagForm::Md5,
     }
-}
-
-/// The reason for which a call failed. Panics if it succeeded.
-#[track_caller]
-pub(super) fn reason<T>(result: Result<T>) -> Reason {
-    match result {
-        Ok(_) => panic!("the call succeeded, but had to fail"),
-        Err(e) => e.reason(),
-    }
-}
-
-/// Reads a body, releasing each piece's memory before the next.
-pub(super) async fn drain(mut body: Body) -> Result<Bytes> {
-    let mut all = BytesMut::with_capacity(usize::try_from(body.length()).unwrap_or(0));
-    while let Some(piece) = body.next().await {
-        all.extend_from_slice(&piece?);
-    }
-    Ok(all.freeze())
-}
-
-/// `size` bytes drawn from a seed. They repeat with a prime period, so that an offset wrong by
-/// blocks, pages or parts always yields different bytes.
-pub(super) fn pattern(size: usize, seed: u64) -> Bytes {
-    const PERIOD: usize = 65_521;
-    let mut block = BytesMut::with_capacity(PERIOD + 8);
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    while block.len() < size.min(PERIOD) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        block.extend_from_slice(&state.to_le_bytes());
-    }
-    block.truncate(PERIOD);
-    let mut bytes = BytesMut::with_capacity(size + PERIOD);
-    while bytes.len() < size {
-        bytes.extend_from_slice(&block);
-    }
-    bytes.truncate(size);
-    bytes.freeze()
 }
 
 pub(super) fn md5(bytes: &[u8]) -> [u8; 16] {

@@ -1,0 +1,66 @@
+//! Settings of a client, and its construction from them. S3 and Swift have the same settings with the same defaults;
+//! their public options repeat them as fields.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use tradewind_core::Clock;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::retry::{RetryBudget, RetryOptions};
+
+use super::client::{Client, Protocol};
+use super::peer::Peer;
+use super::pool::{Pool, PoolOptions};
+
+/// Settings of a client.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientOptions {
+    pub connections: PoolOptions,
+    /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Retry policy.
+    pub retries: RetryOptions,
+    /// Maximum time until a response begins; longer for a request with a body.
+    pub response_timeout: Duration,
+    /// Maximum time without progress of a body.
+    pub stall_timeout: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            connections: PoolOptions::default(),
+            tls: None,
+            retries: RetryOptions::default(),
+            response_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl ClientOptions {
+    /// The TLS configuration for a peer; `None` for plain HTTP. Fails if it is required but missing.
+    pub fn tls_for(&self, peer: &Peer) -> Result<Option<Arc<ClientConfig>>> {
+        if peer.is_tls && self.tls.is_none() {
+            return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
+        }
+        Ok(self.tls.clone().filter(|_| peer.is_tls))
+    }
+
+    /// Creates a client with its own connections and retry budget. Sends nothing.
+    pub fn client(&self, peer: &Peer, protocol: Arc<dyn Protocol>, clock: Arc<dyn Clock>) -> Result<Client> {
+        let tls = self.tls_for(peer)?;
+        let pool = Pool::new(peer.clone(), tls, self.connections.clone(), clock.clone());
+        Ok(Client {
+            protocol,
+            peer: peer.to_string().into(),
+            pool: Arc::new(pool),
+            retry_options: self.retries,
+            retry_budget: Arc::new(RetryBudget::new()),
+            clock,
+            response_timeout: self.response_timeout,
+            stall_timeout: self.stall_timeout,
+        })
+    }
+}
