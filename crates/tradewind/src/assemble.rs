@@ -18,8 +18,8 @@ use tradewind_gateway::keys;
 use tradewind_gateway::s3;
 use tradewind_model::lanes::LanesOptions;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::Scheduled;
-use tradewind_volume::scheduled::Priorities;
+use tradewind_layers::Scheduled;
+use tradewind_layers::scheduled::Priorities;
 
 use crate::s3_access::S3Flags;
 use crate::served_plan::ServedPlan;

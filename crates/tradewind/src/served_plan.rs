@@ -9,8 +9,8 @@ use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
-use tradewind_volume::ReadAhead;
-use tradewind_volume::read_ahead::ReadAheadOptions;
+use tradewind_layers::ReadAhead;
+use tradewind_layers::read_ahead::ReadAheadOptions;
 
 use crate::profiles::this_machine::cpus;
 use crate::profiles::{ApplicableProfile, Profiles};

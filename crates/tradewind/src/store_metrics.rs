@@ -14,7 +14,7 @@ use tradewind_gateway::metrics::{Family, encode_count};
 use tradewind_model::store_model::{
     Direction, Failure, LatencyHistogram, LatencySnapshot, Operation, SizeClass, SizeClassStats, StoreModel,
 };
-use tradewind_volume::{Instrumented, ReadAhead};
+use tradewind_layers::{Instrumented, ReadAhead};
 
 use crate::served_plan::ServedPlan;
 

@@ -17,8 +17,8 @@ use tradewind_gateway::auth::{Buckets, Permissions};
 use tradewind_gateway::keys::{AccessKey, Keys};
 use tradewind_gateway::{Gateway, GatewayConfig};
 use tradewind_model::lanes::LanesOptions;
-use tradewind_volume::Scheduled;
-use tradewind_volume::scheduled::Priorities;
+use tradewind_layers::Scheduled;
+use tradewind_layers::scheduled::Priorities;
 
 const LARGE_BYTES: usize = 8 << 20;
 

@@ -11,8 +11,8 @@ use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_core::testing::conformance;
 use tradewind_core::{ObjectStore, SystemClock};
 use tradewind_model::lanes::LanesOptions;
-use tradewind_volume::scheduled::Priorities;
-use tradewind_volume::{Instrumented, Scheduled};
+use tradewind_layers::scheduled::Priorities;
+use tradewind_layers::{Instrumented, Scheduled};
 
 /// A new local store.
 fn local(directory: &Path) -> Arc<dyn ObjectStore> {

@@ -42,7 +42,7 @@ use tradewind_gateway::auth::{Buckets, Permissions};
 use tradewind_gateway::config::GatewayConfig;
 use tradewind_gateway::keys::{AccessKey, Keys};
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::Instrumented;
+use tradewind_layers::Instrumented;
 use tradewind_wire::sigv4::Credentials;
 
 const ID: &str = "leaf";

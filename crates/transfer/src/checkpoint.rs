@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::{Algorithm, Checksum, ETag, Timestamp};
-use tradewind_volume::UploadCheckpoint;
-use tradewind_volume::upload_checkpoint::{CheckpointedPart, SourceVersion, UploadState};
+use tradewind_parallel::UploadCheckpoint;
+use tradewind_parallel::upload_checkpoint::{CheckpointedPart, SourceVersion, UploadState};
 
 use crate::journal::JournalFile;
 

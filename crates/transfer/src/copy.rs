@@ -11,8 +11,8 @@ use tradewind_core::{
     Address, Checksum, ChecksumScope, Metadata, Precondition, ReadConditions, SystemHeaders,
 };
 use tradewind_model::plan::Plan;
-use tradewind_volume::buffer_pool::BUFFER_BYTES;
-use tradewind_volume::{
+use tradewind_parallel::buffer_pool::BUFFER_BYTES;
+use tradewind_parallel::{
     Fetch, OnProgress, Sink, TransferContext, UploadCheckpoint, UploadSource, copy_between_stores,
     copy_within_store, store_object,
 };

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::TransferContext;
+use tradewind_parallel::TransferContext;
 
 use crate::files::{self, Directory, Links, Overlap, Tree};
 use crate::objects::Objects;

@@ -15,7 +15,7 @@ use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::{Fetch, TransferContext};
+use tradewind_parallel::{Fetch, TransferContext};
 
 use self::output::OrderedOutput;
 use self::reader::ChannelReader;

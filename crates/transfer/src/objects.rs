@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::{BucketName, ObjectStore};
-use tradewind_volume::TransferContext;
+use tradewind_parallel::TransferContext;
 
 use crate::workers::MAX_QUEUED_ITEMS;
 use crate::{Item, ItemFeed};

@@ -16,7 +16,7 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::metadata::UserMetadata;
 use tradewind_core::store::GetRequest;
-use tradewind_volume::TransferContext;
+use tradewind_parallel::TransferContext;
 
 use crate::endpoint::Endpoint;
 use crate::files::{Directory, Links};

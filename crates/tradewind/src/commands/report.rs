@@ -13,7 +13,8 @@ use tradewind_core::Timestamp;
 use tradewind_model::store_model::{Operation, OutcomeCounts};
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::ProgressSnapshot;
-use tradewind_volume::{Instrumented, TransferContext};
+use tradewind_layers::Instrumented;
+use tradewind_parallel::TransferContext;
 use tradewind_wire::sigv4::AmzDate;
 
 use super::CommandOutcome;

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use tradewind_core::{Clock, ObjectStore, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::{self, Admin};
-use tradewind_volume::Instrumented;
+use tradewind_layers::Instrumented;
 
 use super::limits::{OpenFiles, raise_file_limit};
 use super::signals::Signals;

@@ -20,8 +20,9 @@ use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, Endpoint, Progress};
-use tradewind_volume::buffer_pool::BUFFER_BYTES;
-use tradewind_volume::{Instrumented, TransferContext};
+use tradewind_parallel::buffer_pool::BUFFER_BYTES;
+use tradewind_layers::Instrumented;
+use tradewind_parallel::TransferContext;
 
 use super::StoppedBySignal;
 use super::limits::raise_file_limit;

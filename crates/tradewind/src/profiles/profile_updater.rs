@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tradewind_model::store_model::{Operation, StoreModel};
-use tradewind_volume::Instrumented;
+use tradewind_layers::Instrumented;
 
 use super::Profiles;
 use super::observed::{CounterSnapshot, WARM_UP};

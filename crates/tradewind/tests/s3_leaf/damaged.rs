@@ -13,7 +13,7 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Fetch, TransferContext, copy_between_stores};
+use tradewind_parallel::{Fetch, TransferContext, copy_between_stores};
 
 use crate::support::scripted_server::{BUCKET, Reply, ScriptedResponse, ScriptedServer};
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::{Stream, StreamExt as _};
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::UploadSource as _;
+use tradewind_parallel::UploadSource as _;
 
 use super::archive::{self, BLOCK_BYTES};
 use super::file_queue::{FileQueue, MAX_BATCH_BYTES, QueuedFile, queued_bytes};

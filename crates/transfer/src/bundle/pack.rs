@@ -7,8 +7,8 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Result};
 use tradewind_model::bundle::BundleSize;
 use tradewind_model::plan::Plan;
-use tradewind_volume::buffer_pool::BUFFER_BYTES;
-use tradewind_volume::{StreamingUpload, UploadSource as _};
+use tradewind_parallel::buffer_pool::BUFFER_BYTES;
+use tradewind_parallel::{StreamingUpload, UploadSource as _};
 
 use super::archive;
 use super::file_queue::FileQueue;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::BundleLimits;
-use tradewind_volume::{StreamingUpload, TransferContext, UploadCheckpoint};
+use tradewind_parallel::{StreamingUpload, TransferContext, UploadCheckpoint};
 
 use super::reader::{Bundle, bundle_key};
 use crate::checkpoint::JournalCheckpoint;

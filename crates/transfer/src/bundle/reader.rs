@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tradewind_core::Checksum;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::{RangeReader, TransferContext};
+use tradewind_parallel::{RangeReader, TransferContext};
 
 use super::index::{self, FOOTER_BYTES, Footer, Member};
 use crate::objects::Objects;

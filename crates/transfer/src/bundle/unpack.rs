@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::{MemberRange, member_ranges};
-use tradewind_volume::{Sink, TransferContext};
+use tradewind_parallel::{Sink, TransferContext};
 
 use super::index::Member;
 use super::reader::{Bundle, MAX_BUFFERED_MEMBER_BYTES};

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tradewind_core::Checksum;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::Sink;
+use tradewind_parallel::Sink;
 
 use super::draft::{Draft, DraftId, TempName, default_file_mode};
 use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};

@@ -10,7 +10,7 @@ use tradewind_core::Timestamp;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::UploadId;
-use tradewind_volume::UploadSource;
+use tradewind_parallel::UploadSource;
 
 use super::{Links, Tree, file_error};
 use crate::journal::JournalFile;

@@ -17,7 +17,7 @@ use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemorySto
 use tradewind_core::{Address, Budget, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::TransferContext;
+use tradewind_parallel::TransferContext;
 
 use super::*;
 use crate::files::{Directory, Links};

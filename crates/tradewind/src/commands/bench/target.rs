@@ -21,8 +21,8 @@ use tradewind_core::error::{Error, Reason};
 use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
 use tradewind_model::lanes::LanesOptions;
-use tradewind_volume::Scheduled;
-use tradewind_volume::scheduled::Priorities;
+use tradewind_layers::Scheduled;
+use tradewind_layers::scheduled::Priorities;
 
 use super::output::{Output, OutputFlags, RunDescription, TABLE_HEADER};
 use super::samples::SampleFlags;

@@ -4,11 +4,11 @@
 //! - A read is forwarded as requested, so the store evaluates its conditions, a small object stays a single request,
 //!   and the response has all metadata. Only a range known to be large is replaced by its first part.
 //! - If the response is larger than a chunk of the plan, the rest is read ahead in ranges of the same version
-//!   (`reading`). The plan limits their concurrency over all requests, and the read-ahead budget their memory
-//!   (`ahead`).
+//!   (`ordered_read`). The plan limits their concurrency over all requests, and the read-ahead budget their memory
+//!   (`read_ahead_budget`).
 //! - Memory comes from the request's own window and from a part of the admission budget; no request waits for the
 //!   latter.
-//! - A whole object that the leaf would verify is verified here (`sum`) before its last piece is delivered.
+//! - A whole object that the leaf would verify is verified here (`verifier`) before its last piece is delivered.
 //! - If the object changes during the read, the body fails; it never mixes versions.
 //!
 //! Writes are forwarded unchanged (decision 26). Place this layer above the one that measures the store, so that ranges
@@ -44,10 +44,10 @@ use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use verifier::Verifier;
 
-use super::buffer_pool::BUFFER_BYTES;
-use super::origin::{Origin, check_span};
-use super::transfer_context::TransferContext;
-use super::versioned_object::VersionedObject;
+use tradewind_parallel::buffer_pool::BUFFER_BYTES;
+use tradewind_parallel::origin::{Origin, check_span};
+use tradewind_parallel::transfer_context::TransferContext;
+use tradewind_parallel::versioned_object::VersionedObject;
 
 /// A body up to this size has nearly arrived with its response: it needs neither permits nor a task.
 const MAX_SMALL_BODY_BYTES: u64 = 2 * BUFFER_BYTES as u64;

@@ -18,7 +18,7 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{
+use tradewind_parallel::{
     Fetch, Sink, TransferContext, UploadSource, copy_within_store, store_object, store_stream,
 };
 

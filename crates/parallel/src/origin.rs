@@ -13,8 +13,10 @@ use super::transfer_context::Slot;
 
 /// The location of the object.
 #[derive(Clone)]
-pub(crate) struct Origin {
+pub struct Origin {
+    /// The store.
     pub store: Arc<dyn ObjectStore>,
+    /// Bucket and key.
     pub address: Address,
 }
 
@@ -78,7 +80,7 @@ impl Origin {
     }
 
     /// The error for a response of another version than the one being read.
-    pub(crate) fn changed_error(&self) -> Error {
+    pub fn changed_error(&self) -> Error {
         let key = self.address.key.as_str();
         Error::new(Reason::Conflict, format!("{key:?} changed while it was read"))
     }
@@ -90,13 +92,13 @@ fn if_match_version(info: &ObjectInfo) -> ReadConditions {
 }
 
 /// The full-object checksum that can be combined from chunks: a CRC.
-pub(crate) fn expected_crc(info: &ObjectInfo) -> Option<Checksum> {
+pub fn expected_crc(info: &ObjectInfo) -> Option<Checksum> {
     let is_usable = |checksum: &&Checksum| checksum.algorithm().is_crc();
     info.checksums.iter().find(is_usable).copied().filter(|_| info.scope == ChecksumScope::FullObject)
 }
 
 /// Fails if a response is for another range than requested: its bytes would be written at the wrong offset.
-pub(crate) fn check_span(found: Span, requested: Span) -> Result<()> {
+pub fn check_span(found: Span, requested: Span) -> Result<()> {
     if found == requested {
         return Ok(());
     }

@@ -19,7 +19,7 @@ use tradewind_core::testing::{
 use tradewind_core::{Address, Budget, Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Fetch, Sink, TransferContext};
+use tradewind_parallel::{Fetch, Sink, TransferContext};
 
 const CHUNK: u64 = 64 << 10;
 const CHUNKS: u64 = 40;

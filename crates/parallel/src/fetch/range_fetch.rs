@@ -37,7 +37,7 @@ impl Sink for NullSink {
 }
 
 /// Fetches a range into memory.
-pub(crate) async fn fetch_into_memory(
+pub async fn fetch_into_memory(
     whole: Arc<VersionedObject>,
     span: (u64, u64),
 ) -> Result<(Bytes, RangeChecksum)> {

@@ -25,10 +25,10 @@ use tradewind_core::{Body, Context, Span};
 
 use super::read_ahead_budget::{RangeReservation, RequestReadAhead};
 use super::verifier::Verifier;
-use crate::fetch::fetch_into_memory;
-use crate::task::AbortOnDrop;
-use crate::transfer_context::Slot;
-use crate::versioned_object::VersionedObject;
+use tradewind_parallel::fetch::fetch_into_memory;
+use tradewind_parallel::task::AbortOnDrop;
+use tradewind_parallel::transfer_context::Slot;
+use tradewind_parallel::versioned_object::VersionedObject;
 
 /// A task that waits longer than this for its reader releases its permits.
 const MAX_READER_WAIT: Duration = Duration::from_millis(100);

@@ -22,7 +22,8 @@ use super::transfer_context::TransferContext;
 use super::versioned_object::VersionedObject;
 use range_fetch::NullSink;
 use range_fetch::RangeFetch;
-pub(super) use range_fetch::{fetch_chunk, fetch_into_memory};
+pub(super) use range_fetch::fetch_chunk;
+pub use range_fetch::fetch_into_memory;
 
 /// The destination of fetched bytes.
 pub trait Sink: Send + Sync {

@@ -14,7 +14,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Budget, Clock, Timestamp};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::TransferContext;
+use tradewind_parallel::TransferContext;
 
 const BYTES: u64 = 64 << 10;
 const SECOND: Duration = Duration::from_secs(1);

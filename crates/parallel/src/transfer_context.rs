@@ -345,7 +345,7 @@ impl TransferContext {
     }
 
     /// Records a success, which refills the retry budget.
-    pub(crate) fn record_success(&self) {
+    pub fn record_success(&self) {
         self.permits.record_success();
         self.retry_budget.record_success();
     }

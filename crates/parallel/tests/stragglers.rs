@@ -16,8 +16,8 @@ use tradewind_core::testing::{
 use tradewind_core::{Address, Budget, Clock, Metadata, ObjectStore, ReadConditions};
 use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::buffer_pool::BUFFER_BYTES;
-use tradewind_volume::{TransferContext, UploadSource, store_object};
+use tradewind_parallel::buffer_pool::BUFFER_BYTES;
+use tradewind_parallel::{TransferContext, UploadSource, store_object};
 
 const PARTS: u64 = 24;
 const SIZE: u64 = PARTS * MIN_PART_BYTES;

@@ -20,12 +20,12 @@ use tradewind_core::testing::{
 use tradewind_core::{
     Address, Body, Budget, ByteRange, Context, ObjectStore, Precondition, Span, SystemClock,
 };
+use tradewind_layers::read_ahead::ReadAheadOptions;
+use tradewind_layers::{Instrumented, ReadAhead};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Operation;
 use tradewind_model::tune::{OperatingPoint, Prior, Sample, Surface};
-use tradewind_volume::read_ahead::ReadAheadOptions;
-use tradewind_volume::{Instrumented, ReadAhead};
 
 /// A range size that is not aligned with the pieces of the inner store.
 const RANGE: u64 = 250_001;

@@ -20,8 +20,8 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::upload_checkpoint::{CheckpointedPart, UploadState};
-use tradewind_volume::{OnProgress, TransferContext, UploadCheckpoint, copy_between_stores};
+use tradewind_parallel::upload_checkpoint::{CheckpointedPart, UploadState};
+use tradewind_parallel::{OnProgress, TransferContext, UploadCheckpoint, copy_between_stores};
 
 const PART: u64 = 5 << 20;
 /// Four parts, the last one shorter.

@@ -22,8 +22,8 @@ use tradewind_core::testing::{
 use tradewind_core::{
     Address, Body, Budget, Clock, Context, ObjectStore, Precondition, ReadConditions, Staged, SystemClock,
 };
+use tradewind_layers::Instrumented;
 use tradewind_model::store_model::{Direction, Failure, Operation, OutcomeCounts, StoreModel};
-use tradewind_volume::Instrumented;
 
 /// An object of more than one buffer of the memory store.
 const LARGE: usize = 300_000;
@@ -379,7 +379,7 @@ async fn bodies_are_forwarded_without_copying() {
     );
 }
 
-/// Run with optimization: `cargo test -p tradewind-volume --test observed --config profile.test.opt-level=3 --
+/// Run with optimization: `cargo test -p tradewind-layers --test instrumented --config profile.test.opt-level=3 --
 /// --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]

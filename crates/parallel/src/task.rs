@@ -1,7 +1,7 @@
 //! Tasks with an owner.
 
 /// A task that is aborted when its handle is dropped.
-pub(crate) struct AbortOnDrop<T>(pub tokio::task::JoinHandle<T>);
+pub struct AbortOnDrop<T>(pub tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {

@@ -17,9 +17,9 @@ use tradewind_core::testing::{
     context_until, stack_layers,
 };
 use tradewind_core::{Address, Budget, Clock as _, Context, ObjectStore, SystemClock};
+use tradewind_layers::Scheduled;
+use tradewind_layers::scheduled::Priorities;
 use tradewind_model::lanes::LanesOptions;
-use tradewind_volume::Scheduled;
-use tradewind_volume::scheduled::Priorities;
 
 const MILLI: Duration = Duration::from_millis(1);
 const LARGE: usize = 1 << 20;

@@ -11,7 +11,7 @@ use tradewind_core::testing::SimulatedClock;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::tune::{OperatingPoint, Prior, Sample, Surface};
-use tradewind_volume::TransferContext;
+use tradewind_parallel::TransferContext;
 
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 8 << 20;

@@ -16,12 +16,15 @@ use super::transfer_context::{Slot, TransferContext};
 const COMBINABLE_ALGORITHMS: [Algorithm; 3] = [Algorithm::Crc64Nvme, Algorithm::Crc32, Algorithm::Crc32c];
 
 /// A range's offset, checksum and length.
-pub(super) type RangeChecksum = (u64, Checksum, u64);
+pub type RangeChecksum = (u64, Checksum, u64);
 
 /// A version of an object being read. See the module documentation.
-pub(super) struct VersionedObject {
+pub struct VersionedObject {
+    /// The context of its transfers.
     pub transfers: Arc<TransferContext>,
+    /// Where it is.
     pub origin: Origin,
+    /// The version.
     pub info: ObjectInfo,
     /// The admitted request that its ranges are read for, whose memory and deadline they use.
     admitted: Option<Context>,
@@ -135,9 +138,10 @@ fn algorithm(full_object: Option<Checksum>) -> Algorithm {
 }
 
 /// The running checksum of a range: of one algorithm, or of all candidates until it is known which is needed.
-pub(super) struct RangeHashers(Vec<Hasher>);
+pub struct RangeHashers(Vec<Hasher>);
 
 impl RangeHashers {
+    /// Adds the next bytes of the range.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.iter_mut().for_each(|hasher| hasher.update(bytes));
     }

@@ -12,8 +12,8 @@ use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemorySto
 use tradewind_core::{Address, Budget, Checksum, Metadata, ObjectStore, SystemClock};
 use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::upload_checkpoint::{CheckpointedPart, UploadState};
-use tradewind_volume::{RangeReader, Sink, StreamingUpload, TransferContext, UploadCheckpoint as _};
+use tradewind_parallel::upload_checkpoint::{CheckpointedPart, UploadState};
+use tradewind_parallel::{RangeReader, Sink, StreamingUpload, TransferContext, UploadCheckpoint as _};
 
 fn transfers() -> Arc<TransferContext> {
     let plan = Plan {
@@ -108,7 +108,7 @@ async fn failed_upload_leaves_nothing() {
 #[derive(Default)]
 struct MemoryCheckpoint(Mutex<Option<UploadState>>);
 
-impl tradewind_volume::UploadCheckpoint for MemoryCheckpoint {
+impl tradewind_parallel::UploadCheckpoint for MemoryCheckpoint {
     fn load(&self) -> Option<UploadState> {
         self.0.lock().unwrap().clone()
     }
@@ -159,7 +159,7 @@ impl InterruptedUpload {
     }
 
     async fn write(&self, bytes: &[u8]) -> Result<()> {
-        let checkpoint: Arc<dyn tradewind_volume::UploadCheckpoint> = self.checkpoint.clone();
+        let checkpoint: Arc<dyn tradewind_parallel::UploadCheckpoint> = self.checkpoint.clone();
         let sequence = StreamingUpload::new(&transfers(), &self.store, &address(), Metadata::default());
         let mut sequence = sequence.with_checkpoint(Some(checkpoint));
         match sequence.write(bytes).await {

@@ -15,7 +15,7 @@ use tradewind_core::testing::{MemoryStore, SimulatedClock, context};
 use tradewind_core::{Address, Budget, Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{
+use tradewind_parallel::{
     Fetch, RangeReader, Sink, StreamingUpload, TransferContext, UploadSource, store_object,
 };
 

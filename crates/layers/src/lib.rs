@@ -1,0 +1,10 @@
+//! Layers: stores over one other store. [`Instrumented`] measures it, [`Scheduled`] queues its requests in lanes by size
+//! and priority, and [`ReadAhead`] reads large objects in parallel ranges.
+
+pub mod instrumented;
+pub mod read_ahead;
+pub mod scheduled;
+
+pub use instrumented::Instrumented;
+pub use read_ahead::ReadAhead;
+pub use scheduled::Scheduled;
