@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use maud::{Markup, PreEscaped, html};
 use plotters::coord::Shift;
+use plotters::coord::combinators::BindKeyPoints as _;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
@@ -22,8 +23,12 @@ const SERIES_COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(150, 120, 90),
 ];
-/// Width and height of a line chart.
-const CHART_SIZE: (u32, u32) = (640, 360);
+/// Width and height of a line chart without its legend, in pixels.
+const PLOT_WIDTH: u32 = 640;
+const CHART_HEIGHT: u32 = 360;
+/// Width of a legend without its text, and of a character, in pixels.
+const LEGEND_MARGIN: u32 = 52;
+const CHARACTER_WIDTH: u32 = 8;
 const FONT: &str = "sans-serif";
 
 type SvgResult = Result<String, Box<dyn Error>>;
@@ -89,13 +94,27 @@ fn axis_range(values: impl Iterator<Item = f64>, axis: AxisScale) -> Range<f64> 
         AxisScale::Logarithmic => {
             let (low, high) = (min / 1.15, max * 1.15);
             let below = 10.0_f64.powf(high.log10().floor());
-            // Labels start at a power of ten, so the range must contain one. The factor compensates rounding errors.
+            // The range contains a power of ten, so that it has a label. The factor compensates rounding errors.
             low.min(below * 0.999)..high
         }
     }
 }
 
-/// Draws a line chart.
+/// Labels of a logarithmic axis: 1, 2 and 5 of each decade, or powers of ten if there are many decades.
+fn logarithmic_ticks(range: &Range<f64>) -> Vec<f64> {
+    const MAX_TICKS: usize = 12;
+    let (first, last) = (range.start.log10().floor() as i32, range.end.log10().ceil() as i32);
+    let ticks = |steps: &[f64], every: usize| -> Vec<f64> {
+        let decades = (first..=last).step_by(every);
+        let ticks = decades.flat_map(|decade| steps.iter().map(move |step| step * 10.0_f64.powi(decade)));
+        ticks.filter(|tick| range.contains(tick)).collect()
+    };
+    let candidates = [ticks(&[1.0, 2.0, 5.0], 1), ticks(&[1.0], 1), ticks(&[1.0], 3)];
+    let fitting = candidates.iter().find(|ticks| ticks.len() <= MAX_TICKS);
+    fitting.or(candidates.last()).cloned().unwrap_or_default()
+}
+
+/// Draws a line chart. With several series it has a legend to its right.
 pub(super) fn line_chart(
     (x, x_name): (AxisScale, &str),
     (y, y_name): (AxisScale, &str),
@@ -104,16 +123,27 @@ pub(super) fn line_chart(
     let points = || series.iter().flat_map(|series| &series.points);
     let (across, up) =
         (axis_range(points().map(|point| point.0), x), axis_range(points().map(|point| point.1), y));
-    drawn(CHART_SIZE, |area| match (x, y) {
-        (AxisScale::Linear, AxisScale::Linear) => plot(area, across, up, (x_name, y_name), series),
-        (AxisScale::Linear, AxisScale::Logarithmic) => {
-            plot(area, across, up.log_scale(), (x_name, y_name), series)
+    let logarithmic = |range: Range<f64>| {
+        let ticks = logarithmic_ticks(&range);
+        range.log_scale().with_key_points(ticks)
+    };
+    drawn((PLOT_WIDTH + legend_width(series), CHART_HEIGHT), |area| {
+        let (area, legend) = area.split_horizontally(PLOT_WIDTH);
+        if series.len() > 1 {
+            draw_legend(&legend, series)?;
         }
-        (AxisScale::Logarithmic, AxisScale::Linear) => {
-            plot(area, across.log_scale(), up, (x_name, y_name), series)
-        }
-        (AxisScale::Logarithmic, AxisScale::Logarithmic) => {
-            plot(area, across.log_scale(), up.log_scale(), (x_name, y_name), series)
+        let names = (x_name, y_name);
+        match (x, y) {
+            (AxisScale::Linear, AxisScale::Linear) => plot(&area, across, up, names, series),
+            (AxisScale::Linear, AxisScale::Logarithmic) => {
+                plot(&area, across, logarithmic(up), names, series)
+            }
+            (AxisScale::Logarithmic, AxisScale::Linear) => {
+                plot(&area, logarithmic(across), up, names, series)
+            }
+            (AxisScale::Logarithmic, AxisScale::Logarithmic) => {
+                plot(&area, logarithmic(across), logarithmic(up), names, series)
+            }
         }
     })
 }
@@ -148,42 +178,50 @@ where
         .x_label_formatter(&|value| format_short(*value))
         .y_label_formatter(&|value| format_short(*value))
         .draw()?;
-    let mut colour = 0;
-    for (n, each) in series.iter().enumerate() {
-        if n > 0 && !each.is_dashed {
-            colour += 1;
-        }
-        let style = SERIES_COLOURS[colour % SERIES_COLOURS.len()].stroke_width(2);
+    for (each, style) in series.iter().zip(line_styles(series)) {
         let points = each.points.iter().copied();
         if each.is_dashed {
-            let drawn = chart.draw_series(DashedLineSeries::new(points, 5, 4, style))?;
-            let dashes =
-                move |(x, y)| plotters::element::DashedPathElement::new([(x, y), (x + 18, y)], 5, 4, style);
-            drawn.label(&each.name).legend(dashes);
+            chart.draw_series(DashedLineSeries::new(points, 5, 4, style))?;
         } else {
-            let drawn = chart.draw_series(LineSeries::new(points, style))?;
-            drawn.label(&each.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+            chart.draw_series(LineSeries::new(points, style))?;
         }
-    }
-    if series.len() > 1 {
-        chart
-            .configure_series_labels()
-            .label_font(text(13))
-            .border_style(GRID)
-            .position(free_corner(series))
-            .draw()?;
     }
     Ok(())
 }
 
-/// The corner where the legend covers the lines least: falling lines start at the upper left.
-fn free_corner(series: &[Series]) -> SeriesLabelPosition {
-    let falls = |series: &&Series| match (series.points.first(), series.points.last()) {
-        (Some(first), Some(last)) => first.1 > last.1,
-        _ => false,
-    };
-    let are_falling = 2 * series.iter().filter(falls).count() > series.len();
-    if are_falling { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::UpperLeft }
+/// The style of each line: a dashed one has the colour of the previous one.
+fn line_styles(series: &[Series]) -> Vec<ShapeStyle> {
+    let mut colour = 0;
+    let mut styles = Vec::with_capacity(series.len());
+    for (n, each) in series.iter().enumerate() {
+        if n > 0 && !each.is_dashed {
+            colour += 1;
+        }
+        styles.push(SERIES_COLOURS[colour % SERIES_COLOURS.len()].stroke_width(2));
+    }
+    styles
+}
+
+fn legend_width(series: &[Series]) -> u32 {
+    let characters = series.iter().map(|series| series.name.chars().count()).max().unwrap_or(0) as u32;
+    if series.len() > 1 { LEGEND_MARGIN + CHARACTER_WIDTH * characters } else { 0 }
+}
+
+/// Draws a line and the name of each series, below each other.
+fn draw_legend(area: &Area<'_>, series: &[Series]) -> Result<(), Box<dyn Error>> {
+    const TOP: i32 = 24;
+    const LINE_HEIGHT: i32 = 20;
+    for ((n, each), style) in (0..).zip(series).zip(line_styles(series)) {
+        let y = TOP + n * LINE_HEIGHT;
+        let line = [(8, y), (32, y)];
+        if each.is_dashed {
+            area.draw(&plotters::element::DashedPathElement::new(line, 5, 4, style))?;
+        } else {
+            area.draw(&PathElement::new(line, style))?;
+        }
+        area.draw(&Text::new(each.name.clone(), (40, y - 7), text(13)))?;
+    }
+    Ok(())
 }
 
 /// Draws a heat map, darker for higher values. `values` has a row for each name of `down`.
@@ -268,21 +306,32 @@ mod tests {
     }
 
     #[test]
-    fn legend_avoids_the_start_of_the_lines() {
-        let line = |first: f64, last: f64| Series {
-            name: "a line".to_owned(),
-            points: vec![(1.0, first), (100.0, last)],
+    fn legend_is_to_the_right_of_the_lines() {
+        let line = |name: &str| Series {
+            name: name.to_owned(),
+            points: vec![(1.0, 2.0), (100.0, 9.0)],
             is_dashed: false,
         };
-        // The legend entry of the first line is the first text that does not belong to an axis.
-        let across = |series: &[Series]| -> f64 {
-            let svg = line_chart((AxisScale::Linear, "x"), (AxisScale::Linear, "y"), series).unwrap();
-            let text = &svg[..svg.find("a line").unwrap()];
-            let at = &text[text.rfind(" x=\"").unwrap() + 4..];
-            at[..at.find('"').unwrap()].parse().unwrap()
+        let chart = |series: &[Series]| {
+            line_chart((AxisScale::Linear, "x"), (AxisScale::Linear, "y"), series).unwrap()
         };
-        assert!(across(&[line(1.0, 9.0), line(2.0, 9.0)]) < 320.0);
-        assert!(across(&[line(9.0, 1.0), line(9.0, 2.0)]) > 320.0);
+        let svg = chart(&[line("one"), line("another line")]);
+        let text = &svg[..svg.find("another line").unwrap()];
+        let at = &text[text.rfind(" x=\"").unwrap() + 4..];
+        let x: u32 = at[..at.find('"').unwrap()].parse().unwrap();
+        assert!(x > PLOT_WIDTH && svg.contains("<svg width=\"788\""), "{svg}");
+        assert!(chart(&[line("one")]).contains("<svg width=\"640\""));
+    }
+
+    #[test]
+    fn logarithmic_ticks_are_few_and_distinct() {
+        let ticks = |min, max| logarithmic_ticks(&axis_range([min, max].into_iter(), AxisScale::Logarithmic));
+        assert_eq!(ticks(1.0, 16.0), [1.0, 2.0, 5.0, 10.0]);
+        for (min, max) in [(1e-3, 1e9), (1.0, 1e6), (3.0, 3.0), (0.2, 400.0)] {
+            let ticks = ticks(min, max);
+            assert!((2..=12).contains(&ticks.len()), "{ticks:?}");
+            assert!(ticks.windows(2).all(|pair| pair[0] < pair[1]), "{ticks:?}");
+        }
     }
 
     #[test]
