@@ -2,11 +2,11 @@
 //! of other requests only there, while it holds none itself. Without hold and wait, no cycle of requests that wait for
 //! memory can form.
 //!
-//! After admission, layers carve [`Reservation`]s out of the window, or out of the free budget, without waiting for other
-//! requests. If neither suffices, they work with less. A request that turns out to need less shrinks its window.
+//! After admission, layers carve [`Reservation`]s out of the window, or out of the free budget, without waiting for
+//! other requests. If neither suffices, they work with less. A request that turns out to need less shrinks its window.
 //!
 //! Clients share the budget by [`Account`]: no client can starve another, and each account has its own queue
-//! ([`shares`]).
+//! (module `shares`).
 
 mod shares;
 
@@ -86,8 +86,8 @@ impl Budget {
         if self.waiting() == 0 { Vec::new() } else { self.0.shares.lock().demands(now, min_wait) }
     }
 
-    /// Reserves a window of `bytes` (at most the whole budget), waiting for it until the deadline. No share limits it: it
-    /// is charged to the process's own account.
+    /// Reserves a window of `bytes` (at most the whole budget), waiting for it until the deadline. No share limits it:
+    /// it is charged to the process's own account.
     ///
     /// Call it once per request, at admission, while holding no memory of this budget. Dropping the future removes the
     /// request from the queue.

@@ -1,6 +1,6 @@
 //! The class of an object and of ranges within it, by which a client describes its data. The headers `X-DSS-*` carry
-//! classes as in *differentiated storage services* (DSS): Chen, Mesnier and Hahn, *Client-aware cloud storage*, MSST 2014,
-//! section III.
+//! classes as in *differentiated storage services* (DSS): Chen, Mesnier and Hahn, *Client-aware cloud storage*, MSST
+//! 2014, section III.
 //!
 //! Stores persist classes with the object. This module does not decide how a class is treated: that is the policy of
 //! layers and stores.

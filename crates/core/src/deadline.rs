@@ -1,5 +1,5 @@
-//! The limit of a request's execution: a point in time, the caller's cancellation, or both. Whichever comes first ends the
-//! request with an error.
+//! The limit of a request's execution: a point in time, the caller's cancellation, or both. Whichever comes first ends
+//! the request with an error.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
-//! One error for the whole port. The *kind* names what the caller can do about it and alone decides
-//! retryability; the *reason* names what happened finely enough for an edge to choose its own code
-//! (S3, errno, exit status) in one translation file.
+//! One error type for the whole port. The *kind* names what the caller can do about the error, and alone decides
+//! whether to retry. The *reason* names the cause, finely enough for a front end to choose its own code (S3, errno,
+//! exit status) in one translation file.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,15 +11,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The class of an error, which names the action of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The thing addressed does not exist: do not retry, create it or give up.
+    /// The addressed bucket, object or upload does not exist: do not retry.
     NotFound,
-    /// A condition the caller set did not hold at the linearization point: read again, decide again.
+    /// A condition of the caller did not hold at the linearization point: read the object again, then decide.
     Precondition,
     /// The request itself is wrong: correct it.
     Invalid,
     /// The caller may not do this.
     Denied,
-    /// The store is there and healthy but cannot take this now: retry later, with backoff.
+    /// The store works, but cannot accept the request now: retry later, with backoff.
     Busy,
     /// The store cannot be used now (full, read-only, unreachable, out of time): a retry elsewhere
     /// or later may succeed. A write may or may not have been applied.
@@ -163,7 +163,7 @@ impl Error {
         Self { source: Some(source.into()), ..Self::new(reason, message) }
     }
 
-    /// An error that the request alone explains, with a message that an edge shows to the client. The message may
+    /// An error that the request alone explains, with a message that a front end shows to the client. The message may
     /// repeat what the client sent, but must not reveal where objects are stored.
     pub fn for_client(reason: Reason, message: impl Into<String>) -> Self {
         Self { is_for_client: true, ..Self::new(reason, message) }
@@ -189,7 +189,7 @@ impl Error {
         self.was_retried
     }
 
-    /// Marks an error that every other request of the caller would get too: unknown access keys, a wrong clock.
+    /// Marks an error that all other requests to the bucket would get, too: unknown access keys, a wrong clock.
     #[must_use]
     pub fn affecting_whole_bucket(mut self) -> Self {
         self.affects_whole_bucket = true;

@@ -16,7 +16,7 @@ pub struct ListRequest {
     pub delimiter: Option<String>,
     /// Only keys and common prefixes after this one, in byte order.
     pub after: Option<String>,
-    /// The limit of entries on the page, keys and common prefixes together.
+    /// The maximum number of entries on the page: keys and common prefixes.
     pub limit: usize,
 }
 
@@ -81,7 +81,7 @@ pub fn page<C: KeyCursor>(cursor: &mut C, request: &ListRequest) -> Result<ListP
     if request.limit == 0 {
         return Ok(ListPage { entries, next: None });
     }
-    cursor.seek(&start(request))?;
+    cursor.seek(&start_position(request))?;
     while let Some((key, item)) = cursor.next()? {
         if !key.starts_with(&request.prefix) {
             break;
@@ -115,8 +115,8 @@ fn common_prefix<'a>(key: &'a str, request: &ListRequest) -> Option<&'a str> {
     Some(&key[..request.prefix.len() + at + delimiter.len()])
 }
 
-/// The first position a page can begin at.
-fn start(request: &ListRequest) -> Vec<u8> {
+/// The first position at which the page can begin.
+fn start_position(request: &ListRequest) -> Vec<u8> {
     match request.after.as_deref() {
         Some(after) if after >= request.prefix.as_str() => {
             if after.starts_with(&request.prefix)

@@ -219,7 +219,7 @@ pub struct ListUploads {
     pub after_key: Option<String>,
     /// Within `after_key`, only uploads after this one. Ignored without `after_key`.
     pub after_upload: Option<UploadId>,
-    /// The limit of entries on the page.
+    /// The maximum number of entries on the page.
     pub limit: usize,
 }
 
@@ -232,17 +232,18 @@ pub struct UploadsPage {
     pub next: Option<(String, Option<UploadId>)>,
 }
 
-/// Builds one page of a bucket's uploads, given in order of key, then of initiation. The upload that
-/// the position names may have ended since: then all uploads of its key are shown (again), so that
-/// a client that aborts one page before it requests the next misses none.
+/// Builds one page of a bucket's uploads, given in order of key, then of initiation.
+///
+/// If the upload named by `after_upload` has ended, the page has all uploads of its key, perhaps again. A client that
+/// aborts the uploads of one page before it requests the next therefore misses none.
 #[must_use]
 pub fn page_uploads(uploads: impl IntoIterator<Item = UploadInfo>, request: &ListUploads) -> UploadsPage {
     let with_prefix = uploads.into_iter().filter(|upload| upload.key.starts_with(&request.prefix));
     let mut uploads = with_prefix.peekable();
-    let of_marker_key = uploads_after_marker(&mut uploads, request);
+    let rest_of_marker_key = uploads_after_marker(&mut uploads, request);
     let mut entries: Vec<ListEntry<UploadInfo>> = Vec::new();
     let mut next = None;
-    for upload in of_marker_key.into_iter().chain(uploads) {
+    for upload in rest_of_marker_key.into_iter().chain(uploads) {
         let common = common_prefix(&upload.key, request);
         if let (Some(common), Some(ListEntry::CommonPrefix(last))) = (common, entries.last())
             && common == last
@@ -264,8 +265,8 @@ pub fn page_uploads(uploads: impl IntoIterator<Item = UploadInfo>, request: &Lis
     UploadsPage { entries, next }
 }
 
-/// Consumes the uploads before the request's position, and returns those of the position's own
-/// key that are after its upload (all of them if that upload has ended).
+/// Consumes the uploads of keys up to `after_key`. Returns those of `after_key` itself that are after `after_upload`,
+/// or all of them if that upload has ended.
 fn uploads_after_marker<I: Iterator<Item = UploadInfo>>(
     uploads: &mut std::iter::Peekable<I>,
     request: &ListUploads,

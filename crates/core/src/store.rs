@@ -51,8 +51,8 @@ pub struct Capabilities {
     pub multipart: bool,
     /// Tags can be set on an existing object. Tags given with a write are stored in any case.
     pub tags: bool,
-    /// [`Generation`](crate::Generation) grows with each write, and `Precondition::MatchesGeneration` compares it. Otherwise equal
-    /// generations mean that the store reports the same object; their order means nothing.
+    /// [`Generation`](crate::Generation) grows with each write, and `Precondition::MatchesGeneration` compares it.
+    /// Otherwise equal generations mean that the store reports the same object; their order means nothing.
     pub generations: bool,
     /// [`ETagForm::Unique`] is supported; otherwise it is ignored.
     pub unique_etags: bool,

@@ -92,9 +92,9 @@ impl Identity {
         self.key.as_ref().map(|key| &*key.id)
     }
 
-    /// Like [`key_id`](Self::key_id), but shared.
+    /// Like [`key_id`](Self::key_id), but reference-counted.
     #[must_use]
-    pub fn client(&self) -> Option<Arc<str>> {
+    pub fn shared_key_id(&self) -> Option<Arc<str>> {
         self.key.as_ref().map(|key| key.id.clone())
     }
 

@@ -64,8 +64,8 @@ pub struct Limits {
     /// store does not work for and whose peer has more connections. If there is no such connection, the new one is
     /// rejected with a 503 response.
     pub connections: usize,
-    /// Limit on the open files of the process; `None` if unlimited. Open files other than connections reduce the number of
-    /// connections.
+    /// Limit on the open files of the process; `None` if unlimited. Open files other than connections reduce the number
+    /// of connections.
     pub descriptors: Option<DescriptorLimit>,
     /// Maximum size of a request's target and headers, in bytes.
     pub header_bytes: usize,
@@ -83,18 +83,19 @@ pub struct Limits {
     /// - Normally, [`slow_client_bytes`](Self::slow_client_bytes) per `slow_client_time`.
     /// - While requests wait for memory, from tenants that hold no more than this client's tenant: at least 1 MiB per
     ///   `slow_client_time`.
-    /// - Once such a request has waited for 500 ms, `slow_client_bytes` per second. Requests of slower clients are aborted,
-    ///   as many as the waiting requests need, those of the tenants with most memory first.
+    /// - Once such a request has waited for 500 ms, `slow_client_bytes` per second. Requests of slower clients are
+    ///   aborted, as many as the waiting requests need, those of the tenants with most memory first.
     pub slow_client_time: Duration,
     /// See [`slow_client_time`](Self::slow_client_time).
     pub slow_client_bytes: u64,
     /// Maximum time that a request waits for memory. After it, the request is rejected with `503 SlowDown`.
     pub admission_time: Duration,
-    /// Deadline of requests that transfer no object data.
+    /// Maximum duration of a request that transfers no object data.
     pub request_time: Duration,
-    /// Deadline of requests that transfer object data. Slow clients are detected by their progress instead.
+    /// Maximum duration of a request that transfers object data. It is long, because slow clients are detected by their
+    /// progress.
     pub transfer_time: Duration,
-    /// Time that requests in flight may take after the shutdown begins.
+    /// Maximum time that requests in flight may take after the shutdown begins. Then they are cancelled.
     pub grace_time: Duration,
 }
 

@@ -42,8 +42,8 @@ pub struct DescriptorLimit {
     pub reserve: usize,
 }
 
-/// The number of connections that may use the reserve while half of the remaining files stay free, so that a store that
-/// has grown into the reserve stays reachable.
+/// The number of connections that may use the reserve if the store has grown into it, so that the store stays
+/// reachable. Half of the remaining descriptors stay free in any case.
 const MIN_CONNECTIONS: usize = 8;
 
 impl DescriptorLimit {
@@ -55,7 +55,7 @@ impl DescriptorLimit {
     }
 }
 
-/// The files opened by connections and by everything else.
+/// The open files of the process, counted from time to time, and their limit.
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     /// `None` if unlimited.
@@ -67,21 +67,22 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     pub(crate) fn new(limit: Option<DescriptorLimit>) -> Self {
         let descriptors = Self { limit, others: AtomicUsize::new(0) };
-        descriptors.count_excess_connections(0);
+        descriptors.refresh(0);
         descriptors
     }
 
-    /// Counts open files, of which `connections` are connections. Returns the number of excess connections.
-    pub(crate) fn count_excess_connections(&self, connections: usize) -> usize {
+    /// Updates the count of open files other than the `connections` open connections. Returns the number of connections
+    /// that exceed the limit.
+    pub(crate) fn refresh(&self, connections: usize) -> usize {
         let Some(limit) = self.limit else { return 0 };
-        // If the files cannot be counted, the last count stays.
+        // If the files cannot be counted, the last count remains in force.
         let Ok(open) = open_files() else { return 0 };
         let others = open.saturating_sub(connections);
         self.others.store(others, Ordering::Relaxed);
         connections.saturating_sub(limit.max_connections(others))
     }
 
-    /// Returns true if `connections` connections are allowed.
+    /// Returns true if `connections` connections are allowed, by the last count of other open files.
     pub(crate) fn allow_connections(&self, connections: usize) -> bool {
         let others = self.others.load(Ordering::Relaxed);
         self.limit.is_none_or(|limit| connections <= limit.max_connections(others))
@@ -108,11 +109,11 @@ mod tests {
         let connections = [0, 17, 30, 35, 47, 60, 63, 100].map(|others| limit.max_connections(others));
         assert_eq!(connections, [40, 23, 10, 8, 8, 2, 0, 0]);
         let descriptors = Descriptors::new(Some(DescriptorLimit { limit: 1 << 20, reserve: 100 }));
-        assert_eq!(descriptors.count_excess_connections(0), 0);
+        assert_eq!(descriptors.refresh(0), 0);
         assert!(descriptors.allow_connections(1000) && !descriptors.allow_connections(1 << 20));
         let descriptors = Descriptors::new(Some(DescriptorLimit { limit: 1, reserve: 1 }));
         assert!(!descriptors.allow_connections(1));
-        assert!(descriptors.count_excess_connections(open_files().unwrap()) > 0);
+        assert!(descriptors.refresh(open_files().unwrap()) > 0);
         assert!(Descriptors::new(None).allow_connections(1 << 30));
     }
 }

@@ -42,7 +42,8 @@ pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<PlainRead> {
         return None;
     }
     let key = percent_decode_str(key).decode_utf8().ok()?;
-    // Clients do not encode the legal characters of a bucket name. The operations handle those that do.
+    // Clients usually do not percent-encode the characters of a bucket name. If one does, parsing fails here and the
+    // operations handle the request.
     let address = Address::parse(bucket, &key).ok()?;
     Some(PlainRead { address, request, is_head, wants_checksums })
 }
@@ -64,7 +65,8 @@ fn is_plain_query(query: &str) -> bool {
     })
 }
 
-/// The read that the headers request, and whether its response has checksums. `None` if they request anything else.
+/// The read that the headers request, and true if its response has checksums. `None` if the headers request another
+/// feature.
 fn plain_headers(parts: &Parts) -> Option<(GetRequest, bool)> {
     let mut request = GetRequest::default();
     let mut ranges = 0;
@@ -97,6 +99,8 @@ fn plain_headers(parts: &Parts) -> Option<(GetRequest, bool)> {
                     "x-amz-checksum-mode" if value.as_bytes().eq_ignore_ascii_case(b"enabled") => {
                         wants_checksums = true;
                     }
+                    // Any other header of S3 or of differentiated storage services (DSS; see `tradewind_core::class`)
+                    // requests a feature that only the operations have.
                     _ if name.starts_with("x-amz-") || name.starts_with("x-dss-") => return None,
                     _ => {}
                 }

@@ -1,7 +1,7 @@
 //! The gateway's metrics, declared with unit and labels, as a collector of `prometheus_client`.
 //!
-//! Counting is a few relaxed additions on a handle that is looked up once per request, without allocation or lock. The only
-//! labels are operation names and status classes. Object keys, buckets and credentials never become labels, so the
+//! Counting is a few relaxed additions on a handle that is looked up once per request, without allocation or lock. The
+//! only labels are operation names and status classes. Object keys, buckets and credentials never become labels, so the
 //! number of series is bounded.
 
 use std::fmt;
@@ -114,7 +114,7 @@ pub struct Metrics {
     operations: RwLock<Vec<(&'static str, Arc<OperationMetrics>)>>,
     open: AtomicU64,
     opened: AtomicU64,
-    refused: AtomicU64,
+    rejected: AtomicU64,
     slow: AtomicU64,
     stalled: AtomicU64,
     budget: Budget,
@@ -133,9 +133,9 @@ pub(crate) struct OperationMetrics {
 
 impl OperationMetrics {
     /// Counts one completed request.
-    pub(crate) fn count(&self, status: StatusCode, took: Duration, received: u64, sent: u64) {
+    pub(crate) fn count(&self, status: StatusCode, duration: Duration, received: u64, sent: u64) {
         let class = usize::from(status.as_u16() / 100).clamp(1, STATUS_CLASSES.len()) - 1;
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let bucket = LATENCY_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
         self.by_class[class].fetch_add(1, Ordering::Relaxed);
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Metrics {
             operations: RwLock::default(),
             open: AtomicU64::new(0),
             opened: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
             slow: AtomicU64::new(0),
             stalled: AtomicU64::new(0),
             budget,
@@ -200,7 +200,7 @@ impl Metrics {
     }
 
     pub(crate) fn count_rejected_connection(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_slow_client(&self) {
@@ -239,7 +239,7 @@ impl Collector for Metrics {
         }
         OPEN_CONNECTIONS.encode_value(encoder, self.open.load(Ordering::Relaxed))?;
         CONNECTIONS.encode_value(encoder, self.opened.load(Ordering::Relaxed))?;
-        REJECTED_CONNECTIONS.encode_value(encoder, self.refused.load(Ordering::Relaxed))?;
+        REJECTED_CONNECTIONS.encode_value(encoder, self.rejected.load(Ordering::Relaxed))?;
         SLOW_CLIENTS.encode_value(encoder, self.slow.load(Ordering::Relaxed))?;
         STALLED_CLIENTS.encode_value(encoder, self.stalled.load(Ordering::Relaxed))?;
         BUDGET_BYTES.encode_value(encoder, self.budget.capacity() as u64)?;

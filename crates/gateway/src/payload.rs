@@ -32,39 +32,42 @@ const HASH_BYTES: usize = 128 << 10;
 /// The maximum number of announced trailers.
 const MAX_ANNOUNCED_TRAILERS: usize = 8;
 
-/// A body that is ready to be read, with its declared properties.
+/// A request's body, ready to be read, and what the client declared about it.
 pub(crate) struct PreparedBody {
     pub(crate) body: RequestBody,
     pub(crate) trailers: Trailers,
+    /// Names of the trailers that follow the body.
     pub(crate) announced: Vec<HeaderName>,
+    /// Decoded length in bytes, if declared.
     pub(crate) length: Option<u64>,
+    /// SHA-256 of the whole body, if declared.
     pub(crate) sha256: Option<[u8; 32]>,
 }
 
-/// A request's body in wire format. If it is dropped before its end, it is returned to its [`ReturnedBody`], so that the server
-/// can drain it and reuse the connection.
+/// A request's body in wire format. If the operation drops it, the connection's part of the body goes to the
+/// [`UnreadBody`], so that the server can drain the rest and reuse the connection.
 pub(crate) struct WireBody {
     incoming: Option<Incoming>,
-    returns_to: Option<Arc<Mutex<Option<Incoming>>>>,
+    unread: Option<Arc<Mutex<Option<Incoming>>>>,
 }
 
-/// Receives a body that was dropped before its end.
-pub(crate) struct ReturnedBody(Option<Arc<Mutex<Option<Incoming>>>>);
+/// Receives a [`WireBody`] that was dropped, perhaps before its end.
+pub(crate) struct UnreadBody(Option<Arc<Mutex<Option<Incoming>>>>);
 
-impl ReturnedBody {
-    /// The returned body; `None` if it was read to its end.
+impl UnreadBody {
+    /// The rest of the body; `None` if the request has no body or the [`WireBody`] still exists.
     pub(crate) fn take(self) -> Option<Incoming> {
-        self.0.and_then(|returns_to| returns_to.lock().take())
+        self.0.and_then(|unread| unread.lock().take())
     }
 }
 
 impl WireBody {
-    pub(crate) fn new(incoming: Incoming) -> (Self, ReturnedBody) {
+    pub(crate) fn new(incoming: Incoming) -> (Self, UnreadBody) {
         if incoming.is_end_stream() {
-            return (Self { incoming: None, returns_to: None }, ReturnedBody(None));
+            return (Self { incoming: None, unread: None }, UnreadBody(None));
         }
-        let returns_to = Some(Arc::<Mutex<Option<Incoming>>>::default());
-        (Self { incoming: Some(incoming), returns_to: returns_to.clone() }, ReturnedBody(returns_to))
+        let unread = Some(Arc::<Mutex<Option<Incoming>>>::default());
+        (Self { incoming: Some(incoming), unread: unread.clone() }, UnreadBody(unread))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -81,25 +84,25 @@ impl WireBody {
 
 impl Drop for WireBody {
     fn drop(&mut self) {
-        if let (Some(incoming), Some(returns_to)) = (self.incoming.take(), self.returns_to.take()) {
-            *returns_to.lock() = Some(incoming);
+        if let (Some(incoming), Some(unread)) = (self.incoming.take(), self.unread.take()) {
+            *unread.lock() = Some(incoming);
         }
     }
 }
 
-/// Prepares a request's body and removes the headers of framing and signature. `Content-Length` is the decoded length
-/// afterwards. `limit` is the maximum decoded length in bytes.
+/// Prepares a request's body, and removes the headers of framing and signature. Sets `Content-Length` to the decoded
+/// length. `max_bytes` is the maximum decoded length.
 pub(crate) fn prepare(
     parts: &mut Parts,
     incoming: WireBody,
     payload: Payload,
-    watch: Arc<ConnectionState>,
-    limit: u64,
+    connection: Arc<ConnectionState>,
+    max_bytes: u64,
 ) -> Result<PreparedBody, WireError> {
     let headers = &mut parts.headers;
     let chunked = payload.is_chunked();
     let length = if chunked { Some(decoded_length(headers)?) } else { plain_length(headers)? };
-    if length.is_some_and(|length| length > limit) {
+    if length.is_some_and(|length| length > max_bytes) {
         return Err(WireError::new(
             Code::EntityTooLarge,
             "Your proposed upload exceeds the maximum allowed size",
@@ -113,9 +116,9 @@ pub(crate) fn prepare(
         Payload::Sha256(hash) => Some(*hash),
         _ => None,
     };
-    strip(headers, chunked, length);
+    remove_framing_headers(headers, chunked, length);
     let trailers = Trailers::default();
-    let decode = match payload {
+    let decoder = match payload {
         Payload::Unsigned => PayloadDecoder::Plain,
         Payload::Sha256(expected) => PayloadDecoder::Hashed {
             hash: Box::new(digest::Context::new(&digest::SHA256)),
@@ -130,20 +133,20 @@ pub(crate) fn prepare(
             PayloadDecoder::chunked(Decoder::new(length.unwrap_or(0), None, true, announced.clone()), length)
         }
     };
-    // An empty body has at most a hash to verify and needs no stream.
+    // Of an empty body, at most its hash is verified: it needs no stream.
     let body = if incoming.is_end_stream() {
-        decode.check_empty()?;
+        decoder.check_empty()?;
         RequestBody::empty()
     } else {
         let stream = PayloadStream {
             incoming,
-            decode,
+            decoder,
             input: Bytes::new(),
             hashed: 0,
-            unannounced_left: if length.is_none() { limit } else { u64::MAX },
-            watch,
+            undeclared_left: if length.is_none() { max_bytes } else { u64::MAX },
+            connection,
             trailers: trailers.clone(),
-            is_over: false,
+            is_finished: false,
         };
         RequestBody::new(length, stream)
     };
@@ -188,7 +191,7 @@ fn wrong_trailer() -> WireError {
     WireError::new(Code::InvalidRequest, "The value specified in the x-amz-trailer header is not supported")
 }
 
-fn strip(headers: &mut HeaderMap, chunked: bool, length: Option<u64>) {
+fn remove_framing_headers(headers: &mut HeaderMap, chunked: bool, length: Option<u64>) {
     headers.remove(header::AUTHORIZATION);
     headers.remove(header::EXPECT);
     headers.remove(header::TRANSFER_ENCODING);
@@ -225,13 +228,14 @@ enum PayloadDecoder {
     Plain,
     /// No framing; the hash is verified at the end.
     Hashed { hash: Box<digest::Context>, expected: [u8; 32], left: Option<u64> },
-    /// aws-chunked. `held` are the last data bytes, withheld; `left` is the number of data bytes to come.
-    Chunked { decoder: Box<Decoder>, held: Option<Bytes>, left: u64 },
+    /// aws-chunked. `withheld` are the last data bytes, until the end of the body is verified. `left` is the number of
+    /// data bytes still to come.
+    Chunked { decoder: Box<Decoder>, withheld: Option<Bytes>, left: u64 },
 }
 
 impl PayloadDecoder {
     fn chunked(decoder: Decoder, length: Option<u64>) -> Self {
-        Self::Chunked { decoder: Box::new(decoder), held: None, left: length.unwrap_or(0) }
+        Self::Chunked { decoder: Box::new(decoder), withheld: None, left: length.unwrap_or(0) }
     }
 
     const fn hashes(&self) -> bool {
@@ -263,28 +267,29 @@ fn check_hash(hash: &digest::Context, expected: &[u8; 32]) -> Result<(), WireErr
 
 struct PayloadStream {
     incoming: WireBody,
-    decode: PayloadDecoder,
+    decoder: PayloadDecoder,
     /// Bytes received but not decoded.
     input: Bytes,
     /// Bytes hashed since the last yield.
     hashed: usize,
-    /// Bytes that may still arrive if no length was announced; otherwise `u64::MAX`.
-    unannounced_left: u64,
-    watch: Arc<ConnectionState>,
+    /// Bytes that a body without a declared length may still have. `u64::MAX` for a body with a declared length, which
+    /// [`prepare`] has checked.
+    undeclared_left: u64,
+    connection: Arc<ConnectionState>,
     trailers: Trailers,
-    is_over: bool,
+    is_finished: bool,
 }
 
 impl Stream for PayloadStream {
     type Item = Result<Bytes, WireError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_over {
+        if self.is_finished {
             return Poll::Ready(None);
         }
         let result = ready!(self.poll_data(cx));
         if !matches!(result, Ok(Some(_))) {
-            self.is_over = true;
+            self.is_finished = true;
         }
         Poll::Ready(result.transpose())
     }
@@ -299,8 +304,8 @@ impl PayloadStream {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let max_bytes = if self.decode.hashes() { HASH_BYTES } else { usize::MAX };
-            match &mut self.decode {
+            let max_bytes = if self.decoder.hashes() { HASH_BYTES } else { usize::MAX };
+            match &mut self.decoder {
                 PayloadDecoder::Plain => return self.poll_input(cx),
                 PayloadDecoder::Hashed { hash, expected, left } if !self.input.is_empty() => {
                     let data = self.input.split_to(self.input.len().min(max_bytes));
@@ -316,9 +321,9 @@ impl PayloadStream {
                 }
                 PayloadDecoder::Hashed { .. } => match ready!(self.poll_input(cx))? {
                     Some(bytes) => self.input = bytes,
-                    None => return Poll::Ready(self.decode.check_empty().map(|()| None)),
+                    None => return Poll::Ready(self.decoder.check_empty().map(|()| None)),
                 },
-                PayloadDecoder::Chunked { decoder, held, left } => match decoder.next(max_bytes)? {
+                PayloadDecoder::Chunked { decoder, withheld, left } => match decoder.next(max_bytes)? {
                     Step::Data(bytes) => {
                         if decoder.hashes() {
                             self.hashed += bytes.len();
@@ -327,10 +332,10 @@ impl PayloadStream {
                         if *left > 0 {
                             return Poll::Ready(Ok(Some(bytes)));
                         }
-                        *held = Some(bytes);
+                        *withheld = Some(bytes);
                     }
                     Step::Done(trailers) => {
-                        let last = held.take();
+                        let last = withheld.take();
                         self.trailers.publish(trailers);
                         return match last {
                             Some(bytes) => Poll::Ready(self.expect_end(cx).map(|()| Some(bytes))),
@@ -340,7 +345,7 @@ impl PayloadStream {
                     Step::NeedInput => match ready!(self.poll_input(cx))? {
                         Some(bytes) => self.feed(bytes),
                         None => {
-                            let PayloadDecoder::Chunked { decoder, .. } = &self.decode else { continue };
+                            let PayloadDecoder::Chunked { decoder, .. } = &self.decoder else { continue };
                             return Poll::Ready(decoder.finish().map(|()| None));
                         }
                     },
@@ -350,13 +355,13 @@ impl PayloadStream {
     }
 
     fn feed(&mut self, bytes: Bytes) {
-        if let PayloadDecoder::Chunked { decoder, .. } = &mut self.decode {
+        if let PayloadDecoder::Chunked { decoder, .. } = &mut self.decoder {
             decoder.feed(bytes);
         }
     }
 
-    /// Checks that no bytes follow the last chunk. Checks only bytes that have already arrived: the end of the HTTP
-    /// body is left to the connection.
+    /// Checks that no bytes follow the last chunk, among those that have already arrived. Does not wait for the end of
+    /// the HTTP body: later bytes remain unread and are drained, or the connection is closed.
     fn expect_end(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         match self.poll_input(cx) {
             Poll::Ready(Ok(Some(_))) => {
@@ -366,7 +371,7 @@ impl PayloadStream {
             Poll::Ready(Ok(None)) => Ok(()),
             Poll::Pending => {
                 // The body is complete, so the request no longer waits for the client.
-                self.watch.set_phase(Phase::Working);
+                self.connection.set_phase(Phase::Working);
                 Ok(())
             }
         }
@@ -375,7 +380,7 @@ impl PayloadStream {
     /// The next bytes in wire format.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WireError>> {
         loop {
-            if self.watch.command() >= Command::FailBody {
+            if self.connection.command() >= Command::FailBody {
                 return Poll::Ready(Err(WireError::new(
                     Code::RequestTimeout,
                     "Your socket connection to the server was not read from or written to within the timeout \
@@ -385,22 +390,22 @@ impl PayloadStream {
             let frame = match self.incoming.poll_frame(cx) {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
-                    self.watch.set_phase(Phase::Body);
+                    self.connection.set_phase(Phase::Body);
                     return Poll::Pending;
                 }
             };
-            if self.watch.phase() == Phase::Body {
-                self.watch.set_phase(Phase::Working);
+            if self.connection.phase() == Phase::Body {
+                self.connection.set_phase(Phase::Working);
             }
             match frame {
                 None => {
-                    self.watch.set_body_read();
+                    self.connection.set_body_read();
                     return Poll::Ready(Ok(None));
                 }
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(bytes) if bytes.is_empty() => {}
                     Ok(bytes) => {
-                        self.unannounced_left = match self.unannounced_left.checked_sub(bytes.len() as u64) {
+                        self.undeclared_left = match self.undeclared_left.checked_sub(bytes.len() as u64) {
                             Some(left) => left,
                             None => {
                                 return Poll::Ready(Err(WireError::new(
@@ -410,7 +415,7 @@ impl PayloadStream {
                             }
                         };
                         if self.incoming.is_end_stream() {
-                            self.watch.set_body_read();
+                            self.connection.set_body_read();
                         }
                         return Poll::Ready(Ok(Some(bytes)));
                     }

@@ -75,21 +75,24 @@ impl Operations {
         Self { service, codec }
     }
 
-    /// Determines a request's operation and checks the client's permission, before anything is reserved for it. Returns
-    /// the response if it is rejected. Otherwise [`call`](Self::call) continues from the result in the extensions.
-    pub(crate) fn reject(
+    /// Determines a request's operation and checks the client's permission, before resources are reserved for the
+    /// request. Stores the result in the extensions, where [`call`](Self::call) finds it.
+    ///
+    /// # Errors
+    /// The response to a request that is rejected.
+    pub(crate) fn authorize(
         parts: &mut Parts,
         identity: &Identity,
         request_id: RequestId,
-    ) -> Option<Response<ResponseBody>> {
+    ) -> Result<(), Box<Response<ResponseBody>>> {
         match Intent::read(parts, identity) {
             Ok(intent) => {
                 parts.extensions.insert(intent);
-                None
+                Ok(())
             }
-            Err(refused) => {
+            Err(rejection) => {
                 let is_head = parts.method == Method::HEAD;
-                Some(refused.into_response(request_id, parts.uri.path(), is_head))
+                Err(Box::new(rejection.into_response(request_id, parts.uri.path(), is_head)))
             }
         }
     }
@@ -107,13 +110,13 @@ impl Operations {
             return error.to_response(RequestId::next(), &resource, is_head);
         };
         let request_id = auth.request_id;
-        let found = match parts.extensions.remove::<Intent>() {
+        let authorized = match parts.extensions.remove::<Intent>() {
             Some(intent) => Ok(intent),
             None => Intent::read(&mut parts, &auth.identity),
         };
-        let intent = match found {
+        let intent = match authorized {
             Ok(intent) => intent,
-            Err(refused) => return refused.into_response(request_id, &resource, is_head),
+            Err(rejection) => return rejection.into_response(request_id, &resource, is_head),
         };
         let operation = intent.operation;
         let call = Call::new(intent, parts.headers, auth, context, body);

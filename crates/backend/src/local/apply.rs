@@ -1,6 +1,6 @@
 //! The effect of a record on the index: one deterministic function for live commits, replay and rebuilding. In a
-//! compacted log, records may come in any order. For each key the record with the highest seq wins; among equal seqs, the
-//! last one applied.
+//! compacted log, records may come in any order. For each key the record with the highest seq wins; among equal seqs,
+//! the last one applied.
 //!
 //! Compaction decides by two counts what it may remove: the live bytes of each segment, and for each key the number of
 //! its *other* records still on disk, next to the winning one. (For an upload: all of its records except its end.) A
@@ -32,8 +32,8 @@ pub(crate) struct LocatedRecord<'a> {
     /// The encoded fields of the record.
     pub fields: &'a [u8],
     pub position: Position,
-    /// True if the positions in the record's `new_extents` are valid. False for a relocated copy, whose extents may have
-    /// moved since the original was written, and in a rebuild, which scans the bulk segments for them.
+    /// True if the positions in the record's `new_extents` are valid. False for a relocated copy, whose extents may
+    /// have moved since the original was written, and in a rebuild, which scans the bulk segments for them.
     pub are_extent_positions_valid: bool,
 }
 
@@ -96,12 +96,12 @@ fn object_written(
     let key = keys::object(object.bucket, &object.key);
     let deleted_key = keys::deleted(object.bucket, &object.key);
     let seq = located.header.seq;
-    let mut others = 0;
+    let mut other_records = 0;
     if let Some(value) = changes.get(&key)? {
         let mut current = ObjectEntry::decode(&value)?;
-        others = current.other_records + 1;
+        other_records = current.other_records + 1;
         if seq < current.seq {
-            current.other_records = others;
+            current.other_records = other_records;
             changes.put(key, current.encode());
             return Ok(());
         }
@@ -112,9 +112,9 @@ fn object_written(
         }
     } else if let Some(value) = changes.get(&deleted_key)? {
         let mut deleted = DeletedEntry::decode(&value)?;
-        others = deleted.other_records + 1;
+        other_records = deleted.other_records + 1;
         if seq < deleted.seq {
-            deleted.other_records = others;
+            deleted.other_records = other_records;
             return put_tombstone(changes, deleted_key, deleted);
         }
         remove_tombstone(changes, deleted_key)?;
@@ -140,7 +140,7 @@ fn object_written(
         etag: object.etag.clone(),
         checksum: object.checksums.first().map(|c| (c.algorithm(), object.scope)),
         in_extents,
-        other_records: others,
+        other_records,
     };
     changes.put(key, entry.encode());
     Ok(())
@@ -153,12 +153,12 @@ fn tombstone(
     located: &LocatedRecord<'_>,
 ) -> Result<()> {
     let seq = located.header.seq;
-    let mut others = 0;
+    let mut other_records = 0;
     if let Some(value) = changes.get(&key)? {
         let mut current = ObjectEntry::decode(&value)?;
-        others = current.other_records + 1;
+        other_records = current.other_records + 1;
         if seq < current.seq {
-            current.other_records = others;
+            current.other_records = other_records;
             changes.put(key, current.encode());
             return Ok(());
         }
@@ -169,17 +169,13 @@ fn tombstone(
         changes.remove(key);
     } else if let Some(value) = changes.get(&deleted_key)? {
         let mut current = DeletedEntry::decode(&value)?;
-        others = current.other_records + 1;
+        other_records = current.other_records + 1;
         if seq < current.seq {
-            current.other_records = others;
+            current.other_records = other_records;
             return put_tombstone(changes, deleted_key, current);
         }
     }
-    put_tombstone(
-        changes,
-        deleted_key,
-        DeletedEntry { seq, location: located.location(), other_records: others },
-    )
+    put_tombstone(changes, deleted_key, DeletedEntry { seq, location: located.location(), other_records })
 }
 
 /// Adds or replaces a tombstone. Its record counts as live while other records of the key, which it hides, are on disk.

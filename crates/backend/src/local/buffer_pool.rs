@@ -1,4 +1,4 @@
-//! A pool of read buffers: fresh memory costs a page fault per 4 KiB, which for large reads is more than the read
+//! A pool of read buffers. New memory costs a page fault per 4 KiB, which for large reads takes longer than the read
 //! itself.
 
 use std::sync::Arc;

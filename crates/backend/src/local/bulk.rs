@@ -1,6 +1,6 @@
-//! Bulk segments, to which many requests write extents concurrently, each to a range of its own. An extent means nothing
-//! until a commit record refers to it, and that record is written only after the extent is durable. So bulk segments are
-//! never replayed.
+//! Bulk segments, to which many requests write extents concurrently, each to a range of its own. An extent means
+//! nothing until a commit record refers to it, and that record is written only after the extent is durable. So bulk
+//! segments are never replayed.
 
 mod extent_writer;
 mod write_queue;
@@ -18,8 +18,8 @@ use super::position::Position;
 use super::segment::{Segment, SegmentPin};
 use super::store_state::StoreState;
 
-/// Interval, in bytes of a segment, at which a sync is started before anyone waits for one: the sync that a commit waits
-/// for is then short.
+/// Interval, in bytes of a segment, at which a sync is started before a commit waits for one, so that the commit's
+/// sync is short.
 const WRITE_OUT_BYTES: u32 = 32 << 20;
 
 /// Allocates the ranges of extents.
@@ -44,7 +44,11 @@ pub(crate) struct ExtentBytes {
 
 impl ExtentAllocator {
     /// Ensures that the active segment has room, creating a new one if necessary. Concurrent calls create only one.
-    pub fn ensure_room(&self, segment_bytes: u32, create_segment: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
+    pub fn ensure_room(
+        &self,
+        segment_bytes: u32,
+        create_segment: impl FnOnce() -> Result<Arc<Segment>>,
+    ) -> Result<()> {
         let _guard = self.creating.lock();
         let has_room = |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < segment_bytes;
         if self.active.lock().as_ref().is_some_and(has_room) {
@@ -71,7 +75,8 @@ impl ExtentAllocator {
     }
 }
 
-/// Starts to create_segment recently appended data durable. A failure is recorded by the segment and returned by its next sync.
+/// Starts a sync if a range that was just written crosses a multiple of [`WRITE_OUT_BYTES`]. The segment records a
+/// failure and its next sync returns it.
 fn start_write_out(state: &StoreState, segment: &Arc<Segment>, offset: u32, length: u32) {
     if offset / WRITE_OUT_BYTES != (offset + length) / WRITE_OUT_BYTES {
         segment.start_sync(&state.io);

@@ -45,12 +45,12 @@ pub struct CheckReport {
     pub parts: u64,
     /// Payload bytes read and verified.
     pub verified_bytes: u64,
-    /// Damaged items. The store is sound if this is empty and there is neither a loss nor a doubt.
+    /// Damaged items.
     pub damage: Vec<Damage>,
     /// Acknowledged changes that are lost.
     pub loss: Option<Loss>,
-    /// Either a loss, or an index that is an older copy: the two cannot be distinguished. A start proceeds and sets
-    /// that index aside.
+    /// Lost unless the index is an older copy; the two cases cannot be distinguished. The store can be opened, which
+    /// keeps that index as `index.doubtful`.
     pub possible_loss: Option<Loss>,
     /// The state of the index. Unless it is good, a loss at the end of the log cannot be excluded.
     pub index: IndexState,
@@ -81,7 +81,7 @@ pub struct StoreStats {
     pub segments: u64,
     /// Bytes of all segment files.
     pub segment_bytes: u64,
-    /// Bytes of them that something refers to.
+    /// Bytes of the records in them that are live.
     pub live_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
@@ -96,8 +96,7 @@ pub struct StoreStats {
 pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
     let layout = Layout::open(root)?;
     let options = LocalOptions { accept_loss, ..LocalOptions::default() };
-    let (open, recovery) =
-        OpenStore::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
+    let (open, recovery) = OpenStore::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
     open.state.index.checkpoint()?;
     Ok(recovery)
 }
@@ -152,27 +151,27 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
     for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
         let (key, value) = entry?;
         let bucket = store.buckets.get(&keys::bucket_id(&key)?).map_or("(no bucket)", String::as_str);
-        let what = format!("{bucket}/{}", keys::object_name(&key)?);
+        let item = format!("{bucket}/{}", keys::object_name(&key)?);
         report.objects += 1;
         let entry = ObjectEntry::decode(&value)?;
-        if let Err(why) = check_object(&store, &entry, &mut report.verified_bytes)? {
-            report.damage.push(Damage { item: what, cause: why });
+        if let Err(cause) = check_object(&store, &entry, &mut report.verified_bytes)? {
+            report.damage.push(Damage { item, cause });
         }
     }
     for entry in snapshot.prefix(&[keys::prefix::UPLOAD]) {
         let (key, value) = entry?;
         let (seq, upload) = (keys::number(&key)?, UploadEntry::decode(&value)?);
-        let what = format!("upload {} of {}", super::uploads::format_id(seq), upload.key);
-        if let Err(why) = record_at(&store, upload.location)? {
-            report.damage.push(Damage { item: what.clone(), cause: why });
+        let upload_name = format!("upload {} of {}", super::uploads::format_id(seq), upload.key);
+        if let Err(cause) = record_at(&store, upload.location)? {
+            report.damage.push(Damage { item: upload_name.clone(), cause });
         }
         for entry in snapshot.prefix(&keys::parts(seq)) {
             report.parts += 1;
             if let Record::Part(part) =
                 Record::decode(RecordKind::Part, &PartEntry::decode(&entry?.1)?.fields)?
-                && let Err(why) = check_runs(&store, &part.runs, part.size, &mut report.verified_bytes)?
+                && let Err(cause) = check_runs(&store, &part.runs, part.size, &mut report.verified_bytes)?
             {
-                report.damage.push(Damage { item: format!("part {} of {what}", part.number), cause: why });
+                report.damage.push(Damage { item: format!("part {} of {upload_name}", part.number), cause });
             }
         }
     }
@@ -180,7 +179,7 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// Reads a record; the inner error is the reason why it is unavailable.
+/// Reads a record. The inner error is the cause of damage.
 fn record_at(
     store: &Inspection,
     location: RecordLocation,
@@ -197,7 +196,11 @@ fn record_at(
     }
 }
 
-fn check_object(store: &Inspection, entry: &ObjectEntry, bytes: &mut u64) -> Result<Result<(), String>> {
+fn check_object(
+    store: &Inspection,
+    entry: &ObjectEntry,
+    verified_bytes: &mut u64,
+) -> Result<Result<(), String>> {
     let (scanned, segment) = match record_at(store, entry.location)? {
         Ok(found) => found,
         Err(why) => return Ok(Err(why)),
@@ -208,12 +211,12 @@ fn check_object(store: &Inspection, entry: &ObjectEntry, bytes: &mut u64) -> Res
     match object.content {
         ObjectContent::Inline => match read_payload(&segment, &scanned)? {
             Some(payload) if payload.len() == to_usize(object.size)? => {
-                *bytes += object.size;
+                *verified_bytes += object.size;
                 Ok(Ok(()))
             }
             _ => Ok(Err(format!("the data of its record at {} is damaged", entry.location.position))),
         },
-        ObjectContent::Extents { runs, .. } => check_runs(store, &runs, object.size, bytes),
+        ObjectContent::Extents { runs, .. } => check_runs(store, &runs, object.size, verified_bytes),
     }
 }
 
@@ -221,9 +224,9 @@ fn check_runs(
     store: &Inspection,
     runs: &[ExtentRun],
     size: u64,
-    bytes: &mut u64,
+    verified_bytes: &mut u64,
 ) -> Result<Result<(), String>> {
-    let mut seen = 0;
+    let mut found_bytes = 0;
     for id in runs.iter().flat_map(|run| run.ids()) {
         let Some(value) = store.index.get(&keys::extent(id))? else {
             return Ok(Err(format!("extent {id} is missing")));
@@ -234,32 +237,35 @@ fn check_runs(
             Err(why) => return Ok(Err(format!("extent {id}: {why}"))),
         };
         if scanned.record().ok() != Some(Record::Extent { id }) {
-            return Ok(Err(format!("another record is in the place of extent {id}, at {}", location.position)));
+            return Ok(Err(format!(
+                "another record is in the place of extent {id}, at {}",
+                location.position
+            )));
         }
         match read_payload(&segment, &scanned)? {
-            Some(payload) => seen += payload.len() as u64,
+            Some(payload) => found_bytes += payload.len() as u64,
             None => return Ok(Err(format!("the data of extent {id} at {} is damaged", location.position))),
         }
     }
-    *bytes += seen;
-    if seen != size {
-        return Ok(Err(format!("its extents hold {seen} bytes, not {size}")));
+    *verified_bytes += found_bytes;
+    if found_bytes != size {
+        return Ok(Err(format!("its extents hold {found_bytes} bytes, not {size}")));
     }
     Ok(Ok(()))
 }
 
-/// Reports holes in what was durable: records lost there may have been acknowledged. A torn tail is not one: no
-/// record states that it was durable.
+/// Reports bytes of the durable part of the log that are not a record: records lost there may have been acknowledged. A
+/// torn tail is not reported: no record states that it was durable.
 fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     let mut gaps = Vec::new();
-    let mut durable: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut durable_ends: BTreeMap<u32, u32> = BTreeMap::new();
     for (segment, _) in store.log.segments_from(Position::default()) {
         let mut scanner = Scanner::new(segment.clone(), store.log.salt, 0);
         while let Some(item) = scanner.next()? {
             match item {
                 ScanItem::Record(scanned) => {
-                    let until = durable.entry(scanned.header.durable.segment).or_default();
-                    *until = (*until).max(scanned.header.durable.offset);
+                    let end = durable_ends.entry(scanned.header.durable.segment).or_default();
+                    *end = (*end).max(scanned.header.durable.offset);
                 }
                 ScanItem::Gap { from, to } => gaps.push((segment.clone(), from, to)),
             }
@@ -270,13 +276,13 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
         voided.insert(Position::unpack(keys::number(&entry?.0)?));
     }
     for (segment, from, to) in gaps {
-        let is_durable = durable.get(&segment.number).is_some_and(|until| from < *until);
-        // A write torn by a crash was never acknowledged, and a void records that. Nor is the rest of a record
-        // reported that was cut together with an end whose loss was accepted.
-        let is_known = voided.contains(&Position::new(segment.number, from))
+        let is_durable = durable_ends.get(&segment.number).is_some_and(|end| from < *end);
+        // A write torn by a crash was never acknowledged, and has a void. If the loss of the segment's end was
+        // accepted, the rest of a record that was cut off there is not reported either.
+        let is_expected = voided.contains(&Position::new(segment.number, from))
             || (to >= segment.bytes()
                 && voided.contains(&Position::accepted_end(segment.number, segment.bytes())));
-        if is_durable && !is_known {
+        if is_durable && !is_expected {
             report.damage.push(Damage {
                 item: segment.path.display().to_string(),
                 cause: format!("bytes {from} to {to} of the log are damaged"),
@@ -285,7 +291,7 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     }
     if report.loss.is_none() {
         // An index of an earlier version does not record where each segment ended.
-        let gaps = LogGaps::find_in_log(&store.log, durable, |end| voided.contains(&end));
+        let gaps = LogGaps::find_in_log(&store.log, durable_ends, |end| voided.contains(&end));
         report.loss = (!gaps.is_empty()).then(|| gaps.to_loss(LossProof::Log));
     }
     Ok(())

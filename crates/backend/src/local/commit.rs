@@ -19,8 +19,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use self::batch::BatchError;
 pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
-    AbortUpload, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, IndexAmendment,
-    DeferredMd5, PutObject, PutPart, RecordCopy, RelocateRecords,
+    AbortUpload, CompleteUpload, CreateBucket, CreateUpload, DeferredMd5, DeleteBucket, DeleteObject,
+    IndexAmendment, PutObject, PutPart, RecordCopy, RelocateRecords,
 };
 use super::store_state::StoreState;
 

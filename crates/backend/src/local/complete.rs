@@ -1,5 +1,5 @@
-//! Multipart uploads: creation, parts, and completion, which copies no data: the object's manifest takes over the
-//! parts' extents.
+//! Multipart uploads: their records, listings and completion. Completion copies no data: the object's manifest refers
+//! to the extents of the parts.
 
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::{Error, Reason, Result};
@@ -46,7 +46,7 @@ impl OpenStore {
         self.upload_record(&snapshot, &entry)
     }
 
-    /// Reads the record as of that snapshot: compaction may have moved it since.
+    /// Reads the record of an upload's creation. The entry must be from the snapshot.
     fn upload_record(&self, snapshot: &StoreSnapshot, entry: &UploadEntry) -> Result<Upload> {
         let at = entry.location.position;
         let segment =
@@ -87,8 +87,8 @@ impl OpenStore {
         let mut parts = Vec::new();
         let mut next = None;
         let from = after.map_or(0, |after| after.get() + 1);
-        for found in snapshot.index.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
-            let part = decode_part(&found?.1)?;
+        for entry in snapshot.index.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
+            let part = decode_part(&entry?.1)?;
             if parts.len() == limit {
                 next = parts.last().map(|p: &PartInfo| p.number);
                 break;
@@ -110,8 +110,8 @@ impl OpenStore {
         let snapshot = StoreSnapshot::capture(self);
         let index = &snapshot.index;
         let after = request.after_key.as_deref().unwrap_or_default();
-        let mut found = Vec::new();
-        // Entries are ordered by creation across all buckets, so the number to scan is not bounded by the request.
+        let mut matching = Vec::new();
+        // Entries are in the order of creation, across all buckets: the whole list must be scanned.
         for (n, item) in index.prefix(&[keys::prefix::UPLOAD]).enumerate() {
             if n % ENTRIES_BETWEEN_CHECKS == 0 {
                 context.check()?;
@@ -120,11 +120,11 @@ impl OpenStore {
             let entry = UploadEntry::decode(&value)?;
             let is_wanted = entry.bucket == bucket.id && entry.key.starts_with(&request.prefix);
             if is_wanted && entry.key.as_str() >= after {
-                found.push((entry.key, keys::number(&key)?));
+                matching.push((entry.key, keys::number(&key)?));
             }
         }
-        found.sort();
-        let mut page = page_uploads(found.into_iter().map(without_record), request);
+        matching.sort();
+        let mut page = page_uploads(matching.into_iter().map(without_record), request);
         for listed in &mut page.entries {
             let ListEntry::Key(_, info) = listed else { continue };
             context.check()?;
@@ -140,7 +140,7 @@ impl OpenStore {
         &self,
         address: &Address,
         upload: UploadSeq,
-        order: &multipart::CompleteUpload,
+        request: &multipart::CompleteUpload,
     ) -> Result<(CompleteUpload, Committed)> {
         let snapshot = StoreSnapshot::capture(self);
         let index = &snapshot.index;
@@ -148,24 +148,24 @@ impl OpenStore {
         let records = index.get(&keys::upload_records(upload))?;
         let records = records.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default();
         let created = self.upload_record(&snapshot, &entry)?;
-        let broken = std::cell::RefCell::new(None);
-        let matched = match_parts(&order.parts, |number| {
+        let lookup_error = std::cell::RefCell::new(None);
+        let matched = match_parts(&request.parts, |number| {
             let found = index.get(&keys::part(upload, number.get())).and_then(|value| {
                 let Some(value) = value else { return Ok(None) };
                 let part = decode_part(&value)?;
                 Ok(Some((part_info(&part)?, part)))
             });
             found.unwrap_or_else(|e| {
-                *broken.borrow_mut() = Some(e);
+                *lookup_error.borrow_mut() = Some(e);
                 None
             })
         });
-        if let Some(e) = broken.into_inner() {
+        if let Some(e) = lookup_error.into_inner() {
             return Err(e);
         }
         let (infos, parts): (Vec<PartInfo>, Vec<Part>) = matched?.into_iter().unzip();
         let size = parts.iter().map(|part| part.size).sum();
-        if let Some(expected) = order.expected_size
+        if let Some(expected) = request.expected_size
             && expected != size
         {
             return Err(Error::for_client(
@@ -176,7 +176,7 @@ impl OpenStore {
         let (algorithm, scope) =
             created.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
         let checksum = checksum_of_parts(algorithm, scope, &infos);
-        if let Some(expected) = order.expected_checksum {
+        if let Some(expected) = request.expected_checksum {
             if expected.algorithm() != algorithm {
                 let (is, sent) = (algorithm.name(), expected.algorithm().name());
                 let why =
@@ -221,7 +221,7 @@ impl OpenStore {
             payload: Vec::new(),
             block_crcs: Vec::new(),
             deferred_md5: None,
-            precondition: order.precondition.clone(),
+            precondition: request.precondition.clone(),
             pins: Vec::new(),
         };
         Ok((CompleteUpload { put, upload, newest_part: records.newest_part }, committed))
@@ -240,7 +240,7 @@ impl OpenStore {
     }
 }
 
-/// The upload as known to the index alone: enough to sort it into a page.
+/// The part of an upload's description that the index has: enough to select the uploads of a page.
 fn without_record((key, upload): (String, UploadSeq)) -> UploadInfo {
     UploadInfo {
         id: UploadId(format_id(upload)),

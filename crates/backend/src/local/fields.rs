@@ -49,7 +49,7 @@ impl<'a> FieldReader<'a> {
     }
 }
 
-/// Reads plain values out of bytes. Every error is `Corrupt`: the bytes had passed their checksum.
+/// Reads plain values out of bytes. Every error has the reason `CorruptData`.
 #[derive(Clone, Copy)]
 pub(crate) struct Decoder<'a>(pub &'a [u8]);
 

@@ -1,10 +1,10 @@
 //! The frame around every record in the log, by which a reader detects that it is complete.
 //!
 //! `header (48) | fields | block table (8 per 64 KiB of payload) | payload | padding to 8`.
-//! Header, fields and block table together are the *head*. Its checksum also covers the store's salt and the record's own
-//! position: payload that happens to look like a record, or a record copied from elsewhere, never passes. The block
-//! table has a CRC-64/NVME of each payload block, so that any block can be verified alone. `docs/format.md` describes the
-//! byte layout.
+//! Header, fields and block table together are the *head*. Its checksum also covers the store's salt and the record's
+//! own position: payload that happens to look like a record, or a record copied from elsewhere, never passes. The block
+//! table has a CRC-64/NVME of each payload block, so that any block can be verified alone. `docs/format.md` describes
+//! the byte layout.
 
 use tradewind_core::checksum::crc64nvme;
 
@@ -71,8 +71,8 @@ pub(crate) struct RecordHeader {
     pub durable: Position,
 }
 
-/// The range of a record's batch in its segment. Batches are written and synced as one: nothing of an incomplete
-/// batch was acknowledged, and nothing of it counts.
+/// The range of a record's batch in its segment. A batch is written and synced as a whole: no change of an incomplete
+/// batch was acknowledged, and none of its records counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BatchRange {
     pub begin: u32,
@@ -226,8 +226,8 @@ pub(crate) const fn padding(bytes: usize) -> usize {
 }
 
 fn head_checksum(salt: u64, position: Position, head: &[u8]) -> u64 {
-    // A CRC of three CRCs: of salt and position, of the header before this checksum, and of fields and block table. So the
-    // head need not be copied around its checksum. The rotation is part of the format (docs/format.md).
+    // A CRC of three CRCs: of salt and position, of the header before this checksum, and of fields and block table. So
+    // the head need not be copied around its checksum. The rotation is part of the format (docs/format.md).
     let mut salt_and_position = [0_u8; 16];
     salt_and_position[..8].copy_from_slice(&salt.to_le_bytes());
     salt_and_position[8..].copy_from_slice(&position.pack().to_le_bytes());

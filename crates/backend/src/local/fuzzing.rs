@@ -15,8 +15,8 @@ use super::frame::{
 use super::position::Position;
 use super::record::{Record, decode_bucket_and_key};
 
-/// The first byte selects the case (a stored frame, the parts of a frame, or fields), followed by 16 bytes of salt
-/// and position, and the data.
+/// The first byte selects the case: a stored frame, the parts of a frame, or fields. Salt and position, 16 bytes, and
+/// the case's data follow.
 pub fn record(data: &[u8]) {
     let Some((head, rest)) = data.split_at_checked(17) else { return };
     let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());

@@ -1,6 +1,7 @@
-//! The index of all records. Derived from the log alone, updated before an acknowledgement and never synced for one;
-//! deleting it loses nothing. It is one key space of one LSM tree, so that whatever survives a crash is an exact
-//! prefix of the applied batches, together with the log position that it covers.
+//! The index of all records, in an LSM tree. It is derived from the log and can be rebuilt from an undamaged one. Every
+//! batch is applied to the index before it is acknowledged, but the index is not synced for that: after a crash, the
+//! log beyond the index's coverage is replayed. All entries and the coverage are in one key space, so that what
+//! survives a crash is an exact prefix of the applied batches with the log position that this prefix covers.
 
 pub(crate) mod entries;
 mod entry_cache;
@@ -23,11 +24,11 @@ use super::io_threads::io_error;
 use super::segment::sync_directory;
 
 const KEYSPACE: &str = "index";
-/// Error context of reads.
+/// Message of read errors.
 const READ_FAILED: &str = "the index could not be read";
-/// Cache of the tree's blocks.
+/// Size of the library's cache of the tree's blocks.
 const BLOCK_CACHE_BYTES: u64 = 20 << 20;
-/// Cache of object entries.
+/// Size of the cache of object entries.
 const ENTRY_CACHE_BYTES: u64 = 24 << 20;
 /// Size of a memtable. Up to five are in memory while flushing lags, and the allocator retains their memory.
 const MEMTABLE_BYTES: u64 = 6 << 20;
@@ -62,11 +63,11 @@ impl Drop for Index {
     }
 }
 
-/// Maximum open index files between reads: a fraction of the process's limit.
+/// Maximum index files that stay open between reads: a fraction of the process's limit of descriptors.
 fn max_cached_files() -> usize {
-    const MAX: usize = 900;
+    const MAX_FILES: usize = 900;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(MAX, |limit| usize::try_from(limit / 8).unwrap_or(MAX).clamp(8, MAX))
+    limit.map_or(MAX_FILES, |limit| usize::try_from(limit / 8).unwrap_or(MAX_FILES).clamp(8, MAX_FILES))
 }
 
 impl Index {
@@ -96,10 +97,10 @@ impl Index {
                 .manual_journal_persist(true)
         };
         let entries = database.keyspace(KEYSPACE, options).map_err(failed)?;
-        // The library does not make all of its directory entries durable. The last one is the store's: every start
-        // syncs the entries that it and earlier ones created, before anything is acknowledged.
-        for made in [directory.join("keyspaces"), directory.to_owned(), directory.join("..")] {
-            sync_directory(&made)
+        // The library does not make all of its directory entries durable. So every open of the store syncs the
+        // directories, including the store's own, before anything is acknowledged.
+        for created in [directory.join("keyspaces"), directory.to_owned(), directory.join("..")] {
+            sync_directory(&created)
                 .map_err(|e| io_error("the index's directory could not be made durable", e))?;
         }
         Ok(Self {
@@ -116,12 +117,12 @@ impl Index {
         }
     }
 
-    /// One entry.
+    /// The entry of a key, read from the tree.
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
         self.tree().entries.get(key).map_err(|e| self.trust.classify_error(READ_FAILED, e))
     }
 
-    /// The entry of an object, through the cache for readers.
+    /// The entry of an object, from the entry cache if it is there.
     pub fn object(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
         self.cache.get(key, || self.get(key))
     }
@@ -213,7 +214,7 @@ impl IndexChanges<'_> {
         self.pending.insert(key.into(), None);
     }
 
-    /// All entries that start with `prefix`, including these changes.
+    /// All entries whose key starts with `prefix`, given these changes.
     pub fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut found = BTreeMap::new();
         for entry in self.index.snapshot().prefix(prefix) {
@@ -231,7 +232,7 @@ impl IndexChanges<'_> {
         Ok(found.into_iter().collect())
     }
 
-    /// Returns true if any entry is within `from..to`, including these changes.
+    /// Returns true if any entry is within `from..to`, given these changes.
     pub fn any_in_range(&self, from: &[u8], to: &[u8]) -> Result<bool> {
         let pending = || self.pending.range(from.to_vec()..to.to_vec());
         if pending().any(|(_, value)| value.is_some()) {
@@ -254,11 +255,11 @@ impl IndexChanges<'_> {
         self.pending.len()
     }
 
-    /// Applies all changes, visible at once.
+    /// Applies all changes; they become visible at the same moment.
     pub fn apply(self) -> Result<()> {
         let objects =
             self.pending.keys().map(Vec::as_slice).filter(|key| key.first() == Some(&keys::prefix::OBJECT));
-        let _closed = self.index.cache.close(objects);
+        let _guard = self.index.cache.begin_change(objects);
         let Tree { database, entries } = self.index.tree();
         let mut batch = database.batch();
         for (key, value) in self.pending {

@@ -14,13 +14,13 @@ use super::replay::{LogSurvey, ReplayMode, replay_log};
 pub(super) enum IndexFit {
     /// It covers the log; missing records were applied.
     Current(Coverage),
-    /// It never covered anything: its creation was interrupted.
+    /// It has no coverage: its creation was interrupted.
     Empty,
-    /// It is an older copy that cannot be brought up to date completely. No loss is known.
+    /// It is an older copy that the log cannot bring up to date. No loss is known.
     Outdated(String),
     /// It refers to acknowledged changes that are lost. It was not changed.
     Lost(Loss),
-    /// Either that, or it is an older copy.
+    /// Either a loss, or the index is an older copy: the two cannot be distinguished.
     Ambiguous(Loss),
 }
 
@@ -37,7 +37,8 @@ pub(super) fn catch_up(index: &Index, log: &LogFiles, recovery: &mut Recovery) -
             }
         });
     }
-    // Segments created after the index was last written: compaction records the removal of one in the index first.
+    // Segments that were created after the index was last written, and are missing. The index does not record their
+    // removal by a compaction, which is recorded before the file is removed.
     let missing = missing_numbers(log, coverage.next_segment);
     if !missing.is_empty() {
         return Ok(IndexFit::Ambiguous(Loss::new(LossProof::Index, missing)));
@@ -78,8 +79,8 @@ pub(super) fn replay_tail(
     Ok(IndexFit::Current(survey.coverage))
 }
 
-/// Records the current file lengths as ends of segments for which an earlier version recorded none. No segment is
-/// written to after a start.
+/// Records the current file lengths as the ends of segments for which an earlier version recorded none. That is safe,
+/// because an existing segment is never written to after the store is opened.
 pub(super) fn record_segment_ends(index: &Index, log: &LogFiles) -> Result<()> {
     let mut changes = index.changes();
     for entry in index.snapshot().prefix(&[keys::prefix::SEGMENT]) {

@@ -1,7 +1,7 @@
 //! Read-only inspection of a store, which may be on a read-only file system, a snapshot, or the only proof of a loss.
 //! The index library writes to an index when it opens one. So this module opens a private copy in a temporary
-//! directory, with symbolic links to the tables, which are immutable and most of an index. Records that a start would
-//! apply from the log go into the copy.
+//! directory. The tables, which are immutable and most of an index, are symbolic links in it. Records that the index
+//! does not cover are applied to the copy.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -45,7 +45,7 @@ pub enum IndexState {
     Missing,
     /// It cannot be read.
     Unreadable(String),
-    /// It is so much older than the log that a start cannot bring it up to date.
+    /// It is so much older than the log that the log cannot bring it up to date.
     Outdated(String),
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Inspection {
     pub state: IndexState,
     /// Acknowledged changes that are lost.
     pub loss: Option<Loss>,
-    /// Either a loss, or an index that is an older copy.
+    /// Lost unless the index is an older copy; the two cases cannot be distinguished.
     pub possible_loss: Option<Loss>,
     _temporary: TempDir,
     _lock: Option<File>,
@@ -73,19 +73,10 @@ impl Inspection {
         let log = LogFiles::open(&root.join("segments"), salt, LogPurpose::Inspection)?;
         let directory = make_temporary(root, temporary)?;
         let prepared = PreparedIndex::new(root, &log, directory.path());
-        let PreparedIndex { index, state, loss, possible_loss: doubt } =
+        let PreparedIndex { index, state, loss, possible_loss } =
             prepared.map_err(|e| explain_full(e, temporary))?;
         let buckets = read_buckets(&index)?.into_values().map(|bucket| (bucket.id, bucket.name)).collect();
-        Ok(Self {
-            log,
-            index,
-            buckets,
-            state,
-            loss,
-            possible_loss: doubt,
-            _temporary: directory,
-            _lock: lock,
-        })
+        Ok(Self { log, index, buckets, state, loss, possible_loss, _temporary: directory, _lock: lock })
     }
 }
 
@@ -125,13 +116,13 @@ struct PreparedIndex {
     possible_loss: Option<Loss>,
 }
 
-/// Reasons not to use a store's index: a start would rebuild it, and so does an inspection.
+/// Reasons not to use a store's index. Opening the store would rebuild the index; an inspection rebuilds it elsewhere.
 enum UnusableIndex {
     State(IndexState),
     /// Its creation was interrupted.
     Empty(InheritedFacts),
-    /// It is an older copy, or this is lost.
-    Doubtful(Loss),
+    /// See [`IndexFit::Ambiguous`].
+    Ambiguous(Loss),
 }
 
 impl From<IndexState> for UnusableIndex {
@@ -142,18 +133,18 @@ impl From<IndexState> for UnusableIndex {
 
 impl PreparedIndex {
     fn new(root: &Path, log: &LogFiles, directory: &Path) -> Result<Self> {
-        let (mut doubt, mut legacy) = (None, InheritedFacts::default());
+        let (mut possible_loss, mut inherited) = (None, InheritedFacts::default());
         let existing = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, log, directory)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let state = match existing {
             Ok(Ok(prepared)) => return Ok(prepared),
             Ok(Err(UnusableIndex::State(state))) => state,
-            Ok(Err(UnusableIndex::Empty(found))) => {
-                legacy = found;
+            Ok(Err(UnusableIndex::Empty(facts))) => {
+                inherited = facts;
                 IndexState::Unreadable("it does not record its coverage".to_owned())
             }
-            Ok(Err(UnusableIndex::Doubtful(found))) => {
-                doubt = Some(found);
+            Ok(Err(UnusableIndex::Ambiguous(loss))) => {
+                possible_loss = Some(loss);
                 IndexState::Outdated("it is an older copy, or parts of the log are lost".to_owned())
             }
             Err(e) if e.reason() == Reason::CorruptData => IndexState::Unreadable(e.message().to_owned()),
@@ -161,12 +152,12 @@ impl PreparedIndex {
         };
         let index = Index::open(&directory.join("rebuilt"))?;
         let survey = LogSurvey::scan(log, Coverage::EMPTY)?;
-        let is_accepted = |end| survey.is_voided(end) || legacy.has_accepted(end);
+        let is_accepted = |end| survey.is_voided(end) || inherited.has_accepted(end);
         let gaps = LogGaps::find_in_log(log, survey.durable_ends(), is_accepted);
         let loss = (!gaps.is_empty()).then(|| gaps.to_loss(LossProof::Log));
-        legacy.write_to(&index, survey.coverage)?;
+        inherited.write_to(&index, survey.coverage)?;
         reindex(log, &index, &survey, &mut Recovery::default())?;
-        Ok(Self { index, state, loss, possible_loss: doubt })
+        Ok(Self { index, state, loss, possible_loss })
     }
 
     /// Opens a copy of the store's index; the inner error is the reason why it is unusable.
@@ -194,12 +185,12 @@ impl PreparedIndex {
             }
             IndexFit::Outdated(why) => return Ok(Err(IndexState::Outdated(why).into())),
             IndexFit::Lost(loss) => Some(loss),
-            IndexFit::Ambiguous(doubt) => return Ok(Err(UnusableIndex::Doubtful(doubt))),
+            IndexFit::Ambiguous(possible_loss) => return Ok(Err(UnusableIndex::Ambiguous(possible_loss))),
         };
         if loss.is_some()
             && let Some(coverage) = index.coverage()?
         {
-            // The remaining data is verified as it would be served.
+            // The remaining data is verified as it would be served once the loss is accepted.
             replay_tail(&index, coverage, log, &mut recovery)?;
         }
         Ok(Ok(Self { index, state: IndexState::Good, loss, possible_loss: None }))
@@ -211,13 +202,13 @@ fn copy_index(from: &Path, to: &Path) -> std::io::Result<()> {
     copy_directory(from, to, Path::new(""))
 }
 
-/// Copies a directory of an index; `inside` is its path from the index's own directory.
+/// Copies a directory of an index. `inside` is its path relative to the index's directory.
 fn copy_directory(from: &Path, to: &Path, inside: &Path) -> std::io::Result<()> {
     std::fs::create_dir(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
-        // Metadata of the target of a symbolic link.
+        // Follows a symbolic link.
         if std::fs::metadata(&source)?.is_dir() {
             copy_directory(&source, &target, &inside.join(entry.file_name()))?;
         } else if holds_tables(inside) {
@@ -258,7 +249,7 @@ fn copy_sparse(from: &Path, to: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Bytes on disk of all files below a directory; 0 if it is not there.
+/// Bytes on disk of all files below a directory; 0 if the directory is missing.
 pub(super) fn disk_bytes(directory: &Path) -> std::io::Result<u64> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,

@@ -1,5 +1,5 @@
-//! Blocking file work off the async workers: a read is tried inline if the page cache can serve it; everything that
-//! may wait for a device runs on a few dedicated threads.
+//! I/O threads: a few dedicated threads for the work of requests that may wait for a device, so that it does not block
+//! the threads of the async runtime. A read that the page cache can serve does not wait: it runs on the calling task.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -17,59 +17,63 @@ use tradewind_core::error::{Error, Reason, Result};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A few threads for blocking work. Dropping it finishes what is queued and joins them.
+/// The I/O threads of a store. Dropping them finishes the queued jobs and joins the threads.
 pub(crate) struct IoThreads {
-    shared: Arc<IoShared>,
+    queue: Arc<JobQueue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Support for non-blocking reads: 0 unknown, 1 yes, 2 no (tmpfs, where a read never waits).
-    nowait: AtomicU8,
+    /// True once the file system rejected a non-blocking read. Then every read is a blocking one on the calling task,
+    /// as on tmpfs, where a read never waits for a device.
+    lacks_nowait: AtomicBool,
+    /// Bytes that requests have read.
     read_bytes: AtomicU64,
 }
 
-struct IoShared {
-    queue: Mutex<JobQueue>,
+struct JobQueue {
+    state: Mutex<JobQueueState>,
     ready: Condvar,
 }
 
-struct JobQueue {
+struct JobQueueState {
     jobs: VecDeque<Job>,
     closed: bool,
 }
 
 impl IoThreads {
     pub fn start(count: usize) -> Result<Arc<Self>> {
-        let shared = Arc::new(IoShared {
-            queue: Mutex::new(JobQueue { jobs: VecDeque::new(), closed: false }),
+        let queue = Arc::new(JobQueue {
+            state: Mutex::new(JobQueueState { jobs: VecDeque::new(), closed: false }),
             ready: Condvar::new(),
         });
         let mut threads = Vec::with_capacity(count);
         for number in 0..count {
-            let shared = shared.clone();
-            let thread =
-                std::thread::Builder::new().name(format!("local-io-{number}")).spawn(move || shared.work());
+            let queue = queue.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("local-io-{number}"))
+                .spawn(move || queue.run_jobs());
             threads.push(thread.map_err(|e| io_error("a thread could not be started", e))?);
         }
         Ok(Arc::new(Self {
-            shared,
+            queue,
             threads: Mutex::new(threads),
-            nowait: AtomicU8::new(0),
+            lacks_nowait: AtomicBool::new(false),
             read_bytes: AtomicU64::new(0),
         }))
     }
 
-    /// Runs `work` on one of the threads. Dropping the future does not stop work that has begun.
+    /// Runs `work` on an I/O thread. Dropping the future does not cancel it.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (answer, answered) = oneshot::channel();
-        // If the threads are closed, so is the channel.
+        let (result_sender, result_receiver) = oneshot::channel();
+        // If the threads are closed, the sender is dropped and the receiver returns an error.
         let _is_accepted = self.spawn(move || {
             let result = std::panic::catch_unwind(AssertUnwindSafe(work));
-            let _ =
-                answer.send(result.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "file work panicked"))));
+            let _ = result_sender.send(
+                result.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "a job of an I/O thread panicked"))),
+            );
         });
-        answered.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
+        result_receiver.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
     }
 
     /// Counts bytes that a request reads.
@@ -82,33 +86,30 @@ impl IoThreads {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` on one of the threads without waiting for it; `false` if they are closed.
+    /// Runs `work` on an I/O thread without waiting for it. Returns false if the threads are closed.
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) -> bool {
-        let mut queue = self.shared.queue.lock();
-        if queue.closed {
+        let mut state = self.queue.state.lock();
+        if state.closed {
             return false;
         }
-        queue.jobs.push_back(Box::new(work));
-        self.shared.ready.notify_one();
+        state.jobs.push_back(Box::new(work));
+        self.queue.ready.notify_one();
         true
     }
 
-    /// Reads exactly `buffer.len()` bytes if that does not block; `None` if it would.
+    /// Fills `buffer` if that does not block; `None` if it would.
     pub fn read_nowait(&self, file: &File, buffer: &mut [u8], offset: u64) -> Option<Result<()>> {
-        if self.nowait.load(Ordering::Relaxed) == 2 {
+        if self.lacks_nowait.load(Ordering::Relaxed) {
             return Some(
                 file.read_exact_at(buffer, offset).map_err(|e| io_error("a segment could not be read", e)),
             );
         }
-        let wanted = buffer.len();
+        let wanted_bytes = buffer.len();
         match rustix::io::preadv2(file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
-            Ok(read) if read == wanted => {
-                self.nowait.store(1, Ordering::Relaxed);
-                Some(Ok(()))
-            }
+            Ok(read) if read == wanted_bytes => Some(Ok(())),
             Ok(0) => Some(Err(Error::new(Reason::CorruptData, "a segment ends too early"))),
             Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                self.nowait.store(2, Ordering::Relaxed);
+                self.lacks_nowait.store(true, Ordering::Relaxed);
                 self.read_nowait(file, buffer, offset)
             }
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
@@ -118,15 +119,15 @@ impl IoThreads {
 
     pub fn close(&self) {
         {
-            let mut queue = self.shared.queue.lock();
-            queue.closed = true;
-            self.shared.ready.notify_all();
+            let mut state = self.queue.state.lock();
+            state.closed = true;
+            self.queue.ready.notify_all();
         }
         let this = std::thread::current().id();
         for thread in self.threads.lock().drain(..) {
             // The last handle may be dropped by a job on one of these threads.
             if thread.thread().id() != this && thread.join().is_err() {
-                tracing::error!("a file thread panicked");
+                tracing::error!("an I/O thread panicked");
             }
         }
     }
@@ -138,19 +139,19 @@ impl Drop for IoThreads {
     }
 }
 
-impl IoShared {
-    fn work(&self) {
+impl JobQueue {
+    fn run_jobs(&self) {
         loop {
             let job = {
-                let mut queue = self.queue.lock();
+                let mut state = self.state.lock();
                 loop {
-                    if let Some(job) = queue.jobs.pop_front() {
+                    if let Some(job) = state.jobs.pop_front() {
                         break job;
                     }
-                    if queue.closed {
+                    if state.closed {
                         return;
                     }
-                    self.ready.wait(&mut queue);
+                    self.ready.wait(&mut state);
                 }
             };
             job();

@@ -25,11 +25,11 @@ pub(crate) struct Layout {
 impl Layout {
     /// Opens a directory, creating an empty store if it is empty or missing.
     pub fn open_or_create(root: &Path) -> Result<Self> {
-        let make = || -> std::io::Result<()> {
+        let create = || -> std::io::Result<()> {
             create_directories(root, PRIVATE_MODE)?;
-            make_directory(&root.join("segments"), PRIVATE_MODE)
+            create_directory(&root.join("segments"), PRIVATE_MODE)
         };
-        make().map_err(|e| io_error(&format!("a store could not be created in {}", root.display()), e))?;
+        create().map_err(|e| io_error(&format!("a store could not be created in {}", root.display()), e))?;
         let lock = lock(root)?;
         let salt = match read_format(root)? {
             Some(salt) => salt,
@@ -64,30 +64,30 @@ impl Layout {
         self.root.join("RESERVE")
     }
 
-    /// Counts an attempt to open the index, because the library may crash the process before it can report. Returns
-    /// true if the index should be abandoned.
+    /// Adds a doubt before an attempt to open the index, because the library may crash the process; see [`IndexTrust`].
+    /// Returns true if the index must be rebuilt instead.
     pub fn count_open_attempt(&self) -> bool {
         let path = IndexTrust::doubts_path(&self.index());
-        let before = std::fs::metadata(&path).map_or(0, |found| found.len());
-        let count = || OpenOptions::new().append(true).create(true).open(&path)?.write_all(b".");
-        if let Err(e) = count() {
+        let doubts = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        let add_doubt = || OpenOptions::new().append(true).create(true).open(&path)?.write_all(b".");
+        if let Err(e) = add_doubt() {
             // A full device must not keep the store from being opened.
             tracing::warn!(error = %e, path = %path.display(), "an attempt to open the index is not counted");
         }
-        before >= MAX_DOUBTS as u64
+        doubts >= MAX_DOUBTS as u64
     }
 
-    /// Keeps later starts from opening the existing index.
+    /// Ensures that the existing index is not opened again, even if the rebuild is interrupted.
     pub fn abandon_index(&self) {
         let path = IndexTrust::doubts_path(&self.index());
         if let Err(e) = std::fs::write(&path, [b'.'; MAX_DOUBTS]) {
-            tracing::warn!(error = %e, path = %path.display(), "a start may open the unreadable index again");
+            tracing::warn!(error = %e, path = %path.display(), "the unreadable index may be opened again when the store is opened next");
         }
     }
 
-    /// Clears the doubts: the index is open, or is being replaced.
+    /// Clears all doubts, because the index is open or is being replaced.
     pub fn clear_doubts(&self) {
-        // A remaining file is one doubt too many: at worst the index is rebuilt unnecessarily.
+        // If the file remains, the index may be rebuilt unnecessarily later.
         let _ = std::fs::remove_file(IndexTrust::doubts_path(&self.index()));
     }
 
@@ -143,10 +143,10 @@ const PRIVATE_MODE: u32 = 0o700;
 /// Mode of parent directories, subject to the umask.
 const DEFAULT_MODE: u32 = 0o777;
 
-fn make_directory(path: &Path, mode: u32) -> std::io::Result<()> {
+fn create_directory(path: &Path, mode: u32) -> std::io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
+        result => result,
     }
 }
 
@@ -162,7 +162,7 @@ fn create_directories(path: &Path, mode: u32) -> std::io::Result<()> {
     if parent != path {
         create_directories(parent, DEFAULT_MODE)?;
     }
-    make_directory(path, mode)?;
+    create_directory(path, mode)?;
     sync_directory(parent)
 }
 

@@ -1,4 +1,4 @@
-//! Listings, served from the index alone: one snapshot per page.
+//! Listings of objects, served from the index alone. Each page is read from one snapshot.
 
 use tradewind_core::error::Result;
 use tradewind_core::listing::{KeyCursor, ListPage, ListRequest, ObjectSummary, page};

@@ -1,5 +1,5 @@
-//! The segment files of a store, as found by a start or an inspection: their set, the read order of the log, and
-//! making them durable before the index relies on them.
+//! The segment files of a store, as found when it is opened or inspected: which exist, the order in which the log is
+//! read, and how they are made durable before the index relies on them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::segment::{HeaderState, Segment, SegmentKind, SegmentMap, parse_name, 
 /// The purpose of opening the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogPurpose {
-    /// Normal operation: what the index takes in is made durable first.
+    /// Normal operation: records are made durable before the index covers them.
     Serving,
     /// Read-only inspection, perhaps on a read-only file system.
     Inspection,
@@ -22,7 +22,7 @@ pub(super) enum LogPurpose {
 
 /// The log and the bulk segments.
 pub(super) struct LogFiles {
-    /// Part of every checksum.
+    /// The store's salt, which is part of every checksum.
     pub salt: u64,
     pub segments: SegmentMap,
     /// The numbers of all files in order, including unfinished ones.
@@ -76,14 +76,15 @@ impl LogFiles {
         Ok(Self { salt, segments: SegmentMap::new(segments), numbers, unfinished, purpose })
     }
 
-    /// The log segments from a position on, in the order of writing, and the start offset in each.
+    /// The log segments from a position on, in the order in which they were written, and the offset from which to read
+    /// each.
     pub fn segments_from(&self, from: Position) -> Vec<(Arc<Segment>, u32)> {
         let all = self.segments.all();
         let mut logs: Vec<_> =
             all.values().filter(|s| s.kind == SegmentKind::Log && s.number >= from.segment).collect();
         logs.sort_by_key(|segment| segment.number);
-        let start = |number: u32| if number == from.segment { from.offset } else { 0 };
-        logs.into_iter().map(|segment| (segment.clone(), start(segment.number))).collect()
+        let first_offset = |number: u32| if number == from.segment { from.offset } else { 0 };
+        logs.into_iter().map(|segment| (segment.clone(), first_offset(segment.number))).collect()
     }
 
     /// All bulk segments in the order of their numbers.
@@ -94,8 +95,9 @@ impl LogFiles {
         bulk
     }
 
-    /// Makes the log from `from` on durable. Records left by a process crash may be only in the page cache; an index
-    /// that took them in could survive a power loss that they do not, and prove a loss that never happened.
+    /// Makes the log from `from` on durable. After a crash of the process, records may be only in the page cache. An
+    /// index that covers them could survive a power loss that they do not, and would then prove a loss that never
+    /// happened.
     pub fn make_durable(&self, from: Position) -> Result<()> {
         self.segments_from(from).iter().try_for_each(|(segment, _)| self.make_segment_durable(segment))
     }

@@ -1,6 +1,7 @@
-//! Losses of acknowledged data, and their proof. The index is written after the log is durable: if it covers more of
-//! the log than exists, the log has lost its end. The same holds for a segment that is shorter than a later record
-//! calls durable. See `docs/decisions/0029-a-lost-log-is-reported.md`.
+//! Losses of acknowledged data, and their proof. The index is written after the log is durable. So if the index covers
+//! more of the log than exists, the log has lost its end. Likewise, if a record states that a segment was durable up to
+//! an offset and the segment is shorter, the segment has lost its end. See
+//! `docs/decisions/0029-a-lost-log-is-reported.md`.
 
 use std::fmt;
 
@@ -33,27 +34,24 @@ pub struct LostRange {
 
 impl fmt::Display for LostRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { segment, existing_bytes: from, recorded_end: until } = self;
-        match (from, until) {
-            (0, Some(until)) => {
-                write!(f, "segment {segment:08x} is missing (it held records up to offset {until})")
+        let Self { segment, existing_bytes, recorded_end } = self;
+        match (existing_bytes, recorded_end) {
+            (0, Some(end)) => {
+                write!(f, "segment {segment:08x} is missing (it held records up to offset {end})")
             }
             (0, None) => write!(f, "segment {segment:08x} is missing"),
-            (from, Some(until)) => {
-                write!(
-                    f,
-                    "segment {segment:08x} ends at offset {from} (it held records up to offset {until})"
-                )
+            (bytes, Some(end)) => {
+                write!(f, "segment {segment:08x} ends at offset {bytes} (it held records up to offset {end})")
             }
-            (from, None) => write!(f, "segment {segment:08x} ends at offset {from}"),
+            (bytes, None) => write!(f, "segment {segment:08x} ends at offset {bytes}"),
         }
     }
 }
 
-/// Names of one kind: their count and the first ones.
+/// A list of names that may be long: the count, and the first 100,000 names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NameList {
-    /// Their number.
+    /// The number of names.
     pub count: u64,
     /// The first 100,000.
     pub first_names: Vec<String>,
@@ -87,7 +85,7 @@ pub struct Loss {
     pub ranges: Vec<LostRange>,
     /// Objects (`bucket/key`) whose newest version is lost. An older version on disk becomes current again.
     pub objects: NameList,
-    /// The number of these with an older version, or a deletion, on disk.
+    /// The number of `objects` with an older version, or a deletion, on disk.
     pub objects_with_older_records: u64,
     /// Deleted objects (`bucket/key`) whose deletion is lost while an older version is on disk, which becomes current
     /// again.
@@ -142,27 +140,27 @@ impl fmt::Display for Loss {
         let ranges: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
         f.write_str(if ranges.is_empty() { "records of the log are damaged" } else { "" })?;
         f.write_str(&ranges.join("; "))?;
-        let mut what = Vec::new();
+        let mut lost = Vec::new();
         if self.objects.count > 0 {
-            what.push(format!(
+            lost.push(format!(
                 "newest versions of objects: {}, of which {} have an older record that becomes current again",
                 self.objects, self.objects_with_older_records
             ));
         }
         if self.deletions.count > 0 {
-            what.push(format!("deletions of objects, which reappear: {}", self.deletions));
+            lost.push(format!("deletions of objects, which reappear: {}", self.deletions));
         }
         if self.unreadable.count > 0 {
-            what.push(format!("data of objects, which cannot be read: {}", self.unreadable));
+            lost.push(format!("data of objects, which cannot be read: {}", self.unreadable));
         }
         if self.buckets.count > 0 {
-            what.push(format!("creations of buckets: {}", self.buckets));
+            lost.push(format!("creations of buckets: {}", self.buckets));
         }
         if self.other_records > 0 {
-            what.push(format!("other records: {}", self.other_records));
+            lost.push(format!("other records: {}", self.other_records));
         }
-        match (self.proof, what.is_empty()) {
-            (_, false) => write!(f, "; lost: {}", what.join("; ")),
+        match (self.proof, lost.is_empty()) {
+            (_, false) => write!(f, "; lost: {}", lost.join("; ")),
             (LossProof::Index, true) => f.write_str("; no current data is known to be lost"),
             (LossProof::Log, true) => f.write_str("; without an index, the lost data cannot be named"),
         }

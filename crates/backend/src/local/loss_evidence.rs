@@ -1,10 +1,11 @@
 //! Evidence of lost segments: references of the index to parts of the log, or to extents, that are missing.
 //!
-//! Three cases look alike. A segment shorter than the index records has lost its end. A missing segment was lost as
-//! well, or was removed by a compaction after this index was written: then the index is an older copy. Compaction
-//! removes nothing without a replacement: every live record has a newer version or a copy in the log after the
-//! index's coverage, and every live extent another copy. Anything without one is lost. Only if part of the log after
-//! the coverage is missing, too, do both explanations remain possible.
+//! A segment that is shorter than the index records has lost its end. A missing segment has two explanations: it was
+//! lost, or a compaction removed it after this index was written, and the index is an older copy.
+//!
+//! Compaction removes no live data without a replacement. Every live record has a newer version, or a copy, in the log
+//! after the index's coverage, and every live extent has another copy. Data without a replacement is lost. Only if part
+//! of the log after the coverage is missing as well do both explanations remain possible.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,19 +33,21 @@ pub(super) struct LogGaps(BTreeMap<u32, SegmentGap>);
 
 struct SegmentGap {
     /// Length of the existing file; 0 if it is missing.
-    from: u32,
-    /// The offset up to which it held records, if known.
-    until: Option<u32>,
-    /// The kind of an existing file.
+    existing_bytes: u32,
+    /// The offset up to which the segment held records, if known.
+    recorded_end: Option<u32>,
+    /// The kind of the segment if its file exists.
     kind: Option<SegmentKind>,
-    /// True if something in the segment is referred to.
+    /// True if the index refers to data in the segment.
     is_live: bool,
 }
 
 /// Expected contents of a segment, whether or not its file exists.
 #[derive(Default)]
 struct ExpectedSegment {
-    until: u32,
+    /// The offset up to which it held records; 0 if unknown.
+    recorded_end: u32,
+    /// True if the index refers to data in it.
     is_live: bool,
 }
 
@@ -52,7 +55,7 @@ struct ExpectedSegment {
 pub(super) enum LossVerdict {
     /// Acknowledged data is lost.
     Lost(Loss),
-    /// Either that, or the index is an older copy and what it names was deleted since.
+    /// Either acknowledged data is lost, or the index is an older copy and the data was deleted since.
     Ambiguous(Loss),
     /// Nothing is lost: the index is an older copy, or the missing data no longer counted.
     Harmless,
@@ -62,56 +65,58 @@ impl LogGaps {
     /// Compares the index's record of each segment with its file.
     pub fn find_in_index(index: &Index, coverage: Coverage, log: &LogFiles) -> Result<Self> {
         let covered = coverage.covered_end;
-        let mut known = BTreeMap::new();
+        let mut expected_segments = BTreeMap::new();
         if log.segments.get(covered.segment).is_some() {
-            known.insert(covered.segment, ExpectedSegment { until: covered.offset, is_live: false });
+            let expected = ExpectedSegment { recorded_end: covered.offset, is_live: false };
+            expected_segments.insert(covered.segment, expected);
         }
         for entry in index.snapshot().prefix(&[keys::prefix::SEGMENT]) {
             let (key, value) = entry?;
             let number = segment_number(&key)?;
             let entry = SegmentEntry::decode(&value)?;
             if entry.is_retired {
-                known.remove(&number);
+                expected_segments.remove(&number);
             } else {
-                let covered = if number == covered.segment { covered.offset } else { 0 };
-                let expected =
-                    ExpectedSegment { until: entry.end.max(covered), is_live: entry.live_bytes > 0 };
-                known.insert(number, expected);
+                let covered_end = if number == covered.segment { covered.offset } else { 0 };
+                let expected = ExpectedSegment {
+                    recorded_end: entry.end.max(covered_end),
+                    is_live: entry.live_bytes > 0,
+                };
+                expected_segments.insert(number, expected);
             }
         }
-        Ok(Self::compare(log, known))
+        Ok(Self::compare(log, expected_segments))
     }
 
-    /// Compares the ends that later records call durable with the existing files, except for accepted ends. For a
-    /// missing file the log alone cannot tell whether a compaction removed it.
+    /// Compares the ends that later records call durable with the existing files, except for accepted ends. Ignores
+    /// missing files: the log alone does not show whether a compaction removed them.
     pub fn find_in_log(
         log: &LogFiles,
         durable_ends: impl IntoIterator<Item = (u32, u32)>,
         is_accepted: impl Fn(Position) -> bool,
     ) -> Self {
-        let durable = durable_ends.into_iter().filter(|(segment, _)| log.segments.get(*segment).is_some());
-        let durable = durable.map(|(segment, until)| (segment, ExpectedSegment { until, is_live: true }));
-        let mut gaps = Self::compare(log, durable.collect());
-        gaps.0.retain(|segment, gap| !is_accepted(Position::accepted_end(*segment, gap.from)));
+        let existing = durable_ends.into_iter().filter(|(segment, _)| log.segments.get(*segment).is_some());
+        let expected_segments =
+            existing.map(|(segment, end)| (segment, ExpectedSegment { recorded_end: end, is_live: true }));
+        let mut gaps = Self::compare(log, expected_segments.collect());
+        gaps.0.retain(|segment, gap| !is_accepted(Position::accepted_end(*segment, gap.existing_bytes)));
         gaps
     }
 
-    /// The positions by which voids mark these gaps, found in the log, as accepted.
+    /// The positions by which voids mark the ends of these gaps' segments as accepted. Only for gaps found in the log.
     pub fn accepted_ends(&self) -> impl Iterator<Item = Position> {
-        self.0.iter().map(|(segment, gap)| Position::accepted_end(*segment, gap.from))
+        self.0.iter().map(|(segment, gap)| Position::accepted_end(*segment, gap.existing_bytes))
     }
 
-    fn compare(log: &LogFiles, known: BTreeMap<u32, ExpectedSegment>) -> Self {
+    fn compare(log: &LogFiles, expected_segments: BTreeMap<u32, ExpectedSegment>) -> Self {
         let mut gaps = BTreeMap::new();
-        for (number, ExpectedSegment { until, is_live }) in known {
-            let file = log.segments.get(number);
-            let from = file.as_ref().map_or(0, |segment| segment.bytes());
-            if file.is_none() || from < until {
-                let until = (until > 0).then_some(until);
-                gaps.insert(
-                    number,
-                    SegmentGap { from, until, kind: file.map(|segment| segment.kind), is_live },
-                );
+        for (number, ExpectedSegment { recorded_end, is_live }) in expected_segments {
+            let segment = log.segments.get(number);
+            let existing_bytes = segment.as_ref().map_or(0, |segment| segment.bytes());
+            if segment.is_none() || existing_bytes < recorded_end {
+                let recorded_end = (recorded_end > 0).then_some(recorded_end);
+                let kind = segment.map(|segment| segment.kind);
+                gaps.insert(number, SegmentGap { existing_bytes, recorded_end, kind, is_live });
             }
         }
         Self(gaps)
@@ -136,20 +141,22 @@ impl LogGaps {
     fn ranges(&self) -> impl Iterator<Item = LostRange> {
         self.0.iter().map(|(segment, gap)| LostRange {
             segment: *segment,
-            existing_bytes: gap.from.into(),
-            recorded_end: gap.until.map(u64::from),
+            existing_bytes: gap.existing_bytes.into(),
+            recorded_end: gap.recorded_end.map(u64::from),
         })
     }
 
     fn contains(&self, location: RecordLocation) -> bool {
-        location != NO_LOCATION && self.0.get(&location.position.segment).is_some_and(|gap| location.end() > gap.from)
+        location != NO_LOCATION
+            && self.0.get(&location.position.segment).is_some_and(|gap| location.end() > gap.existing_bytes)
     }
 
-    fn is_log_cut(&self) -> bool {
+    /// Returns true if a log segment has lost its end.
+    fn is_log_truncated(&self) -> bool {
         self.0.values().any(|gap| gap.kind == Some(SegmentKind::Log))
     }
 
-    /// Determines what these gaps lost, by a walk through the whole index.
+    /// Determines what is lost with these gaps, by a walk through the whole index.
     pub fn classify(&self, index: &Index, coverage: Coverage, log: &LogFiles) -> Result<LossVerdict> {
         let tail = LogTail::read(log, coverage)?;
         let snapshot = index.snapshot();
@@ -161,7 +168,7 @@ impl LogGaps {
             log,
             &lost_extents,
         )?;
-        Ok(if self.is_log_cut() || loss.unreadable.count > 0 {
+        Ok(if self.is_log_truncated() || loss.unreadable.count > 0 {
             LossVerdict::Lost(loss)
         } else if loss.is_empty() {
             LossVerdict::Harmless
@@ -197,34 +204,34 @@ fn bucket_names(snapshot: &IndexSnapshot) -> Result<HashMap<BucketId, String>> {
 
 /// The log after the index's coverage.
 struct LogTail {
-    /// The highest seq in it of each index key; `u64::MAX` for an upload's end, which has no seq of its own.
+    /// The highest seq in it of each index key; `u64::MAX` for the end of an upload, which supersedes everything.
     newest_seqs: HashMap<Vec<u8>, u64>,
-    /// True if it has records, and others may have been there and been removed by a compaction.
+    /// True if it has records, and a compaction may have removed other records from it.
     may_lack_changes: bool,
 }
 
 impl LogTail {
     fn read(log: &LogFiles, coverage: Coverage) -> Result<Self> {
         let survey = LogSurvey::scan(log, coverage)?;
-        let mut newest = HashMap::new();
+        let mut newest_seqs = HashMap::new();
         let mut has_records = false;
-        for (segment, start) in log.segments_from(coverage.covered_end) {
-            let mut scanner = Scanner::new(segment, log.salt, start);
+        for (segment, first_offset) in log.segments_from(coverage.covered_end) {
+            let mut scanner = Scanner::new(segment, log.salt, first_offset);
             while let Some(item) = scanner.next()? {
                 let ScanItem::Record(scanned) = item else { continue };
                 has_records = true;
                 if survey.is_valid(scanned.position) {
-                    add_newest(&mut newest, &scanned)?;
+                    add_newest_seqs(&mut newest_seqs, &scanned)?;
                 }
             }
         }
-        let is_start_gone = log.segments.get(coverage.covered_end.segment).is_none();
+        let is_first_segment_missing = log.segments.get(coverage.covered_end.segment).is_none();
         let newer = log.numbers.iter().filter(|number| **number >= coverage.next_segment);
         let has_removed_segments =
             newer.zip(coverage.next_segment..).any(|(number, expected)| *number != expected);
         Ok(Self {
-            newest_seqs: newest,
-            may_lack_changes: has_records && (is_start_gone || has_removed_segments),
+            newest_seqs,
+            may_lack_changes: has_records && (is_first_segment_missing || has_removed_segments),
         })
     }
 
@@ -237,11 +244,11 @@ impl LogTail {
     }
 }
 
-fn add_newest(newest: &mut HashMap<Vec<u8>, u64>, scanned: &ScannedRecord) -> Result<()> {
+fn add_newest_seqs(newest_seqs: &mut HashMap<Vec<u8>, u64>, scanned: &ScannedRecord) -> Result<()> {
     let seq = scanned.header.seq;
     let mut add = |key: Vec<u8>, seq: u64| {
-        let known = newest.entry(key).or_default();
-        *known = seq.max(*known);
+        let newest_seq = newest_seqs.entry(key).or_default();
+        *newest_seq = seq.max(*newest_seq);
     };
     match scanned.record()? {
         Record::BucketCreated(bucket) => add(keys::bucket(bucket.id).into(), seq),
@@ -262,7 +269,7 @@ fn add_newest(newest: &mut HashMap<Vec<u8>, u64>, scanned: &ScannedRecord) -> Re
     Ok(())
 }
 
-/// Extents that the index places in gaps and that have no copy elsewhere, in order.
+/// The ids, in order, of extents that the index locates in gaps and that have no copy elsewhere.
 struct LostExtents(Vec<u64>);
 
 impl LostExtents {
@@ -294,12 +301,12 @@ impl LostExtents {
     }
 
     fn overlaps(&self, runs: &[ExtentRun]) -> bool {
-        let touches = |run: &ExtentRun| {
+        let has_lost_extent = |run: &ExtentRun| {
             let ids = run.ids();
-            let next = self.0.partition_point(|id| *id < ids.start);
-            self.0.get(next).is_some_and(|id| ids.contains(id))
+            let first_candidate = self.0.partition_point(|id| *id < ids.start);
+            self.0.get(first_candidate).is_some_and(|id| ids.contains(id))
         };
-        runs.iter().any(touches)
+        runs.iter().any(has_lost_extent)
     }
 
     const fn is_empty(&self) -> bool {
@@ -307,8 +314,9 @@ impl LostExtents {
     }
 }
 
-/// Finds records that an index refers to but that are too damaged to be found by a scan of the log. A rebuilt index
-/// would lack them: what they replaced or deleted would come back. The index must cover the whole log.
+/// Finds records to which an index refers but whose heads are damaged, so that a scan of the log does not find them. A
+/// rebuilt index would lack them, and what they replaced or deleted would come back. The index must cover the whole
+/// log.
 pub(super) fn find_damaged_records(index: &Index, log: &LogFiles) -> Result<Option<Loss>> {
     let tail = LogTail { newest_seqs: HashMap::new(), may_lack_changes: false };
     let snapshot = index.snapshot();
@@ -337,7 +345,7 @@ impl LossSearch<'_> {
         self.objects(snapshot, log, lost_extents)?;
         self.deletions(snapshot)?;
         self.uploads(snapshot, lost_extents)?;
-        self.others(snapshot, log)?;
+        self.other_records(snapshot, log)?;
         Ok(self.loss)
     }
 
@@ -350,7 +358,12 @@ impl LossSearch<'_> {
         Ok(format!("{}/{}", self.bucket(keys::bucket_id(key)?), keys::object_name(key)?))
     }
 
-    fn objects(&mut self, snapshot: &IndexSnapshot, log: &LogFiles, lost_extents: &LostExtents) -> Result<()> {
+    fn objects(
+        &mut self,
+        snapshot: &IndexSnapshot,
+        log: &LogFiles,
+        lost_extents: &LostExtents,
+    ) -> Result<()> {
         for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
             let (key, value) = entry?;
             let entry = ObjectEntry::decode(&value)?;
@@ -420,26 +433,27 @@ impl LossSearch<'_> {
         Ok(())
     }
 
-    fn others(&mut self, snapshot: &IndexSnapshot, log: &LogFiles) -> Result<()> {
+    fn other_records(&mut self, snapshot: &IndexSnapshot, log: &LogFiles) -> Result<()> {
         for entry in snapshot.prefix(&[keys::prefix::BUCKET]) {
             let (key, value) = entry?;
             let entry = BucketEntry::decode(&value)?;
             let bucket = keys::number(&key)?;
             let id = BucketId::try_from(bucket).map_err(|_| malformed("a bucket id is out of range"))?;
-            let is_known = self.tail.has(&key) || self.tail.has(&keys::bucket_deleted(id));
-            if !is_known && (self.is_lost)(entry.location)? {
+            let is_superseded = self.tail.has(&key) || self.tail.has(&keys::bucket_deleted(id));
+            if !is_superseded && (self.is_lost)(entry.location)? {
                 self.loss.buckets.add(entry.name);
             }
         }
-        for space in [keys::prefix::BUCKET_DELETED, keys::prefix::UPLOAD_ENDED, keys::prefix::VOID] {
-            for entry in snapshot.prefix(&[space]) {
+        for prefix in [keys::prefix::BUCKET_DELETED, keys::prefix::UPLOAD_ENDED, keys::prefix::VOID] {
+            for entry in snapshot.prefix(&[prefix]) {
                 let (key, value) = entry?;
                 if self.tail.has(&key) || !(self.is_lost)(RecordLocation::decode(&value)?)? {
                     continue;
                 }
-                // As for compaction: the end of something that has vanished completely hides nothing.
+                // As in compaction, a void of a removed segment, or the end of an upload without records, hides
+                // nothing.
                 let number = keys::number(&key)?;
-                let hides_something = match space {
+                let hides_something = match prefix {
                     keys::prefix::UPLOAD_ENDED => {
                         let records = snapshot.get(&keys::upload_records(number))?;
                         let records = records.map(|value| UploadRecords::decode(&value)).transpose()?;

@@ -17,31 +17,32 @@ const MAX_CACHED_BYTES: u64 = 4 << 20;
 /// The most recently used manifests.
 #[derive(Default)]
 pub(crate) struct ManifestCache {
+    /// Position of the record, bytes of its head, and the object; the most recently used first.
     cached: Mutex<VecDeque<(Position, u32, Arc<Object>)>>,
 }
 
 impl ManifestCache {
     /// The object whose record is at a position, if cached.
-    pub fn get(&self, at: Position, head_bytes: u32) -> Option<Arc<Object>> {
+    pub fn get(&self, record_position: Position, head_bytes: u32) -> Option<Arc<Object>> {
         if head_bytes < MIN_CACHED_BYTES {
             return None;
         }
         let mut cached = self.cached.lock();
-        let found = cached.iter().position(|(position, ..)| *position == at)?;
-        let entry = cached.remove(found)?;
+        let index = cached.iter().position(|(position, ..)| *position == record_position)?;
+        let entry = cached.remove(index)?;
         let object = entry.2.clone();
         cached.push_front(entry);
         Some(object)
     }
 
     /// Caches an object in extents if its manifest is large.
-    pub fn put(&self, at: Position, head_bytes: u32, object: &Arc<Object>) {
+    pub fn put(&self, record_position: Position, head_bytes: u32, object: &Arc<Object>) {
         if head_bytes < MIN_CACHED_BYTES {
             return;
         }
         let mut cached = self.cached.lock();
-        cached.retain(|(position, ..)| *position != at);
-        cached.push_front((at, head_bytes, object.clone()));
+        cached.retain(|(position, ..)| *position != record_position);
+        cached.push_front((record_position, head_bytes, object.clone()));
         let mut bytes: u64 = cached.iter().map(|(_, bytes, _)| u64::from(*bytes)).sum();
         while bytes > MAX_CACHED_BYTES
             && let Some((_, dropped, _)) = cached.pop_back()

@@ -36,7 +36,7 @@ use super::space::DeviceSpace;
 use super::store_state::StoreState;
 use super::upkeep::MAX_LIVE_FRACTION;
 
-/// The use of an existing index.
+/// The use of an existing index when a store is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexUse {
     /// Use it if possible.
@@ -63,10 +63,9 @@ impl OpenStore {
         let space = DeviceSpace::open(&layout, options.reserve_bytes)?;
         options.segment_bytes = space.segment_bytes(options.segment_bytes, MAX_LIVE_FRACTION);
         layout.remove_old_index();
-        let opening = IndexOpener { layout: &layout, log: &log, accept_loss: options.accept_loss, index_use };
-        let ReadyIndex { index, coverage, buckets, pending_records: unsaid } =
-            opening.ready_index(&mut recovery)?;
-        recovery.voided_records = unsaid.void_count;
+        let opener = IndexOpener { layout: &layout, log: &log, accept_loss: options.accept_loss, index_use };
+        let ReadyIndex { index, coverage, buckets, pending_records } = opener.ready_index(&mut recovery)?;
+        recovery.voided_records = pending_records.void_count;
         log.unfinished.iter().try_for_each(|path| remove_unfinished(path))?;
         let io = IoThreads::start(options.io_threads.max(1))?;
         let state = Arc::new(StoreState {
@@ -86,17 +85,17 @@ impl OpenStore {
             segments: log.segments,
             io,
         });
-        let durable = unsaid.durable_end.unwrap_or(coverage.covered_end);
-        let log = LogWriter::new(coverage.covered_end, durable, coverage.next_bucket);
-        let committer = Committer::start(state.clone(), log)?;
+        let durable_end = pending_records.durable_end.unwrap_or(coverage.covered_end);
+        let log_writer = LogWriter::new(coverage.covered_end, durable_end, coverage.next_bucket);
+        let committer = Committer::start(state.clone(), log_writer)?;
         let store = Arc::new_cyclic(|this| Self {
-            handle: this.clone(),
+            weak_self: this.clone(),
             state,
             committer,
-            bulk: ExtentAllocator::default(),
+            extent_allocator: ExtentAllocator::default(),
             upkeep_round: Mutex::new(()),
         });
-        unsaid.write(&store)?;
+        pending_records.write(&store)?;
         Ok((store, recovery))
     }
 }
@@ -119,23 +118,26 @@ struct ReadyIndex {
 /// The result of opening the existing index.
 enum OpenedIndex {
     Ready(Box<ReadyIndex>),
-    Nothing,
+    /// There is no index.
+    Missing,
     /// Its creation was interrupted.
     Empty(Index),
-    /// It is unusable, for this reason.
+    /// See [`IndexFit::Outdated`].
     Outdated(Index, String),
+    /// See [`IndexFit::Lost`].
     Lost(Index, Loss),
+    /// See [`IndexFit::Ambiguous`].
     Ambiguous(Index, Loss),
 }
 
 /// An index about to be replaced.
 #[derive(Default)]
 struct PreviousIndex {
-    /// `None` if it must not be read.
+    /// `None` if there is none, or if it must not be read.
     index: Option<Index>,
-    /// The loss that it proves.
+    /// The loss that the index proves.
     loss: Option<Loss>,
-    /// Either a loss, or an index that is an older copy.
+    /// Lost unless the index is an older copy; the two cases cannot be distinguished.
     possible_loss: Option<Loss>,
 }
 
@@ -159,16 +161,16 @@ impl IndexOpener<'_> {
     fn ready_index(&self, recovery: &mut Recovery) -> Result<ReadyIndex> {
         let Self { layout, log, index_use, .. } = self;
         // The library panics on some data that it did not write, wherever it is read.
-        let found = catch_unwind(AssertUnwindSafe(|| self.open_index(recovery)))
+        let opened = catch_unwind(AssertUnwindSafe(|| self.open_index(recovery)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
-        let former = match found {
+        let previous = match opened {
             Ok(OpenedIndex::Ready(ready)) if *index_use == IndexUse::Reuse => return Ok(*ready),
             Ok(OpenedIndex::Ready(ready)) => PreviousIndex {
                 loss: find_damaged_records(&ready.index, log)?,
                 ..PreviousIndex::from(ready.index)
             },
-            Ok(OpenedIndex::Nothing) if log.segments.is_empty() => PreviousIndex::default(),
-            Ok(OpenedIndex::Nothing) => {
+            Ok(OpenedIndex::Missing) if log.segments.is_empty() => PreviousIndex::default(),
+            Ok(OpenedIndex::Missing) => {
                 tracing::warn!(
                     "the index is missing and is rebuilt from the log; without it, a loss at the end of the log cannot \
                      be detected"
@@ -186,13 +188,13 @@ impl IndexOpener<'_> {
             Ok(OpenedIndex::Lost(index, loss)) => {
                 PreviousIndex { loss: Some(loss), ..PreviousIndex::from(index) }
             }
-            Ok(OpenedIndex::Ambiguous(index, doubt)) => {
+            Ok(OpenedIndex::Ambiguous(index, possible_loss)) => {
                 tracing::warn!(
-                    doubt = %doubt,
+                    doubt = %possible_loss,
                     "the index is an older copy, or parts of the log are lost, which cannot be distinguished; the \
                      index is rebuilt from the log, and the old one is kept as index.doubtful"
                 );
-                PreviousIndex { possible_loss: Some(doubt), ..PreviousIndex::from(index) }
+                PreviousIndex { possible_loss: Some(possible_loss), ..PreviousIndex::from(index) }
             }
             Err(e) if e.reason() == Reason::CorruptData => {
                 tracing::error!(
@@ -200,37 +202,38 @@ impl IndexOpener<'_> {
                     "the index cannot be used and is rebuilt from the log; without it, a loss at the end of the log \
                      cannot be detected"
                 );
-                // The library may have dropped what it could not read, and would take the rest for complete.
+                // On another attempt, the library may drop what it cannot read, and take the rest for a complete index.
                 layout.abandon_index();
                 PreviousIndex::default()
             }
             Err(e) => return Err(e),
         };
         *recovery = Recovery::default();
-        self.replace(former, recovery)
+        self.replace(previous, recovery)
     }
 
-    /// Rebuilds the index. The existing one stays if a loss is not accepted.
-    fn replace(&self, former: PreviousIndex, recovery: &mut Recovery) -> Result<ReadyIndex> {
+    /// Replaces the previous index by one rebuilt from the log. The previous one stays if there is a loss that is not
+    /// accepted.
+    fn replace(&self, previous: PreviousIndex, recovery: &mut Recovery) -> Result<ReadyIndex> {
         let Self { layout, log, .. } = self;
-        let PreviousIndex { index, mut loss, possible_loss: doubt } = former;
+        let PreviousIndex { index, mut loss, possible_loss } = previous;
         let mut survey = LogSurvey::scan(log, Coverage::EMPTY)?;
-        let legacy = index.as_ref().map(|index| InheritedFacts::read_from(index, log)).transpose()?;
-        let mut legacy = legacy.unwrap_or_default();
-        let is_accepted = |end| survey.is_voided(end) || legacy.has_accepted(end);
-        let cuts = LogGaps::find_in_log(log, survey.durable_ends(), is_accepted);
-        if loss.is_none() && !cuts.is_empty() {
-            loss = Some(cuts.to_loss(LossProof::Log));
+        let inherited = index.as_ref().map(|index| InheritedFacts::read_from(index, log)).transpose()?;
+        let mut inherited = inherited.unwrap_or_default();
+        let is_accepted = |end| survey.is_voided(end) || inherited.has_accepted(end);
+        let gaps = LogGaps::find_in_log(log, survey.durable_ends(), is_accepted);
+        if loss.is_none() && !gaps.is_empty() {
+            loss = Some(gaps.to_loss(LossProof::Log));
         }
         if let Some(loss) = loss {
             self.accept(&loss)?;
             recovery.loss = Some(loss);
         }
-        legacy.accept(cuts.accepted_ends());
-        legacy.raise_numbers(&mut survey.coverage);
+        inherited.accept(gaps.accepted_ends());
+        inherited.raise_numbers(&mut survey.coverage);
         if let Some(index) = index {
             let is_emptied = |segment: &Segment| {
-                [&recovery.loss, &doubt].into_iter().flatten().all(|loss| loss.spares_copies(segment))
+                [&recovery.loss, &possible_loss].into_iter().flatten().all(|loss| loss.spares_copies(segment))
             };
             if remove_retired(layout, &index, &log.segments, is_emptied)? > 0 {
                 let numbers = survey.coverage;
@@ -238,15 +241,15 @@ impl IndexOpener<'_> {
                 survey.coverage.raise_numbers(numbers);
             }
         }
-        if doubt.is_some() {
+        if possible_loss.is_some() {
             layout.set_index_aside()?;
         } else {
             layout.remove_index()?;
         }
-        // The doubts were about the previous index.
+        // The doubts concerned the previous index.
         layout.clear_doubts();
         let index = Index::open(&layout.index())?;
-        legacy.write_to(&index, survey.coverage)?;
+        inherited.write_to(&index, survey.coverage)?;
         let coverage = if log.segments.is_empty() {
             survey.coverage
         } else {
@@ -262,7 +265,7 @@ impl IndexOpener<'_> {
         finish_opening(layout, index, log, coverage)
     }
 
-    /// Proceeds without the lost data if the user accepted that.
+    /// An error unless the user accepted losses.
     fn accept(&self, loss: &Loss) -> Result<()> {
         if self.accept_loss {
             tracing::warn!(loss = %loss, "acknowledged changes are lost; opening the store without them, as requested");
@@ -283,7 +286,7 @@ impl IndexOpener<'_> {
     fn open_index(&self, recovery: &mut Recovery) -> Result<OpenedIndex> {
         let Self { layout, log, .. } = self;
         if !layout.index().exists() {
-            return Ok(OpenedIndex::Nothing);
+            return Ok(OpenedIndex::Missing);
         }
         if layout.count_open_attempt() {
             return Err(Error::new(Reason::CorruptData, "it broke in use, or crashed the process"));
@@ -297,18 +300,19 @@ impl IndexOpener<'_> {
                 OpenedIndex::Ready(Box::new(finish_opening(layout, index, log, coverage)?))
             }
             IndexFit::Empty if InheritedFacts::is_interrupted_rebuild(&index)? => OpenedIndex::Empty(index),
-            // The library leaves this of an index that lost files, and finds parts of it on a second opening.
+            // The library turns an index that lost files into an empty one, and may find parts of it when it is opened
+            // again.
             IndexFit::Empty => {
                 return Err(Error::new(Reason::CorruptData, "it does not record its coverage"));
             }
             IndexFit::Outdated(why) => OpenedIndex::Outdated(index, why),
             IndexFit::Lost(loss) => OpenedIndex::Lost(index, loss),
-            IndexFit::Ambiguous(doubt) => OpenedIndex::Ambiguous(index, doubt),
+            IndexFit::Ambiguous(possible_loss) => OpenedIndex::Ambiguous(index, possible_loss),
         })
     }
 }
 
-/// Completes the opening: removes retired segments, reserves numbers, reads buckets and pending records.
+/// Completes the open of the store: removes retired segments, reserves numbers, reads buckets and pending records.
 fn finish_opening(
     layout: &Layout,
     index: Index,
@@ -316,15 +320,15 @@ fn finish_opening(
     mut coverage: Coverage,
 ) -> Result<ReadyIndex> {
     remove_retired(layout, &index, &log.segments, |_| true)?;
-    let last = log.numbers.last().copied().unwrap_or(0).max(coverage.covered_end.segment);
-    coverage.next_segment = coverage.next_segment.max(last + 1);
+    let last_segment = log.numbers.last().copied().unwrap_or(0).max(coverage.covered_end.segment);
+    coverage.next_segment = coverage.next_segment.max(last_segment + 1);
     reserve_numbers(&index, coverage)?;
-    let (buckets, unsaid) = (read_buckets(&index)?, PendingRecords::collect(&index)?);
-    Ok(ReadyIndex { index, coverage, buckets, pending_records: unsaid })
+    let (buckets, pending_records) = (read_buckets(&index)?, PendingRecords::collect(&index)?);
+    Ok(ReadyIndex { index, coverage, buckets, pending_records })
 }
 
-/// Makes durable that the numbers from now on are in use: those given to uncommitted writes must not be allocated
-/// again after a crash.
+/// Makes a higher `next_id` durable than is in use, so that the ids of uncommitted writes are not allocated again after
+/// a crash.
 fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
     let reserved = Coverage { next_id: coverage.next_id + ID_MARGIN, ..coverage };
     let mut changes = index.changes();
@@ -333,7 +337,8 @@ fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
     index.checkpoint()
 }
 
-/// Removes segments that were emptied before the last stop, if `is_emptied` confirms it. Returns their number.
+/// Removes retired segments, whose removal was interrupted when the store was last open, if `is_emptied` confirms that
+/// they have no live data. Returns the number of files removed.
 fn remove_retired(
     layout: &Layout,
     index: &Index,

@@ -1,4 +1,4 @@
-//! An open store, as used by its parts.
+//! [`OpenStore`]: the state of an open store plus its committer and extent allocator, as requests and upkeep use it.
 
 use std::sync::{Arc, Weak};
 
@@ -11,12 +11,14 @@ use super::record::ExtentLocation;
 use super::segment::{SegmentKind, SegmentPin};
 use super::store_state::StoreState;
 
-/// An open store.
+/// An open store: its state, committer and extent allocator. [`LocalStore`](super::LocalStore) implements the port with
+/// it.
 pub(crate) struct OpenStore {
-    pub(super) handle: Weak<Self>,
+    /// The `Arc` that holds this store.
+    pub(super) weak_self: Weak<Self>,
     pub state: Arc<StoreState>,
     pub committer: Committer,
-    pub bulk: ExtentAllocator,
+    pub extent_allocator: ExtentAllocator,
     /// Held during a round of upkeep: rounds never overlap.
     pub upkeep_round: Mutex<()>,
 }
@@ -24,18 +26,20 @@ pub(crate) struct OpenStore {
 impl OpenStore {
     /// This store, for tasks that outlive a call.
     pub fn this(&self) -> Arc<Self> {
-        match self.handle.upgrade() {
+        match self.weak_self.upgrade() {
             Some(this) => this,
-            // `&self` came out of the very `Arc` that `this` refers to.
+            // A store exists only inside its `Arc`, which `&self` keeps alive.
             None => unreachable!("a store is used only through its handle"),
         }
     }
 
-    /// Starts an extent of at most `capacity` bytes.
+    /// Starts an extent of at most `capacity` bytes, creating a bulk segment if none has room.
     pub async fn begin_extent(&self, id: u64, is_relocated: bool, capacity: usize) -> Result<ExtentWriter> {
         self.committer.check_writable()?;
         loop {
-            if let Some(writer) = ExtentWriter::begin(&self.bulk, &self.state, (id, is_relocated), capacity)? {
+            if let Some(writer) =
+                ExtentWriter::begin(&self.extent_allocator, &self.state, (id, is_relocated), capacity)?
+            {
                 return Ok(writer);
             }
             let this = self.this();
@@ -43,16 +47,16 @@ impl OpenStore {
         }
     }
 
-    /// A failed sync (of the file or the directory) makes the store read-only before the next attempt, even if no
-    /// caller waits for the result.
+    /// Ensures that a bulk segment has room. A failed sync of a new segment's file or directory makes the store
+    /// read-only here, on the I/O thread: the request may have been cancelled, and no later attempt may succeed.
     fn make_room_for_extents(&self) -> Result<()> {
-        self.bulk.ensure_room(self.state.options.segment_bytes, || {
+        self.extent_allocator.ensure_room(self.state.options.segment_bytes, || {
             self.committer.check_writable()?;
-            let made = self.state.create_segment(SegmentKind::Bulk);
-            if made.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
+            let created = self.state.create_segment(SegmentKind::Bulk);
+            if created.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
                 self.committer.set_read_only();
             }
-            made
+            created
         })
     }
 

@@ -11,10 +11,10 @@ pub struct LocalOptions {
     /// Objects up to this size, in bytes, are stored in the log with their metadata; larger ones in extents. At most
     /// 1 MiB.
     pub inline_bytes: usize,
-    /// Bytes that all writes together may buffer in order to write full extents. In addition to the requests'
-    /// windows.
+    /// Total bytes that writes may buffer in order to write full extents, in addition to the requests' windows.
     pub max_buffered_bytes: usize,
-    /// Beyond that, extents are written in pieces of this size, in bytes: slightly slower, with less memory.
+    /// When `max_buffered_bytes` is exceeded, extents are written in pieces of this size, in bytes: slightly slower,
+    /// with less memory.
     pub piece_bytes: usize,
     /// The index is made durable after this many bytes of log, which bounds the replay after a power loss.
     pub checkpoint_bytes: u64,
@@ -22,9 +22,9 @@ pub struct LocalOptions {
     /// compact one segment of which 90 % is live. A quarter of it (at most 32 MiB) is a file of allocated blocks,
     /// which other programs cannot take. At most 1/8 of the device.
     pub reserve_bytes: u64,
-    /// Threads for file work that may wait for the device.
+    /// Number of I/O threads, for work that may wait for the device.
     pub io_threads: usize,
-    /// Threads that compute MD5s of large uploads.
+    /// Number of threads that compute the MD5s of large uploads.
     pub hash_threads: usize,
     /// A sealed segment is compacted when less than this fraction of it is live. When space is short the fraction
     /// grows: up to 0.9, from twice `reserve_bytes` of free space down to the rejection of writes.

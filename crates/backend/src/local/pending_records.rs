@@ -1,6 +1,6 @@
-//! Facts that the index has but no record states, after a crash or damage: that torn records never happened, that a
-//! completed upload ended, the name of a bucket whose record was lost. They are entered with the place of no record
-//! until a record is durable; so no interruption loses them.
+//! Pending records. After a crash or damage, the index states facts for which no record is in the log: that a torn
+//! record is void, that a completed upload has ended, that a bucket exists whose record was lost. Their entries have
+//! [`NO_LOCATION`] until the records are written, so no interruption loses them.
 
 use std::collections::BTreeSet;
 
@@ -15,29 +15,30 @@ use super::open_store::OpenStore;
 use super::position::Position;
 use super::record::Record;
 
-/// Records still to be written.
+/// The records that the log lacks.
 pub(super) struct PendingRecords {
     records: Vec<Record>,
-    /// The number of voids of torn records among them.
+    /// The number of voids of torn records in `records`.
     pub void_count: u64,
-    /// The position named by the first of them. If a record stated that anything after it was durable, and the voids
-    /// themselves were torn, the positions that they named would count as damage.
+    /// The first position that these voids name; `None` without voids. Until they are durable, no record may state that
+    /// the log beyond this position is durable: if the voids were torn as well, the positions that they name would
+    /// count as damage.
     pub durable_end: Option<Position>,
 }
 
 impl PendingRecords {
-    /// Collects them from the index.
+    /// Collects the records whose entries in the index have no location.
     pub fn collect(index: &Index) -> Result<Self> {
         let snapshot = index.snapshot();
         let mut records = Vec::new();
-        let (mut durable, mut voids) = (None, 0);
+        let (mut durable_end, mut void_count) = (None, 0);
         for entry in snapshot.prefix(&[keys::prefix::VOID]) {
             let (key, value) = entry?;
             if RecordLocation::decode(&value)? == NO_LOCATION {
                 let at = Position::unpack(keys::number(&key)?);
                 if !at.is_accepted_end() {
-                    durable = durable.or(Some(at));
-                    voids += 1;
+                    durable_end = durable_end.or(Some(at));
+                    void_count += 1;
                 }
                 records.push(Record::Void { at });
             }
@@ -55,10 +56,10 @@ impl PendingRecords {
                 records.push(Record::BucketCreated(entry.into_bucket(&key)?));
             }
         }
-        Ok(Self { records, void_count: voids, durable_end: durable })
+        Ok(Self { records, void_count, durable_end })
     }
 
-    /// Writes them in one batch.
+    /// Writes the records in one batch.
     pub fn write(self, store: &OpenStore) -> Result<()> {
         if self.records.is_empty() {
             return Ok(());
@@ -73,60 +74,60 @@ impl PendingRecords {
     }
 }
 
-/// Facts that no record states, which an abandoned index passes on to its replacement.
+/// Facts that no record states, and that an index inherits from the one that it replaces.
 #[derive(Default)]
 pub(super) struct InheritedFacts {
-    /// The next numbers. Lost data had used those before them.
-    numbers: Option<Coverage>,
-    /// Accepted ends of segments.
-    accepted: BTreeSet<Position>,
+    /// The next numbers. Lost data may have used the numbers before them.
+    next_numbers: Option<Coverage>,
+    /// Ends of segments whose loss was accepted, as [`Position::accepted_end`].
+    accepted_ends: BTreeSet<Position>,
 }
 
 impl InheritedFacts {
-    /// Reads them from an index, which may be one whose creation was interrupted.
+    /// Reads the facts from an index, whose creation may have been interrupted.
     pub fn read_from(index: &Index, log: &LogFiles) -> Result<Self> {
-        let numbers = match index.coverage()? {
+        let next_numbers = match index.coverage()? {
             Some(coverage) => Some(coverage),
             None => index.get(&keys::NEXT_NUMBERS)?.map(|value| Coverage::decode(&value)).transpose()?,
         };
-        let mut accepted = BTreeSet::new();
+        let mut accepted_ends = BTreeSet::new();
         for entry in index.snapshot().prefix(&[keys::prefix::VOID]) {
             let at = Position::unpack(keys::number(&entry?.0)?);
             if at.is_accepted_end() && log.segments.get(at.segment).is_some() {
-                accepted.insert(at);
+                accepted_ends.insert(at);
             }
         }
-        Ok(Self { numbers, accepted })
+        Ok(Self { next_numbers, accepted_ends })
     }
 
     /// Returns true if the loss of an end was accepted.
     pub fn has_accepted(&self, end: Position) -> bool {
-        self.accepted.contains(&end)
+        self.accepted_ends.contains(&end)
     }
 
     /// Adds ends whose loss is accepted.
     pub fn accept(&mut self, ends: impl IntoIterator<Item = Position>) {
-        self.accepted.extend(ends);
+        self.accepted_ends.extend(ends);
     }
 
-    /// Raises the next numbers above the used ones.
+    /// Raises the next numbers of `coverage` above those that lost data may have used.
     pub fn raise_numbers(&self, coverage: &mut Coverage) {
-        if let Some(numbers) = self.numbers {
-            coverage.raise_numbers(numbers);
+        if let Some(next_numbers) = self.next_numbers {
+            coverage.raise_numbers(next_numbers);
         }
     }
 
-    /// Returns true if an index without coverage is one whose creation was interrupted.
+    /// Returns true if an index without coverage is a rebuild that was interrupted.
     pub fn is_interrupted_rebuild(index: &Index) -> Result<bool> {
         Ok(index.get(&keys::NEXT_NUMBERS)?.is_some())
     }
 
-    /// Writes these facts and the next numbers into an empty index and makes them durable, before anything else: an
-    /// interrupted rebuild forgets none of them.
-    pub fn write_to(&self, index: &Index, numbers: Coverage) -> Result<()> {
+    /// Writes these facts and the next numbers to an empty index and makes them durable. This is the first step of a
+    /// rebuild, so that an interrupted rebuild loses none of them.
+    pub fn write_to(&self, index: &Index, next_numbers: Coverage) -> Result<()> {
         let mut changes = index.changes();
-        changes.put(keys::NEXT_NUMBERS, numbers.encode());
-        for at in &self.accepted {
+        changes.put(keys::NEXT_NUMBERS, next_numbers.encode());
+        for at in &self.accepted_ends {
             changes.put(keys::void(*at), NO_LOCATION.encode());
         }
         changes.apply()?;

@@ -1,4 +1,4 @@
-//! The position of a record: a segment and an offset in it. Positions order as the log was written.
+//! The position of a record: a segment and an offset in it. Positions sort in the order in which the log was written.
 
 use std::fmt;
 
@@ -23,12 +23,12 @@ impl Position {
         Self { segment, offset: bytes | 1 }
     }
 
-    /// Returns true for such an end, which is not the position of a record.
+    /// Returns true for an [`accepted_end`](Self::accepted_end), which is not the position of a record.
     pub const fn is_accepted_end(self) -> bool {
         self.offset % 2 == 1
     }
 
-    /// Both in one number, with the same order.
+    /// Segment and offset in one number, which sorts like the position.
     pub const fn pack(self) -> u64 {
         (self.segment as u64) << 32 | self.offset as u64
     }

@@ -1,5 +1,5 @@
 //! Reading: from an index entry to verified bytes. Every head and every block is verified before any of its bytes is
-//! returned; a piece is read inline if the page cache has it, otherwise on a file thread.
+//! returned. A piece that the page cache has is read on the calling task, any other on an I/O thread.
 
 mod extents;
 
@@ -26,29 +26,32 @@ use super::segment::{Segment, SegmentMap};
 
 /// Maximum bytes per read.
 const MAX_PIECE_BYTES: usize = 256 << 10;
-/// Retries of a lookup when compaction moves the record between reading the index and reading the segments.
+/// Maximum lookups of an object when compaction moves its record between the lookups of its entry and of its segment.
 const MAX_MOVED_RETRIES: usize = 100;
 
 /// An object's record, read and verified.
 pub(super) struct ObjectRecord {
     pub seq: u64,
     pub object: Arc<Object>,
-    /// The payload's bytes if the read asked for them and the object is inline.
+    /// The object's bytes if they were requested and the object is inline.
     pub payload: Option<Bytes>,
+    /// The checksums of the payload's blocks; empty if the object is in extents.
     pub block_crcs: Vec<u64>,
 }
 
 impl OpenStore {
-    /// The entry of an object and its segment.
+    /// Looks up the entry of an object and the segment of its record in the current index.
     fn locate(&self, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
         let key = keys::object(self.state.bucket_id(address.bucket.as_str())?, address.key.as_str());
-        let mut missing = None;
+        let mut missing_location = None;
         for _ in 0..MAX_MOVED_RETRIES {
             let value = self.state.index.object(&key)?;
             let entry = decode_entry(value.as_deref(), address)?;
             match self.state.segments.get(entry.location.position.segment) {
                 Some(segment) => return Ok((entry, segment)),
-                None if missing.replace(entry.location) == Some(entry.location) => {
+                // Compaction moved the record and removed its segment after the index was read: the next lookup finds
+                // another location. The same location missing twice is damage.
+                None if missing_location.replace(entry.location) == Some(entry.location) => {
                     return Err(corrupt(entry.location.position, "its segment is missing"));
                 }
                 None => {}
@@ -57,18 +60,17 @@ impl OpenStore {
         Err(Error::new(Reason::Overloaded, "the object moved too often while it was looked up; retry"))
     }
 
-    /// Like [`locate`](Self::locate), in a snapshot, in which the object cannot move.
-    fn locate_at(&self, snapshot: &StoreSnapshot, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
+    /// Like [`locate`](Self::locate), but in a snapshot, in which no record moves.
+    fn locate_in(&self, snapshot: &StoreSnapshot, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
         let key = keys::object(self.state.bucket_id(address.bucket.as_str())?, address.key.as_str());
         let value = snapshot.index.get(&key)?;
         let entry = decode_entry(value.as_deref(), address)?;
-        let segment = snapshot.segments.get(&entry.location.position.segment).cloned();
-        segment
-            .map(|segment| (entry, segment))
-            .ok_or_else(|| corrupt(Position::default(), "its segment is missing"))
+        let position = entry.location.position;
+        let segment = snapshot.segments.get(&position.segment).cloned();
+        segment.map(|segment| (entry, segment)).ok_or_else(|| corrupt(position, "its segment is missing"))
     }
 
-    /// Reads an object's record; with its payload if it is inline and `with_payload` is set.
+    /// Reads an object's record, with its payload if `with_payload` is set and the object is inline.
     pub(super) async fn object(
         &self,
         context: &Context,
@@ -76,10 +78,11 @@ impl OpenStore {
         with_payload: bool,
     ) -> Result<ObjectRecord> {
         let (entry, segment) = self.locate(address)?;
-        self.object_at(context, address, &segment, &entry, with_payload).await
+        self.read_object_record(context, address, &segment, &entry, with_payload).await
     }
 
-    async fn object_at(
+    /// Reads the record of an object that was located.
+    async fn read_object_record(
         &self,
         context: &Context,
         address: &Address,
@@ -87,30 +90,31 @@ impl OpenStore {
         entry: &ObjectEntry,
         with_payload: bool,
     ) -> Result<ObjectRecord> {
-        let at = entry.location.position;
-        let cached = if entry.in_extents { self.state.manifests.get(at, entry.head_bytes) } else { None };
+        let position = entry.location.position;
+        let cached =
+            if entry.in_extents { self.state.manifests.get(position, entry.head_bytes) } else { None };
         if let Some(object) = cached.filter(|object| object.key == address.key.as_str()) {
             return Ok(ObjectRecord { seq: entry.seq, object, payload: None, block_crcs: Vec::new() });
         }
         let head_bytes = entry.head_bytes as usize;
         let payload_bytes = if with_payload && !entry.in_extents { to_usize(entry.size)? } else { 0 };
-        let bytes = self.read(context, segment, at.offset.into(), head_bytes + payload_bytes).await?;
-        let (header, head) = RecordHeader::decode(self.state.layout.salt, at, &bytes)
-            .map_err(|_| corrupt(at, "its head is damaged"))?;
+        let bytes = self.read(context, segment, position.offset.into(), head_bytes + payload_bytes).await?;
+        let (header, head) = RecordHeader::decode(self.state.layout.salt, position, &bytes)
+            .map_err(|_| corrupt(position, "its head is damaged"))?;
         if header.kind != RecordKind::Object {
-            return Err(corrupt(at, "it is not an object"));
+            return Err(corrupt(position, "it is not an object"));
         }
         let Record::Object(object) = Record::decode(header.kind, head.fields)? else {
-            return Err(corrupt(at, "it is not an object"));
+            return Err(corrupt(position, "it is not an object"));
         };
         if object.key != address.key.as_str() {
-            return Err(corrupt(at, "it is of another key"));
+            return Err(corrupt(position, "it is of another key"));
         }
         if payload_bytes > 0 {
             let payload = &bytes[head_bytes..];
             for (index, block) in payload.chunks(BLOCK_BYTES).enumerate() {
                 if crc64nvme(block) != head.block_crc(index) {
-                    return Err(corrupt(at, "its data is damaged"));
+                    return Err(corrupt(position, "its data is damaged"));
                 }
             }
         }
@@ -118,12 +122,12 @@ impl OpenStore {
         let payload = (with_payload && !entry.in_extents).then(|| bytes.slice(head_bytes..));
         let object = Arc::new(*object);
         if entry.in_extents {
-            self.state.manifests.put(at, entry.head_bytes, &object);
+            self.state.manifests.put(position, entry.head_bytes, &object);
         }
         Ok(ObjectRecord { seq: header.seq, object, payload, block_crcs })
     }
 
-    /// Reads bytes of a segment, within the request's window.
+    /// Reads bytes of a segment. Waits until the request's window has room for them; they occupy it until dropped.
     pub(super) async fn read(
         &self,
         context: &Context,
@@ -136,24 +140,24 @@ impl OpenStore {
         self.state.io.count_read(length);
         let buffer = match self.state.io.read_nowait(&segment.file, buffer.as_mut(), offset) {
             Some(result) => result.map(|()| buffer),
-            None => context.guard(self.read_waiting(segment, buffer, offset)).await?,
+            None => context.guard(self.read_on_io_thread(segment, buffer, offset)).await?,
         }?;
         Ok(reservation.attach(buffer))
     }
 
-    async fn read_waiting(
+    async fn read_on_io_thread(
         &self,
         segment: &Arc<Segment>,
         mut buffer: PooledBuffer,
         offset: u64,
     ) -> Result<PooledBuffer> {
         let segment = segment.clone();
-        let read = move || {
+        let read_all = move || {
             std::os::unix::fs::FileExt::read_exact_at(&segment.file, buffer.as_mut(), offset)
                 .map_err(|e| super::io_threads::io_error("a segment could not be read", e))?;
             Ok(buffer)
         };
-        self.state.io.run(read).await
+        self.state.io.run(read_all).await
     }
 
     /// Opens an object for reading.
@@ -168,13 +172,14 @@ impl OpenStore {
         let (record, snapshot) = loop {
             let (entry, segment) = self.locate(address)?;
             if !entry.in_extents {
-                break (self.object_at(context, address, &segment, &entry, true).await?, None);
+                break (self.read_object_record(context, address, &segment, &entry, true).await?, None);
             }
-            // Extents are found and read in one snapshot of index and segments.
+            // The extents are located and read in one snapshot, while compaction may move them. The object is located
+            // again in the snapshot, where it may have become inline.
             let snapshot = StoreSnapshot::capture(self);
-            let (entry, segment) = self.locate_at(&snapshot, address)?;
+            let (entry, segment) = self.locate_in(&snapshot, address)?;
             if entry.in_extents {
-                let record = self.object_at(context, address, &segment, &entry, false).await?;
+                let record = self.read_object_record(context, address, &segment, &entry, false).await?;
                 break (record, Some(snapshot));
             }
         };
@@ -219,8 +224,8 @@ impl OpenStore {
     }
 }
 
-/// A snapshot of the index together with the segments of its places. While it is held, everything that it refers to
-/// can be read, regardless of compaction.
+/// A snapshot of the index together with the segments to which it refers. While it is held, all records in it can be
+/// read, even if compaction removes their segments.
 pub(super) struct StoreSnapshot {
     pub index: IndexSnapshot,
     pub segments: Arc<std::collections::HashMap<u32, Arc<Segment>>>,
@@ -228,19 +233,20 @@ pub(super) struct StoreSnapshot {
 
 impl StoreSnapshot {
     pub fn capture(store: &OpenStore) -> Self {
-        let all: &SegmentMap = &store.state.segments;
+        let map: &SegmentMap = &store.state.segments;
         loop {
-            let before = all.removals();
-            let view = store.state.index.snapshot();
-            let segments = all.all();
-            if all.removals() == before {
-                return Self { index: view, segments };
+            let removals_before = map.removals();
+            let index = store.state.index.snapshot();
+            let segments = map.all();
+            // A segment removed in between may be missing although the index snapshot refers to it.
+            if map.removals() == removals_before {
+                return Self { index, segments };
             }
         }
     }
 }
 
-/// The port's description of an object. Clones its fields only if the manifest is cached.
+/// The port's description of an object. Copies the fields only if the manifest cache shares the object.
 pub(super) fn object_info(object: Arc<Object>, seq: u64) -> ObjectInfo {
     let parts = u32::try_from(object.parts.len()).ok().filter(|parts| *parts > 0);
     let (size, modified, scope, generation) = (object.size, object.modified, object.scope, Generation(seq));
@@ -274,7 +280,7 @@ fn select(object: &Object, select: Select) -> Result<Span> {
     }
 }
 
-/// Parts of an object as the port describes them.
+/// At most `limit` parts of an object after `after`, and true if there are more.
 pub(super) fn object_parts(
     object: &Object,
     after: Option<PartNumber>,
@@ -309,6 +315,7 @@ pub(super) fn to_usize(bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| Error::new(Reason::Defect, "a length does not fit into memory"))
 }
 
-pub(super) fn corrupt(at: Position, why: &str) -> Error {
-    Error::new(Reason::CorruptData, format!("the record at {at} cannot be served: {why}"))
+/// The error of a damaged or missing record.
+pub(super) fn corrupt(position: Position, why: &str) -> Error {
+    Error::new(Reason::CorruptData, format!("the record at {position} cannot be served: {why}"))
 }

@@ -40,7 +40,7 @@ pub(crate) enum Record {
     UploadEnded {
         upload: UploadSeq,
     },
-    /// The record at this position was found torn after a crash and never happened.
+    /// The record at this position was torn by a crash: it does not count.
     Void {
         at: Position,
     },
@@ -68,9 +68,9 @@ pub(crate) struct Object {
     pub content: ObjectContent,
     /// The parts of which it was assembled, in order.
     pub parts: Vec<PartSummary>,
-    /// The upload that this completes.
+    /// The upload that this object completes.
     pub upload: Option<UploadSeq>,
-    /// The write whose bytes this reuses, if only metadata changed.
+    /// The seq of the object's previous record, whose bytes this record reuses, if only metadata changed.
     pub rewritten_seq: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum ObjectContent {
     /// In extents: runs in order of the bytes.
     Extents {
         runs: Vec<ExtentRun>,
-        /// Positions of the extents to which this record is the first to refer.
+        /// The extents to which this record is the first to refer, and their locations when it was written.
         new_extents: Vec<ExtentLocation>,
     },
 }
@@ -166,10 +166,10 @@ impl Record {
     }
 
     pub fn decode(kind: RecordKind, fields: &[u8]) -> Result<Self> {
-        let only = |wanted: u8| -> Result<u64> {
+        let number_field = |wanted_tag: u8| -> Result<u64> {
             let mut reader = FieldReader::new(fields);
             while let Some((tag, mut value)) = reader.next()? {
-                if tag == wanted {
+                if tag == wanted_tag {
                     return value.number();
                 }
             }
@@ -178,17 +178,17 @@ impl Record {
         let narrow = |value: u64| u32::try_from(value).map_err(|_| malformed("a bucket id is out of range"));
         Ok(match kind {
             RecordKind::BucketCreated => Self::BucketCreated(Bucket::decode(fields)?),
-            RecordKind::BucketDeleted => Self::BucketDeleted { id: narrow(only(tag::ID)?)? },
+            RecordKind::BucketDeleted => Self::BucketDeleted { id: narrow(number_field(tag::ID)?)? },
             RecordKind::Object => Self::Object(Box::new(Object::decode(fields)?)),
             RecordKind::Tombstone => {
                 let (bucket, key) = decode_bucket_and_key(fields)?;
                 Self::Tombstone { bucket, key }
             }
-            RecordKind::Extent => Self::Extent { id: only(tag::ID)? },
+            RecordKind::Extent => Self::Extent { id: number_field(tag::ID)? },
             RecordKind::UploadCreated => Self::UploadCreated(Box::new(Upload::decode(fields)?)),
             RecordKind::Part => Self::Part(Box::new(Part::decode(fields)?)),
-            RecordKind::UploadEnded => Self::UploadEnded { upload: only(tag::UPLOAD)? },
-            RecordKind::Void => Self::Void { at: Position::unpack(only(tag::ID)?) },
+            RecordKind::UploadEnded => Self::UploadEnded { upload: number_field(tag::UPLOAD)? },
+            RecordKind::Void => Self::Void { at: Position::unpack(number_field(tag::ID)?) },
         })
     }
 }
@@ -383,7 +383,8 @@ fn checksum_of(algorithm: Algorithm, value: &[u8]) -> Result<Checksum> {
     Checksum::new(algorithm, value).map_err(|_| malformed("a checksum has the wrong length"))
 }
 
-/// The algorithm of a field, which holds either the first ones or later ones; an unknown later one is skipped.
+/// Checks that a field may hold an algorithm: each tag is either for the original algorithms or for later ones. `None`
+/// for an unknown later algorithm, or an original one under a tag for later ones; both are skipped.
 fn known_algorithm(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algorithm>> {
     match tag {
         tag::MORE_CHECKSUMS | tag::MORE_OF_PARTS | tag::MORE_CHECKSUM_PLAN => {
@@ -391,7 +392,7 @@ fn known_algorithm(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algor
         }
         _ => match algorithm? {
             algorithm if is_original_algorithm(algorithm) => Ok(Some(algorithm)),
-            _ => Err(malformed("a later checksum algorithm is in a field of the first ones")),
+            _ => Err(malformed("a field of the original checksum algorithms has a later one")),
         },
     }
 }
@@ -412,8 +413,8 @@ pub(crate) const fn algorithm_byte(algorithm: Algorithm) -> u8 {
     }
 }
 
-/// Returns true if every program that reads this format knows the algorithm. The first fields for checksums hold only
-/// these.
+/// Returns true for the algorithms of the first version of the format, which every program knows. The tags of that
+/// version hold only these.
 pub(crate) const fn is_original_algorithm(algorithm: Algorithm) -> bool {
     algorithm_byte(algorithm) <= 5
 }

@@ -1,5 +1,6 @@
-//! Rebuilding the index from the log alone. Log records are applied as in a replay; live extents and their positions
-//! are determined at the end from the manifests, because extents may have been moved in any order.
+//! Rebuilding the index from the log alone. First the log records are applied as in a replay. Then the live extents are
+//! collected from the manifests and located by a scan of the bulk segments: compaction may have moved them since the
+//! records were written.
 
 use tradewind_core::Timestamp;
 use tradewind_core::error::Result;
@@ -19,7 +20,7 @@ use super::replay::{LogSurvey, MAX_REPLAY_BATCH_ENTRIES, ReplayMode, apply_with_
 use super::scan::{ScanItem, Scanner, read_payload, record_at};
 use super::uploads::format_id;
 
-/// Fills an empty index from the whole log, which `known` surveyed. Returns the coverage.
+/// Fills an empty index from the whole log, given its survey. Returns the coverage.
 pub(super) fn reindex(
     log: &LogFiles,
     index: &Index,
@@ -29,7 +30,7 @@ pub(super) fn reindex(
     log.make_durable(Position::default())?;
     replay_log(log, index, ReplayMode::Rebuild, survey, recovery)?;
     let mut coverage = survey.coverage;
-    // Allocated numbers of which no record remains, such as those of old uploads.
+    // Skips ids that were allocated but of which no record remains, such as those of old uploads.
     coverage.next_id += ID_MARGIN;
     drop_orphans(index, &mut coverage)?;
     recovery.unreadable = locate_extents(log, index, &mut coverage)?;
@@ -66,14 +67,14 @@ fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
             changes.remove(key.to_vec());
         }
     }
-    // Extents still to be freed are not referred to by anything live: no place for them will be found.
+    // No live record refers to extents that were still to be freed, so `locate_extents` omits them.
     for entry in index.snapshot().prefix(&[keys::prefix::RECLAIM]) {
         changes.remove(entry?.0.to_vec());
     }
     changes.apply()
 }
 
-/// Returns true if a bucket exists; re-creates one of which only the record is missing.
+/// Returns true if a bucket exists. Creates it under another name if its record is missing but it was never deleted.
 fn ensure_bucket(changes: &mut IndexChanges<'_>, id: BucketId, coverage: &mut Coverage) -> Result<bool> {
     if changes.get(&keys::bucket(id))?.is_some() {
         return Ok(true);
@@ -93,7 +94,8 @@ fn ensure_bucket(changes: &mut IndexChanges<'_>, id: BucketId, coverage: &mut Co
     Ok(true)
 }
 
-/// Finds every extent that a manifest refers to. Returns what refers to missing ones.
+/// Locates every extent to which a manifest refers. Returns the names of objects and parts that refer to missing
+/// extents.
 fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Result<NameList> {
     let mut runs = Vec::new();
     for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
@@ -111,13 +113,13 @@ fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Res
     }
     runs.sort_by_key(|run| run.first);
     runs.dedup();
-    let mut missing: u64 = runs.iter().map(|run| run.extent_count()).sum();
+    let mut missing_extents: u64 = runs.iter().map(|run| run.extent_count()).sum();
     let is_live = |id: u64| {
-        let at = runs.partition_point(|run| run.first <= id);
-        at > 0 && runs[at - 1].ids().contains(&id)
+        let runs_before = runs.partition_point(|run| run.first <= id);
+        runs_before > 0 && runs[runs_before - 1].ids().contains(&id)
     };
     for segment in log.bulk_segments() {
-        // A copy by an interrupted compaction may be only in the page cache.
+        // A copy made by an interrupted compaction may be only in the page cache.
         log.make_segment_durable(&segment)?;
         let mut changes = index.changes();
         let mut scanner = Scanner::new(segment.clone(), log.salt, 0);
@@ -125,7 +127,7 @@ fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Res
             let ScanItem::Record(scanned) = item else { continue };
             let Record::Extent { id } = scanned.record()? else { continue };
             coverage.next_id = coverage.next_id.max(id + 1);
-            // A copy being written during a power loss may be torn; the original is complete.
+            // A copy that was being written during a power loss may be torn. The original is complete then.
             if !is_live(id) || (scanned.header.is_relocated && read_payload(&segment, &scanned)?.is_none()) {
                 continue;
             }
@@ -136,7 +138,7 @@ fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Res
             let key = keys::extent(id);
             match changes.get(&key)? {
                 Some(old) => remove_live_bytes(&mut changes, RecordLocation::decode(&old)?)?,
-                None => missing = missing.saturating_sub(1),
+                None => missing_extents = missing_extents.saturating_sub(1),
             }
             add_live_bytes(&mut changes, location)?;
             changes.put(key, location.encode());
@@ -146,10 +148,10 @@ fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Res
         }
         changes.apply()?;
     }
-    if missing == 0 { Ok(NameList::default()) } else { find_unreadable(log, index) }
+    if missing_extents == 0 { Ok(NameList::default()) } else { find_unreadable(log, index) }
 }
 
-/// Names what refers to missing extents.
+/// The names of objects and parts that refer to missing extents.
 fn find_unreadable(log: &LogFiles, index: &Index) -> Result<NameList> {
     let is_complete = |runs: &[ExtentRun]| -> Result<bool> {
         for id in runs.iter().flat_map(|run| run.ids()) {
@@ -187,7 +189,7 @@ fn find_unreadable(log: &LogFiles, index: &Index) -> Result<NameList> {
     Ok(names)
 }
 
-/// The runs of an object's record. If that is damaged, its extents are unknown and freed.
+/// The runs of an object's record. Empty if the record is damaged: its extents are then unknown and count as dead.
 pub(super) fn manifest_runs(log: &LogFiles, location: RecordLocation) -> Result<Vec<ExtentRun>> {
     if let Some(segment) = log.segments.get(location.position.segment)
         && let Some(scanned) = record_at(&segment, log.salt, location.position.offset)?

@@ -1,7 +1,8 @@
-//! Replay of the log into the index: from the end of its coverage, or from the start for a rebuild. A batch torn by a
-//! crash was never acknowledged: all of its records are voided, so that no later rebuild takes one for complete. If a
-//! later record states that it had been durable, the same finding is damage: the record counts, and its readers get
-//! an error.
+//! Replay of the log into the index, from the end of the index's coverage, or from the beginning for a rebuild.
+//!
+//! A batch that a crash tore was never acknowledged: all of its records are voided, so that no later rebuild applies
+//! one of them. If a later record states that the batch was durable, an incomplete batch is damage instead: its records
+//! count, and reading a damaged one is an error.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,28 +27,29 @@ pub(super) const MAX_REPLAY_BATCH_ENTRIES: usize = 4096;
 pub(super) struct LogSurvey {
     /// Positions named by voids.
     voided: HashSet<Position>,
-    /// Records of torn batches, and remains of records there, that no void names yet.
+    /// Positions that no void names yet: of the records of torn batches, and of the bytes between them that are no
+    /// records.
     torn: HashSet<Position>,
-    /// Everything before this was durable.
-    durable: Position,
-    /// The durable end of each segment according to records.
-    durable_in: HashMap<u32, u32>,
-    /// The end of the last record, and the next numbers.
+    /// The log before this position was durable.
+    durable_end: Position,
+    /// The highest durable offset of each segment, as stated by records.
+    durable_ends: HashMap<u32, u32>,
+    /// The coverage once the surveyed records are applied.
     pub coverage: Coverage,
 }
 
 impl LogSurvey {
     /// Surveys the log from `coverage` on.
     pub fn scan(log: &LogFiles, coverage: Coverage) -> Result<Self> {
-        let durable = coverage.covered_end;
+        let durable_end = coverage.covered_end;
         let mut survey = Self {
             voided: HashSet::new(),
             torn: HashSet::new(),
-            durable,
-            durable_in: HashMap::from([(durable.segment, durable.offset)]),
+            durable_end,
+            durable_ends: HashMap::from([(durable_end.segment, durable_end.offset)]),
             coverage,
         };
-        for (segment, start) in log.segments_from(durable) {
+        for (segment, start) in log.segments_from(durable_end) {
             let mut scanner = Scanner::new(segment, log.salt, start);
             while let Some(item) = scanner.next()? {
                 if let ScanItem::Record(scanned) = item {
@@ -55,7 +57,7 @@ impl LogSurvey {
                 }
             }
         }
-        for (segment, start) in log.segments_from(survey.durable) {
+        for (segment, start) in log.segments_from(survey.durable_end) {
             survey.find_torn(&segment, Scanner::new(segment.clone(), log.salt, start))?;
         }
         Ok(survey)
@@ -63,9 +65,9 @@ impl LogSurvey {
 
     fn add_record(&mut self, scanned: &ScannedRecord) -> Result<()> {
         let durable = scanned.header.durable;
-        self.durable = self.durable.max(durable);
-        let until = self.durable_in.entry(durable.segment).or_default();
-        *until = (*until).max(durable.offset);
+        self.durable_end = self.durable_end.max(durable);
+        let segment_end = self.durable_ends.entry(durable.segment).or_default();
+        *segment_end = (*segment_end).max(durable.offset);
         let coverage = &mut self.coverage;
         // The log may be the only trace of removed segments; their numbers are not reused.
         coverage.next_segment = coverage.next_segment.max(durable.segment.saturating_add(1));
@@ -93,32 +95,32 @@ impl LogSurvey {
         Ok(())
     }
 
-    /// Finds torn batches after everything that is known to be durable.
+    /// Finds torn batches in what is not known to be durable.
     fn find_torn(&mut self, segment: &Arc<Segment>, mut scanner: Scanner) -> Result<()> {
-        let mut batch = FoundBatch::default();
+        let mut batch = ScannedBatch::default();
         while let Some(item) = scanner.next()? {
             match item {
                 ScanItem::Record(scanned) => {
-                    let span = span_of(&scanned);
-                    if span != batch.span {
+                    let range = batch_range(&scanned);
+                    if range != batch.range {
                         self.finish_batch(std::mem::replace(
                             &mut batch,
-                            FoundBatch { span, ..FoundBatch::default() },
+                            ScannedBatch { range, ..ScannedBatch::default() },
                         ));
                     }
                     if read_payload(segment, &scanned)?.is_some() {
-                        batch.whole_bytes += scanned.end() - scanned.position.offset;
+                        batch.complete_bytes += scanned.end() - scanned.position.offset;
                     }
-                    // A void holds wherever it is, even in a torn batch.
+                    // A void is valid even in a torn batch.
                     if scanned.header.kind != RecordKind::Void {
                         batch.records.push(scanned.position);
                     }
                 }
                 ScanItem::Gap { from, .. } => {
                     let at = Position::new(segment.number, from);
-                    // After the last record of the log no void is needed.
+                    // Bytes after the last record of the log need no void.
                     if at < self.coverage.covered_end {
-                        self.tear(at);
+                        self.mark_torn(at);
                     }
                 }
             }
@@ -127,13 +129,13 @@ impl LogSurvey {
         Ok(())
     }
 
-    fn finish_batch(&mut self, batch: FoundBatch) {
-        if batch.whole_bytes != batch.span.end - batch.span.begin {
-            batch.records.into_iter().for_each(|at| self.tear(at));
+    fn finish_batch(&mut self, batch: ScannedBatch) {
+        if batch.complete_bytes != batch.range.end - batch.range.begin {
+            batch.records.into_iter().for_each(|at| self.mark_torn(at));
         }
     }
 
-    fn tear(&mut self, at: Position) {
+    fn mark_torn(&mut self, at: Position) {
         if !self.voided.contains(&at) {
             self.torn.insert(at);
         }
@@ -149,47 +151,52 @@ impl LogSurvey {
         self.voided.contains(&at)
     }
 
-    /// The durable end of each segment according to records.
+    /// The highest durable offset of each segment, as stated by records.
     pub fn durable_ends(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.durable_in.iter().map(|(segment, end)| (*segment, *end))
+        self.durable_ends.iter().map(|(segment, end)| (*segment, *end))
     }
 
-    /// Returns true if bytes that are not a record once were one.
+    /// Returns true if bytes that are not a record were durable, and so are damage rather than a torn write.
     fn is_damage(&self, at: Position) -> bool {
-        self.durable_in.get(&at.segment).is_some_and(|until| at.offset < *until)
+        self.durable_ends.get(&at.segment).is_some_and(|end| at.offset < *end)
             && !self.voided.contains(&at)
             && !self.torn.contains(&at)
     }
 }
 
-/// The records of one batch found so far.
+/// The records of one batch, as far as they are scanned.
 #[derive(Default)]
-struct FoundBatch {
-    span: BatchRange,
-    /// Bytes of its complete records.
-    whole_bytes: u32,
+struct ScannedBatch {
+    range: BatchRange,
+    /// Bytes of the complete records.
+    complete_bytes: u32,
     records: Vec<Position>,
 }
 
-fn span_of(scanned: &ScannedRecord) -> BatchRange {
+/// The range of a record's batch, or of the record itself if it stands alone.
+fn batch_range(scanned: &ScannedRecord) -> BatchRange {
     let BatchRange { begin, end } = scanned.batch;
-    let (at, after) = (scanned.position.offset, scanned.end());
-    // A record without a batch, or outside the one that it names, stands alone.
-    if begin <= at && after <= end { scanned.batch } else { BatchRange { begin: at, end: after } }
+    let (record_begin, record_end) = (scanned.position.offset, scanned.end());
+    // A record that is not within the range that it states stands alone.
+    if begin <= record_begin && record_end <= end {
+        scanned.batch
+    } else {
+        BatchRange { begin: record_begin, end: record_end }
+    }
 }
 
-/// The extent of a replay.
+/// The part of the log to replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplayMode {
     /// From this position on, up to which the index covers the log; the coverage grows with every batch.
     Resume(Position),
-    /// The whole log, into an empty index without coverage until the end: an interruption starts over.
+    /// The whole log, into an empty index. It gets its coverage at the end, so that an interrupted rebuild is repeated.
     Rebuild,
 }
 
-/// Replays the log: in [`ReplayMode::Resume`] from the index's coverage, otherwise from the start. The log must be durable.
-/// Torn records are entered as voided in the same changes that cover them: the void record is still to be written,
-/// however often the store stops before that.
+/// Applies the log to the index, as given by `mode`. The log must be durable. Torn records are marked as voided in the
+/// same atomic change that covers them. The void records are written later, as pending records: no interruption loses
+/// them.
 pub(super) fn replay_log(
     log: &LogFiles,
     index: &Index,
@@ -198,7 +205,7 @@ pub(super) fn replay_log(
     recovery: &mut Recovery,
 ) -> Result<()> {
     let mut changes = index.changes();
-    let mut reached = survey.coverage;
+    let mut coverage = survey.coverage;
     let from = match mode {
         ReplayMode::Resume(from) => from,
         ReplayMode::Rebuild => Position::default(),
@@ -211,7 +218,8 @@ pub(super) fn replay_log(
                 ScanItem::Gap { from, to } => {
                     let at = Position::new(segment.number, from);
                     if survey.torn.contains(&at) {
-                        // Later records will state that everything before them was durable.
+                        // Without a void these bytes would be damage: later records will state that the log before
+                        // them was durable.
                         mark_void(&mut changes, at);
                     } else if survey.is_damage(at) {
                         tracing::error!(segment = %segment.path.display(), from, to, "the log is damaged");
@@ -220,7 +228,7 @@ pub(super) fn replay_log(
                     continue;
                 }
             };
-            reached.covered_end = Position::new(segment.number, scanned.end());
+            coverage.covered_end = Position::new(segment.number, scanned.end());
             if survey.voided.contains(&scanned.position) {
                 continue;
             }
@@ -234,7 +242,7 @@ pub(super) fn replay_log(
             if changes.len() >= MAX_REPLAY_BATCH_ENTRIES {
                 let batch = std::mem::replace(&mut changes, index.changes());
                 match mode {
-                    ReplayMode::Resume(_) => apply_with_coverage(batch, reached)?,
+                    ReplayMode::Resume(_) => apply_with_coverage(batch, coverage)?,
                     ReplayMode::Rebuild => batch.apply()?,
                 }
             }
@@ -247,7 +255,7 @@ pub(super) fn replay_log(
     Ok(())
 }
 
-/// Enters that a position was never a record, although no record states it yet.
+/// Marks a position as voided, with the void record pending.
 fn mark_void(changes: &mut IndexChanges<'_>, at: Position) {
     changes.put(keys::void(at), NO_LOCATION.encode());
 }
@@ -258,13 +266,13 @@ fn apply_record(
     record: &Record,
     mode: ReplayMode,
 ) -> Result<()> {
-    let places_extents = matches!(mode, ReplayMode::Resume(_)) && !scanned.header.is_relocated;
+    let are_extent_positions_valid = matches!(mode, ReplayMode::Resume(_)) && !scanned.header.is_relocated;
     let located = LocatedRecord {
         header: &scanned.header,
         record,
         fields: &scanned.fields,
         position: scanned.position,
-        are_extent_positions_valid: places_extents,
+        are_extent_positions_valid: are_extent_positions_valid,
     };
     apply(changes, &located)
 }

@@ -1,5 +1,5 @@
-//! Scanning a segment record by record. Bytes that are not a record are skipped up to the next record: damage never
-//! hides its neighbours.
+//! Scanning a segment record by record. Bytes that are not a record are skipped up to the next record, so that damage
+//! hides only the damaged record.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use super::position::Position;
 use super::record::Record;
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind};
 
-/// Maximum bytes per read, for closely packed records.
+/// Maximum bytes per read. Reads grow up to this while records are small and follow each other closely.
 const MAX_READ_BYTES: usize = 1 << 20;
-/// Bytes per read after skipped payload: the next head and little else.
+/// Bytes of the first read, and of a read after a skipped payload: the next head and little else.
 const HEAD_READ_BYTES: usize = 4 << 10;
 /// Upper bound of an extent's fields, in bytes.
 const MAX_EXTENT_FIELDS_BYTES: u32 = 1 << 10;
@@ -62,53 +62,55 @@ pub(crate) enum ScanItem {
     },
 }
 
-/// Reads a segment from start to end.
+/// Reads a segment from an offset to its end.
 pub(crate) struct Scanner {
     segment: Arc<Segment>,
     salt: u64,
-    at: u32,
+    /// Offset of the next item.
+    offset: u32,
     end: u32,
     buffer: Vec<u8>,
-    buffer_at: u32,
+    /// Offset of the buffer's first byte in the segment.
+    buffer_offset: u32,
 }
 
 impl Scanner {
-    /// Starts at `from`, or after the segment's header.
-    pub fn new(segment: Arc<Segment>, salt: u64, from: u32) -> Self {
+    /// A scanner from `offset` on, or from the end of the segment's header if that is later.
+    pub fn new(segment: Arc<Segment>, salt: u64, offset: u32) -> Self {
         let end = segment.end.load(Ordering::Acquire);
-        let at = from.max(SEGMENT_HEADER_BYTES);
-        Self { segment, salt, at, end, buffer: Vec::new(), buffer_at: 0 }
+        let offset = offset.max(SEGMENT_HEADER_BYTES);
+        Self { segment, salt, offset, end, buffer: Vec::new(), buffer_offset: 0 }
     }
 
     /// The next record or gap; `None` at the end.
     pub fn next(&mut self) -> Result<Option<ScanItem>> {
-        if self.at >= self.end {
+        if self.offset >= self.end {
             return Ok(None);
         }
-        if let Some(scanned) = self.record_at(self.at)? {
-            self.at = scanned.end();
+        if let Some(scanned) = self.record_at(self.offset)? {
+            self.offset = scanned.end();
             return Ok(Some(ScanItem::Record(scanned)));
         }
-        let from = self.at;
+        let from = self.offset;
         #[expect(clippy::cast_possible_truncation, reason = "eight")]
         let step = ALIGNMENT as u32;
-        self.at = self.at.next_multiple_of(step);
-        while self.at < self.end {
-            if self.at > from && self.record_at(self.at)?.is_some() {
+        self.offset = self.offset.next_multiple_of(step);
+        while self.offset < self.end {
+            if self.offset > from && self.record_at(self.offset)?.is_some() {
                 break;
             }
-            self.at = self.at.saturating_add(step);
+            self.offset = self.offset.saturating_add(step);
         }
-        self.at = self.at.min(self.end);
-        Ok(Some(ScanItem::Gap { from, to: self.at }))
+        self.offset = self.offset.min(self.end);
+        Ok(Some(ScanItem::Gap { from, to: self.offset }))
     }
 
     fn record_at(&mut self, at: u32) -> Result<Option<ScannedRecord>> {
         let (position, kind) = (Position::new(self.segment.number, at), self.segment.kind);
         let (salt, end) = (self.salt, self.end);
-        let mut wanted = HEADER_BYTES;
+        let mut needed_bytes = HEADER_BYTES;
         loop {
-            let Some(bytes) = self.bytes(at, wanted)? else { return Ok(None) };
+            let Some(bytes) = self.bytes(at, needed_bytes)? else { return Ok(None) };
             if !may_be_record(kind, bytes) {
                 return Ok(None);
             }
@@ -117,35 +119,36 @@ impl Scanner {
                     let fits = header.record_bytes() <= (end - at) as usize;
                     return Ok(fits.then(|| ScannedRecord::new(position, header, head)));
                 }
-                Err(NotARecord::Short(more)) if more > wanted => wanted = more,
+                Err(NotARecord::Short(head_bytes)) if head_bytes > needed_bytes => needed_bytes = head_bytes,
                 Err(_) => return Ok(None),
             }
         }
     }
 
-    /// At least `length` bytes from `at`; `None` beyond the end.
+    /// At least `length` bytes from offset `at` on; `None` if the segment ends before.
     fn bytes(&mut self, at: u32, length: usize) -> Result<Option<&[u8]>> {
         if length > (self.end - at) as usize {
             return Ok(None);
         }
-        let inside = at >= self.buffer_at && (at - self.buffer_at) as usize + length <= self.buffer.len();
-        if !inside {
-            let buffer_end = self.buffer_at as usize + self.buffer.len();
+        let is_buffered =
+            at >= self.buffer_offset && (at - self.buffer_offset) as usize + length <= self.buffer.len();
+        if !is_buffered {
+            let buffer_end = self.buffer_offset as usize + self.buffer.len();
             let is_close = at as usize <= buffer_end + HEAD_READ_BYTES;
-            let wanted = if is_close { (2 * self.buffer.len()).min(MAX_READ_BYTES) } else { 0 };
-            let read = wanted.max(HEAD_READ_BYTES).max(length).min((self.end - at) as usize);
-            self.buffer.resize(read, 0);
-            self.buffer_at = at;
+            let read_ahead = if is_close { (2 * self.buffer.len()).min(MAX_READ_BYTES) } else { 0 };
+            let read_bytes = read_ahead.max(HEAD_READ_BYTES).max(length).min((self.end - at) as usize);
+            self.buffer.resize(read_bytes, 0);
+            self.buffer_offset = at;
             let filled = read_up_to(&self.segment, &mut self.buffer, at)?;
             self.buffer.truncate(filled);
-            if filled < read {
-                // A failed write at the end left its range empty.
+            if filled < read_bytes {
+                // The file is shorter than the allocated bytes: a write at the end failed.
                 #[expect(clippy::cast_possible_truncation, reason = "a segment is shorter than 4 GiB")]
                 let filled = filled as u32;
                 self.end = at + filled;
             }
         }
-        Ok(self.buffer.get((at - self.buffer_at) as usize..).filter(|bytes| bytes.len() >= length))
+        Ok(self.buffer.get((at - self.buffer_offset) as usize..).filter(|bytes| bytes.len() >= length))
     }
 }
 
@@ -166,7 +169,7 @@ pub(crate) fn record_at(segment: &Arc<Segment>, salt: u64, offset: u32) -> Resul
         let filled = read_up_to(segment, &mut bytes, offset)?;
         match RecordHeader::decode(salt, position, &bytes[..filled]) {
             Ok((header, head)) => return Ok(Some(ScannedRecord::new(position, header, head))),
-            Err(NotARecord::Short(more)) if more > bytes.len() => bytes.resize(more, 0),
+            Err(NotARecord::Short(head_bytes)) if head_bytes > bytes.len() => bytes.resize(head_bytes, 0),
             Err(_) => return Ok(None),
         }
     }
@@ -190,12 +193,13 @@ fn read_up_to(segment: &Segment, buffer: &mut [u8], offset: u32) -> Result<usize
 pub(crate) fn read_payload(segment: &Segment, scanned: &ScannedRecord) -> Result<Option<Bytes>> {
     let mut payload = vec![0; scanned.header.payload_bytes as usize];
     #[expect(clippy::cast_possible_truncation, reason = "a record lies within its segment")]
-    let from = scanned.position.offset + scanned.header.head_bytes() as u32;
-    if read_up_to(segment, &mut payload, from)? < payload.len() {
+    let offset = scanned.position.offset + scanned.header.head_bytes() as u32;
+    if read_up_to(segment, &mut payload, offset)? < payload.len() {
         return Ok(None);
     }
-    let intact = payload.chunks(BLOCK_BYTES).zip(&scanned.block_crcs).all(|(block, crc)| crc64nvme(block) == *crc);
-    Ok(intact.then(|| payload.into()))
+    let is_intact =
+        payload.chunks(BLOCK_BYTES).zip(&scanned.block_crcs).all(|(block, crc)| crc64nvme(block) == *crc);
+    Ok(is_intact.then(|| payload.into()))
 }
 
 #[cfg(test)]
@@ -232,11 +236,11 @@ mod tests {
             segment.file.set_len(end.into()).unwrap();
             segment.end.store(end, Ordering::Release);
             let mut scanner = Scanner::new(segment, 7, 0);
-            let (mut found, mut read, mut buffer_at) = (0, 0, 0);
+            let (mut found, mut read, mut buffer_offset) = (0, 0, 0);
             while let Some(item) = scanner.next().unwrap() {
                 assert!(matches!(item, ScanItem::Record(_)), "record {found}");
                 found += 1;
-                if std::mem::replace(&mut buffer_at, scanner.buffer_at) != scanner.buffer_at {
+                if std::mem::replace(&mut buffer_offset, scanner.buffer_offset) != scanner.buffer_offset {
                     read += scanner.buffer.len();
                 }
             }
@@ -263,8 +267,9 @@ mod tests {
         for (kind, fields_bytes) in
             [(RecordKind::Extent, 512 << 10), (RecordKind::Object, 512 << 10), (RecordKind::Object, 12)]
         {
-            let announced = header(kind, fields_bytes).encode_unsealed_head(&vec![0; fields_bytes as usize], &[]);
-            // It starts again every 16 bytes.
+            let announced =
+                header(kind, fields_bytes).encode_unsealed_head(&vec![0; fields_bytes as usize], &[]);
+            // Another such head begins every 16 bytes.
             let hostile = announced[..16].repeat(HOSTILE / 16);
             let at = SEGMENT_HEADER_BYTES + u32::try_from(HOSTILE).unwrap();
             let whole = header(RecordKind::Extent, 12).encode_head(7, Position::new(1, at), &[0; 12], &[]);

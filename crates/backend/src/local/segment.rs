@@ -1,6 +1,7 @@
-//! Segments: the files of the log. A *log* segment holds commit records and small payloads and is what replay reads;
-//! a *bulk* segment holds extents. Each starts with a header that identifies its store. Each byte of a segment file
-//! is written once, and none after a restart.
+//! Segments: the files of the log. A *log* segment holds commit records, with the payloads of inline objects; replay
+//! reads only log segments. A *bulk* segment holds extents. Each segment begins with a header that identifies its
+//! store. Each byte of a segment file is written once, and existing segments are not appended to after the store is
+//! opened again.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -47,7 +48,7 @@ impl SegmentKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderState {
     Sound,
-    /// Damaged or never written: the records tell which, because each has its own checksum.
+    /// Damaged or never written. If the segment holds valid records, the header was damaged.
     Broken,
 }
 
@@ -59,20 +60,22 @@ pub(crate) struct Segment {
     pub path: PathBuf,
     /// Bytes allocated to records so far, including the header.
     pub end: AtomicU32,
-    /// No further record is added.
+    /// True if no further record is added.
     pub is_sealed: AtomicBool,
-    /// A live record here is damaged: compaction skips the segment.
+    /// True if compaction found a damaged live record here. It then skips the segment.
     pub is_damaged: AtomicBool,
-    /// Extents started here that are neither committed nor aborted.
+    /// Number of extents here that are neither committed nor aborted.
     pub pins: AtomicU32,
-    sync: Mutex<SyncQueue>,
-    sync_failed: AtomicBool,
+    sync_queue: Mutex<SyncQueue>,
+    /// True once a sync failed: every later one fails as well.
+    has_sync_failed: AtomicBool,
 }
 
 #[derive(Default)]
 struct SyncQueue {
     waiting: Vec<oneshot::Sender<Result<()>>>,
-    running: bool,
+    /// True if an I/O thread is processing the queue and will process additions.
+    is_served: bool,
 }
 
 impl Segment {
@@ -81,17 +84,17 @@ impl Segment {
         directory.join(format!("{number:08x}.{}", kind.extension()))
     }
 
-    /// Creates a durable segment file, the header before the name: after a crash no segment starts with the old
-    /// contents of its blocks, which may be the header of another store.
+    /// Creates a durable segment file. The header is durable before the file gets its name. Otherwise, after a crash,
+    /// the segment could begin with the old contents of its blocks, such as the header of another store's segment.
     pub fn create(directory: &Path, salt: u64, number: u32, kind: SegmentKind) -> Result<Arc<Self>> {
         let path = Self::path(directory, number, kind);
         let unfinished = path.with_added_extension(UNFINISHED);
         let discard = |error: Error| {
-            // A later start removes what remains.
+            // A file that remains is removed by the next open of the store.
             let _ = std::fs::remove_file(&unfinished);
             error
         };
-        let make = || -> std::io::Result<File> {
+        let write_unfinished = || -> std::io::Result<File> {
             if path.try_exists()? {
                 return Err(std::io::ErrorKind::AlreadyExists.into());
             }
@@ -102,7 +105,7 @@ impl Segment {
             Ok(file)
         };
         let creation_failed = |e| discard(io_error("a segment could not be created", e));
-        let file = make().map_err(creation_failed)?;
+        let file = write_unfinished().map_err(creation_failed)?;
         file.sync_data().map_err(|e| discard(sync_failed(Some(e))))?;
         std::fs::rename(&unfinished, &path).map_err(creation_failed)?;
         sync_directory(directory).map_err(|e| sync_failed(Some(e)))?;
@@ -156,18 +159,25 @@ impl Segment {
         self.end.load(Ordering::Acquire)
     }
 
-    fn from_parts(number: u32, kind: SegmentKind, file: File, path: PathBuf, end: u32, sealed: bool) -> Self {
+    fn from_parts(
+        number: u32,
+        kind: SegmentKind,
+        file: File,
+        path: PathBuf,
+        end: u32,
+        is_sealed: bool,
+    ) -> Self {
         Self {
             number,
             kind,
             file,
             path,
             end: AtomicU32::new(end),
-            is_sealed: AtomicBool::new(sealed),
+            is_sealed: AtomicBool::new(is_sealed),
             is_damaged: AtomicBool::new(false),
             pins: AtomicU32::new(0),
-            sync: Mutex::default(),
-            sync_failed: AtomicBool::new(false),
+            sync_queue: Mutex::default(),
+            has_sync_failed: AtomicBool::new(false),
         }
     }
 
@@ -199,45 +209,45 @@ impl Segment {
     /// Makes everything written so far durable. Concurrent callers share one fdatasync. An error is final: a failed
     /// sync is not retried, and every later call fails as well.
     pub async fn sync(self: &Arc<Self>, io: &IoThreads) -> Result<()> {
-        let answered = self.start_sync(io);
-        answered.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
+        let result_receiver = self.start_sync(io);
+        result_receiver.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
     }
 
     /// Like [`sync`](Self::sync), without waiting.
     pub fn start_sync(self: &Arc<Self>, io: &IoThreads) -> oneshot::Receiver<Result<()>> {
-        let (answer, answered) = oneshot::channel();
-        let start = {
-            let mut queue = self.sync.lock();
-            queue.waiting.push(answer);
-            !std::mem::replace(&mut queue.running, true)
+        let (result_sender, result_receiver) = oneshot::channel();
+        let is_idle = {
+            let mut queue = self.sync_queue.lock();
+            queue.waiting.push(result_sender);
+            !std::mem::replace(&mut queue.is_served, true)
         };
         let segment = self.clone();
-        if start && !io.spawn(move || segment.serve_sync_queue()) {
-            *self.sync.lock() = SyncQueue::default();
+        if is_idle && !io.spawn(move || segment.serve_sync_queue()) {
+            *self.sync_queue.lock() = SyncQueue::default();
         }
-        answered
+        result_receiver
     }
 
     fn serve_sync_queue(&self) {
         loop {
             let waiting = {
-                let mut queue = self.sync.lock();
+                let mut queue = self.sync_queue.lock();
                 if queue.waiting.is_empty() {
-                    queue.running = false;
+                    queue.is_served = false;
                     return;
                 }
                 std::mem::take(&mut queue.waiting)
             };
-            if !self.sync_failed.load(Ordering::Acquire)
+            if !self.has_sync_failed.load(Ordering::Acquire)
                 && let Err(e) = self.file.sync_data()
             {
                 tracing::error!(segment = %self.path.display(), error = %e, "a segment could not be made durable");
-                self.sync_failed.store(true, Ordering::Release);
+                self.has_sync_failed.store(true, Ordering::Release);
             }
-            let failed = self.sync_failed.load(Ordering::Acquire);
+            let has_failed = self.has_sync_failed.load(Ordering::Acquire);
             for waiter in waiting {
                 // The receiver may be gone.
-                let _ = waiter.send(if failed { Err(sync_failed(None)) } else { Ok(()) });
+                let _ = waiter.send(if has_failed { Err(sync_failed(None)) } else { Ok(()) });
             }
         }
     }
@@ -335,7 +345,7 @@ impl SegmentMap {
         self.map.load().get(&number).cloned()
     }
 
-    /// All segments at this moment.
+    /// The current segments by number.
     pub fn all(&self) -> Arc<HashMap<u32, Arc<Segment>>> {
         self.map.load_full()
     }
@@ -363,7 +373,7 @@ impl SegmentMap {
         for segment in segments {
             map.remove(&segment.number);
         }
-        // Counted first: a reader that sees the old count also sees the segment.
+        // Counted before the removal: a reader that sees the old count also sees the segments.
         self.removal_count.fetch_add(1, Ordering::AcqRel);
         self.map.store(Arc::new(map));
     }

@@ -118,7 +118,7 @@ impl DeviceSpace {
 
     /// Bytes of the largest write that [`admit_whole`](Self::admit_whole) rejected since the last round of upkeep; 0 if
     /// none.
-    pub fn wanted(&self) -> u64 {
+    pub fn largest_rejected_write(&self) -> u64 {
         self.largest_rejected_write.load(Ordering::Acquire)
     }
 
@@ -131,10 +131,15 @@ impl DeviceSpace {
     fn ensure_room(&self, bytes: u64) -> Result<MutexGuard<'_, FreeSpace>> {
         let claimed_bytes = self.claimed_bytes.load(Ordering::Acquire);
         // The reserve also serves compaction; only a claim beyond it needs more.
-        let reserved_bytes = self.min_free_bytes().max(if claimed_bytes > 0 { claimed_bytes + self.reserve_file_bytes } else { 0 });
+        let reserved_bytes = self.min_free_bytes().max(if claimed_bytes > 0 {
+            claimed_bytes + self.reserve_file_bytes
+        } else {
+            0
+        });
         let mut free_space = self.free_space.lock();
         let needed_bytes = reserved_bytes.saturating_add(bytes);
-        let remaining_bytes = |free_space: &FreeSpace| free_space.free_bytes.saturating_sub(free_space.written_bytes);
+        let remaining_bytes =
+            |free_space: &FreeSpace| free_space.free_bytes.saturating_sub(free_space.written_bytes);
         if bytes >= MIN_QUERIED_WRITE_BYTES
             || free_space.written_bytes >= QUERY_INTERVAL_BYTES
             || remaining_bytes(&free_space) < needed_bytes.saturating_add(QUERY_INTERVAL_BYTES)
@@ -182,7 +187,10 @@ impl DeviceSpace {
         }
         if let Err(e) = allocate(&self.reserve_file, self.reserve_file_bytes) {
             tracing::warn!(error = %e, "no blocks could be reserved; free space is only monitored");
-            return self.reserve_file.set_len(0).map_err(|e| io_error("the reserve could not be released", e));
+            return self
+                .reserve_file
+                .set_len(0)
+                .map_err(|e| io_error("the reserve could not be released", e));
         }
         self.is_reserve_allocated.store(true, Ordering::Release);
         *self.free_space.lock() = FreeSpace::default();
@@ -194,8 +202,8 @@ impl DeviceSpace {
         Ok(bytes == 0 || self.free()? >= bytes + self.reserve_file_bytes)
     }
 
-    /// Reserves space for the copies of a compaction. At most one claim exists at any time. `None` if there is too little
-    /// space.
+    /// Reserves space for the copies of a compaction. At most one claim exists at any time. `None` if there is too
+    /// little space.
     pub fn claim(&self, bytes: u64) -> Result<Option<SpaceClaim<'_>>> {
         if !self.has_room(bytes)? {
             return Ok(None);
@@ -204,8 +212,8 @@ impl DeviceSpace {
         Ok(Some(SpaceClaim(self)))
     }
 
-    /// The segment size at which any segment with a live fraction of up to `max_live_fraction` can be compacted. Equal to
-    /// `configured_bytes`, except on a small device.
+    /// The segment size at which any segment with a live fraction of up to `max_live_fraction` can be compacted. Equal
+    /// to `configured_bytes`, except on a small device.
     pub fn segment_bytes(&self, configured_bytes: u32, max_live_fraction: f64) -> u32 {
         if self.reserve_bytes == self.configured_reserve_bytes {
             return configured_bytes;
@@ -216,7 +224,8 @@ impl DeviceSpace {
             clippy::cast_sign_loss,
             reason = "a fraction"
         )]
-        let fits = (self.reserve_bytes.saturating_sub(2 * self.reserve_file_bytes) as f64 / max_live_fraction) as u64;
+        let fits = (self.reserve_bytes.saturating_sub(2 * self.reserve_file_bytes) as f64 / max_live_fraction)
+            as u64;
         configured_bytes.min(u32::try_from(fits).unwrap_or(u32::MAX).max(MIN_SEGMENT_BYTES))
     }
 
@@ -224,7 +233,8 @@ impl DeviceSpace {
     /// rejected write counts as if it were stored.
     pub fn shortage(&self) -> f64 {
         let Ok(free_bytes) = self.free() else { return 0.0 };
-        let spare_bytes = free_bytes.saturating_sub(self.min_free_bytes().saturating_add(self.largest_rejected_write()));
+        let spare_bytes =
+            free_bytes.saturating_sub(self.min_free_bytes().saturating_add(self.largest_rejected_write()));
         #[expect(clippy::cast_precision_loss, reason = "a fraction")]
         let spare_fraction = spare_bytes as f64 / self.reserve_bytes.max(1) as f64;
         if self.reserve_bytes == 0 { 0.0 } else { (1.0 - spare_fraction).clamp(0.0, 1.0) }
@@ -232,7 +242,8 @@ impl DeviceSpace {
 
     /// Free space below which writes are rejected.
     fn min_free_bytes(&self) -> u64 {
-        self.reserve_bytes - if self.is_reserve_allocated.load(Ordering::Acquire) { self.reserve_file_bytes } else { 0 }
+        self.reserve_bytes
+            - if self.is_reserve_allocated.load(Ordering::Acquire) { self.reserve_file_bytes } else { 0 }
     }
 
     /// Free bytes of the device for this process.

@@ -82,7 +82,8 @@ impl LocalStaged {
         while !rest.is_empty() {
             let buffered_bytes = self.buffered.bytes();
             let piece_bytes = self.store.state.options.piece_bytes.max(1);
-            let remaining_bytes = (self.extents.extent_capacity() - buffered_bytes).min(piece_bytes - buffered_bytes % piece_bytes);
+            let remaining_bytes = (self.extents.extent_capacity() - buffered_bytes)
+                .min(piece_bytes - buffered_bytes % piece_bytes);
             let buffer = rest.split_to(rest.len().min(remaining_bytes));
             self.size += buffer.len() as u64;
             self.digests.update(&buffer).await;

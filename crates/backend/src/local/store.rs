@@ -1,4 +1,6 @@
-//! The port's implementation by an open local store.
+//! [`LocalStore`]: the implementation of the port. It holds the upkeep thread and an [`OpenStore`], which is the state
+//! of the store plus its committer and extent allocator. The state itself,
+//! [`StoreState`](super::store_state::StoreState), is shared with the committer's thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ const MAX_OBJECT_BYTES: u64 = 5 << 40;
 /// A store in a local directory. Dropping the last handle closes it.
 pub struct LocalStore {
     open: Arc<OpenStore>,
+    /// `None` if the store is closed, or was opened without upkeep by a test.
     upkeep: Mutex<Option<Upkeep>>,
     recovery: Recovery,
     capabilities: Capabilities,
@@ -138,8 +141,8 @@ impl LocalStore {
         context.guard(self.open.committer.submit(operation)).await?
     }
 
-    /// Copies a body into a write. The bytes are copied because buffered bytes would hold the window that the body's
-    /// reads wait for.
+    /// Copies a body into a write. Returns the number of bytes. The bytes are copied in memory: otherwise the write's
+    /// buffers would occupy the window for which the body's next read waits.
     async fn copy_body(context: &Context, staged: &mut dyn Staged, mut body: Body) -> Result<u64> {
         let mut size = 0;
         while let Some(bytes) = context.guard(body.next()).await? {
@@ -263,15 +266,15 @@ impl ObjectStore for LocalStore {
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
         self.check_open(context)?;
         let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
-        let found = self.get(context, &request.source, get).await?;
-        let stored =
-            (found.info.scope == ChecksumScope::FullObject).then(|| found.info.checksums.first()).flatten();
-        let algorithm = request.algorithm.or(stored.map(|c| c.algorithm()));
-        let mut metadata = request.metadata.unwrap_or_else(|| found.info.metadata.clone());
-        metadata.tags = request.tags.unwrap_or_else(|| found.info.metadata.tags.clone());
+        let source = self.get(context, &request.source, get).await?;
+        let stored_checksum =
+            (source.info.scope == ChecksumScope::FullObject).then(|| source.info.checksums.first()).flatten();
+        let algorithm = request.algorithm.or(stored_checksum.map(|c| c.algorithm()));
+        let mut metadata = request.metadata.unwrap_or_else(|| source.info.metadata.clone());
+        metadata.tags = request.tags.unwrap_or_else(|| source.info.metadata.tags.clone());
         let stage = StageRequest {
             metadata,
-            size: Some(found.info.size),
+            size: Some(source.info.size),
             algorithms: algorithm.into_iter().collect(),
             verify_md5: false,
             etag: request.etag,
@@ -279,15 +282,15 @@ impl ObjectStore for LocalStore {
             checksum: None,
         };
         let mut staged = self.stage(context, &request.destination, stage).await?;
-        let size = Self::copy_body(context, &mut *staged, found.body).await?;
-        let expected = Expected { size: Some(found.info.size.max(size)), ..Expected::default() };
+        let size = Self::copy_body(context, &mut *staged, source.body).await?;
+        let expected = Expected { size: Some(source.info.size.max(size)), ..Expected::default() };
         let (committed, _) = staged.commit(expected).await?;
         Ok(committed)
     }
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         self.check_open(context)?;
-        // One of all concurrent attempts wins each round, so every round makes progress.
+        // In each round one of the concurrent attempts succeeds, so all of them end.
         loop {
             let record = self.open.object(context, address, true).await?;
             let mut object = Box::new(Arc::unwrap_or_clone(record.object));
@@ -357,9 +360,10 @@ impl ObjectStore for LocalStore {
         let created_upload = self.open.upload(address, seq)?;
         self.check_space(request.size)?;
         let mut request = request;
-        let needed = created_upload.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
-        if !request.algorithms.contains(&needed) {
-            request.algorithms.push(needed);
+        let required_algorithm =
+            created_upload.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
+        if !request.algorithms.contains(&required_algorithm) {
+            request.algorithms.push(required_algorithm);
         }
         let target = StageTarget::Part {
             bucket: address.bucket.as_str().to_owned(),
@@ -374,9 +378,9 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let select = request.range.map_or(Select::Whole, Select::Range);
         let get = GetRequest { select, conditions: request.source_conditions.clone() };
-        let found = self.get(context, &request.source, get).await?;
+        let source = self.get(context, &request.source, get).await?;
         if let Some(tradewind_core::ByteRange::Inclusive { last, .. }) = request.range
-            && last >= found.info.size
+            && last >= source.info.size
         {
             return Err(Error::for_client(
                 Reason::InvalidRange,
@@ -384,11 +388,11 @@ impl ObjectStore for LocalStore {
             ));
         }
         let stage =
-            StageRequest { size: Some(found.span.length), etag: request.etag, ..StageRequest::default() };
+            StageRequest { size: Some(source.span.length), etag: request.etag, ..StageRequest::default() };
         let mut staged =
             self.stage_part(context, &request.destination, &request.upload, request.number, stage).await?;
-        let length = found.span.length;
-        Self::copy_body(context, &mut *staged, found.body).await?;
+        let length = source.span.length;
+        Self::copy_body(context, &mut *staged, source.body).await?;
         let expected = Expected { size: Some(length), ..Expected::default() };
         let (committed, _) = staged.commit(expected).await?;
         Ok(committed)
@@ -414,8 +418,8 @@ impl ObjectStore for LocalStore {
     ) -> Result<UploadsPage> {
         self.check_open(context)?;
         let (open, bucket, request) = (self.open.clone(), bucket.clone(), request.clone());
-        let until = context.clone();
-        let listing = move || open.uploads_page(&until, &bucket, &request);
+        let listing_context = context.clone();
+        let listing = move || open.uploads_page(&listing_context, &bucket, &request);
         context.guard(self.open.state.io.run(listing)).await?
     }
 
@@ -429,9 +433,9 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
         loop {
-            let (open, at, order) = (self.open.clone(), address.clone(), request.clone());
-            let assembling = move || open.assemble(&at, seq, &order);
-            let (operation, mut committed) = context.guard(self.open.state.io.run(assembling)).await??;
+            let (open, address, request) = (self.open.clone(), address.clone(), request.clone());
+            let assemble = move || open.assemble(&address, seq, &request);
+            let (operation, mut committed) = context.guard(self.open.state.io.run(assemble)).await??;
             if let Some(generation) = self.submit(context, operation).await? {
                 committed.generation = generation;
                 return Ok(committed);
@@ -449,16 +453,18 @@ impl ObjectStore for LocalStore {
             return Ok(());
         }
         let (open, upkeep) = (self.open.clone(), self.upkeep.lock().take());
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        // Not on a file thread: the upkeep thread, which is joined here, may be waiting for one.
+        let (result_sender, result_receiver) = tokio::sync::oneshot::channel();
+        // Not on an I/O thread: the upkeep thread, which is joined here, may be waiting for one.
         let closing = move || {
             stop_threads(upkeep, &open);
-            let closed = if open.committer.has_failed() { Ok(()) } else { open.state.index.checkpoint() };
+            let result = if open.committer.has_failed() { Ok(()) } else { open.state.index.checkpoint() };
             drop(open);
-            let _ = answer.send(closed);
+            let _ = result_sender.send(result);
         };
         let spawned = std::thread::Builder::new().name("local-close".to_owned()).spawn(closing);
         spawned.map_err(|e| io_error("a thread could not be started", e))?;
-        answered.await.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "closing the store panicked")))
+        result_receiver
+            .await
+            .unwrap_or_else(|_| Err(Error::new(Reason::Defect, "closing the store panicked")))
     }
 }

@@ -1,4 +1,4 @@
-//! The shared state of one open store.
+//! [`StoreState`]: the state of an open store. Requests, upkeep and the committer's thread share it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::record::{Bucket, BucketId};
 use super::segment::{Segment, SegmentKind, SegmentMap};
 use super::space::DeviceSpace;
 
-/// The state of one open store.
+/// The state of an open store, without its committer; see [`OpenStore`](super::open_store::OpenStore).
 pub(crate) struct StoreState {
     pub layout: Layout,
     pub options: LocalOptions,
@@ -29,11 +29,11 @@ pub(crate) struct StoreState {
     pub io: Arc<IoThreads>,
     pub buffers: Arc<BufferPool>,
     pub manifests: ManifestCache,
-    /// Bytes buffered by staged writes that are not written yet.
+    /// Bytes that staged writes have received but not written yet.
     pub buffered_bytes: Arc<AtomicUsize>,
     pub hashing: tradewind_digest::Engine,
     pub buckets: RwLock<BTreeMap<String, Bucket>>,
-    /// The next seq, extent or upload number; each is allocated once.
+    /// The next seq, extent id or upload number: they share one sequence.
     pub next_id: AtomicU64,
     pub next_segment: AtomicU32,
     /// Held while a segment is created.
@@ -51,15 +51,15 @@ impl StoreState {
 
     /// Creates a segment and makes it available to readers.
     pub fn create_segment(&self, kind: SegmentKind) -> Result<Arc<Segment>> {
-        // To the next start a missing number looks like a removed segment. So each number is taken only when its file
-        // has a name, sequentially.
+        // The next open of the store takes a missing number for a removed segment. So numbers are allocated one after
+        // another, and a number is in use only once its file has its final name.
         let _guard = self.segment_creation.lock();
         let (number, directory) = (self.next_segment.load(Ordering::Acquire), self.layout.segments());
-        let made = Segment::create(&directory, self.layout.salt, number, kind);
-        if made.is_ok() || Segment::path(&directory, number, kind).exists() {
+        let created = Segment::create(&directory, self.layout.salt, number, kind);
+        if created.is_ok() || Segment::path(&directory, number, kind).exists() {
             self.next_segment.store(number + 1, Ordering::Release);
         }
-        let segment = made?;
+        let segment = created?;
         self.segments.add(segment.clone());
         Ok(segment)
     }

@@ -30,12 +30,14 @@ use super::io_threads::io_error;
 use super::open_store::OpenStore;
 use super::segment::{Segment, SegmentKind};
 
-/// After a productive round, the next one starts after the interval divided by this.
+/// The next round begins after the interval divided by this if the previous one removed segments, and after an open of
+/// the store.
 const EARLY_ROUND_DIVISOR: u32 = 16;
-/// Maximum passes per round. Each handles what the previous one left or was too early for.
+/// Maximum passes per round. A pass may make work possible that the previous one could not do.
 const MAX_PASSES: usize = 16;
-/// Segments removed together, and the bytes copied before any of them is removed.
+/// Maximum segments that are compacted and removed together.
 const MAX_GROUP_SEGMENTS: usize = 64;
+/// Maximum live bytes of such a group: all of them are copied before any of its segments is removed.
 const MAX_GROUP_BYTES: u64 = 64 << 20;
 
 /// The upkeep thread.
@@ -53,28 +55,28 @@ pub(super) struct UpkeepControl {
 
 #[derive(Default)]
 struct ControlState {
-    stop: bool,
-    kicked: bool,
+    is_stopped: bool,
+    is_woken: bool,
 }
 
 impl UpkeepControl {
     fn is_stopped(&self) -> bool {
-        self.state.lock().stop
+        self.state.lock().is_stopped
     }
 
-    /// Sleeps for `time`, or until a stop, a kick, or `is_urgent`, which is checked every `step`. Returns false if the
-    /// thread must stop.
-    fn wait(&self, time: Duration, step: Duration, is_urgent: impl Fn() -> bool) -> bool {
+    /// Sleeps for `time`, or until upkeep is stopped, woken or urgent. `is_urgent` is checked every `check_interval`.
+    /// Returns false if upkeep is stopped.
+    fn wait(&self, time: Duration, check_interval: Duration, is_urgent: impl Fn() -> bool) -> bool {
         let started = Instant::now();
         let mut state = self.state.lock();
-        while !state.stop && !state.kicked && started.elapsed() < time {
-            self.changed.wait_for(&mut state, step.min(time.saturating_sub(started.elapsed())));
-            if started.elapsed() >= step && is_urgent() {
+        while !state.is_stopped && !state.is_woken && started.elapsed() < time {
+            self.changed.wait_for(&mut state, check_interval.min(time.saturating_sub(started.elapsed())));
+            if started.elapsed() >= check_interval && is_urgent() {
                 break;
             }
         }
-        state.kicked = false;
-        !state.stop
+        state.is_woken = false;
+        !state.is_stopped
     }
 }
 
@@ -94,14 +96,14 @@ impl Upkeep {
 
     /// Starts a round now instead of at the next interval.
     pub fn wake(&self) {
-        self.control.state.lock().kicked = true;
+        self.control.state.lock().is_woken = true;
         self.control.changed.notify_all();
     }
 }
 
 impl Drop for Upkeep {
     fn drop(&mut self) {
-        self.control.state.lock().stop = true;
+        self.control.state.lock().is_stopped = true;
         self.control.changed.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
@@ -113,20 +115,20 @@ impl Drop for Upkeep {
 }
 
 fn run(weak: &Weak<OpenStore>, control: &UpkeepControl, interval: Duration) {
-    // The first round comes early: a store that is restarted often is maintained, too.
-    let early = interval / EARLY_ROUND_DIVISOR;
-    let mut wait = early;
-    // A store that rejects writes, or soon will, must not wait.
+    let early_interval = interval / EARLY_ROUND_DIVISOR;
+    // The first round comes early, so that a store that is often restarted is maintained, too.
+    let mut wait = early_interval;
+    // A store that rejects writes, or soon will, needs a round now.
     let is_short = || weak.upgrade().is_some_and(|store| store.state.space.shortage() > 0.0);
-    while control.wait(wait, early, is_short) {
+    while control.wait(wait, early_interval, is_short) {
         let Some(store) = weak.upgrade() else { return };
         wait = interval;
         if store.committer.has_failed() {
             continue;
         }
         match run_round(&store, control) {
-            // A removal probably leads to more.
-            Ok(removed) if removed > 0 => wait = early,
+            // A removal often makes further ones possible.
+            Ok(removed) if removed > 0 => wait = early_interval,
             Ok(_) => {}
             Err(e) if e.reason() == Reason::ShuttingDown => {}
             Err(e) => tracing::error!(error = ?e, "upkeep failed and will be retried later"),
@@ -134,22 +136,22 @@ fn run(weak: &Weak<OpenStore>, control: &UpkeepControl, interval: Duration) {
     }
 }
 
-/// One round of upkeep: frees what can be freed, compacts what is worth it. Returns the number of segments removed. A
-/// failing segment does not block the others.
+/// One round of upkeep: frees superseded extents and compacts the segments that are worth it. Returns the number of
+/// segments removed. A failing segment does not block the others.
 pub(super) fn run_round(store: &OpenStore, control: &UpkeepControl) -> Result<usize> {
     let _guard = store.upkeep_round.lock();
-    let wanted = store.state.space.largest_rejected_write();
+    let rejected_write = store.state.space.largest_rejected_write();
     let mut pace = Pace::new(store.state.options.compact_bytes_per_second);
     let mut skipped = HashSet::new();
     let mut removed = 0;
     for _ in 0..MAX_PASSES {
-        let passed = run_pass(store, &mut skipped, (control, &mut pace))?;
-        removed += passed;
-        if passed == 0 || control.is_stopped() {
+        let removed_in_pass = run_pass(store, &mut skipped, (control, &mut pace))?;
+        removed += removed_in_pass;
+        if removed_in_pass == 0 || control.is_stopped() {
             break;
         }
     }
-    store.state.space.clear_rejected_write(wanted);
+    store.state.space.clear_rejected_write(rejected_write);
     Ok(removed)
 }
 
@@ -158,7 +160,8 @@ pub(super) fn run_once(store: &OpenStore) -> Result<usize> {
     run_round(store, &UpkeepControl::default())
 }
 
-/// Frees and compacts what there was at the start; it ends regardless of new work.
+/// One pass: frees and compacts what was pending when it began, so that it ends even if new work keeps arriving.
+/// `skipped` are the segments that failed in this round.
 fn run_pass(
     store: &OpenStore,
     skipped: &mut HashSet<u32>,
@@ -170,10 +173,11 @@ fn run_pass(
     reclaim(store, control)?;
     let plan = CompactionPlan::select(store, skipped)?;
     let mut removed = 0;
-    let mut is_log_held = !plan.interrupted.is_empty();
-    if is_log_held && plan.interrupted.iter().all(|segment| !skipped.contains(&segment.number)) {
+    // While a log segment exists whose records are uncounted, no other log segment may be removed.
+    let mut is_log_blocked = !plan.interrupted.is_empty();
+    if is_log_blocked && plan.interrupted.iter().all(|segment| !skipped.contains(&segment.number)) {
         let result = compact(store, &plan.interrupted, skipped, (control, pace))?;
-        is_log_held = result.removed < plan.interrupted.len();
+        is_log_blocked = result.removed < plan.interrupted.len();
         removed += result.removed;
     }
     let mut group = CompactionGroup::default();
@@ -182,16 +186,19 @@ fn run_pass(
             break;
         }
         if !group.accepts(&candidate) {
-            removed += group.compact(store, skipped, &mut is_log_held, (control, pace))?;
+            removed += group.compact(store, skipped, &mut is_log_blocked, (control, pace))?;
         }
-        let is_held = is_log_held && candidate.segment.kind == SegmentKind::Log;
-        // What was freed since may be enough.
+        let is_blocked = is_log_blocked && candidate.segment.kind == SegmentKind::Log;
+        // Lower than when the plan was made if space was freed since.
         let is_worth_it = candidate.live_fraction < max_worthwhile_fraction(store);
-        if !is_held && is_worth_it && store.state.space.has_room(group.live_bytes + candidate.live_bytes)? {
+        if !is_blocked
+            && is_worth_it
+            && store.state.space.has_room(group.live_bytes + candidate.live_bytes)?
+        {
             group.add(candidate);
         }
     }
-    removed += group.compact(store, skipped, &mut is_log_held, (control, pace))?;
+    removed += group.compact(store, skipped, &mut is_log_blocked, (control, pace))?;
     Ok(removed)
 }
 
@@ -203,12 +210,13 @@ struct CompactionGroup {
 }
 
 impl CompactionGroup {
-    /// Segments without live data are grouped separately and go first: that makes room for the copies of others.
+    /// Returns true if a candidate may join the group. Segments without live data form groups of their own and come
+    /// first: their removal makes room for the copies of others.
     fn accepts(&self, candidate: &CompactionCandidate) -> bool {
-        let is_alike = (self.live_bytes == 0) == (candidate.live_bytes == 0);
+        let is_same_kind = (self.live_bytes == 0) == (candidate.live_bytes == 0);
         let live_bytes = self.live_bytes + candidate.live_bytes;
         self.segments.is_empty()
-            || is_alike && self.segments.len() < MAX_GROUP_SEGMENTS && live_bytes <= MAX_GROUP_BYTES
+            || is_same_kind && self.segments.len() < MAX_GROUP_SEGMENTS && live_bytes <= MAX_GROUP_BYTES
     }
 
     fn add(&mut self, candidate: CompactionCandidate) {
@@ -216,21 +224,21 @@ impl CompactionGroup {
         self.segments.push(candidate.segment);
     }
 
-    /// Compacts the group and starts a new one. No further log segment may be removed while one is only partly
-    /// uncounted.
+    /// Compacts the group and empties it. Returns the number of segments removed. Sets `is_log_blocked` if a log
+    /// segment is left partly uncounted.
     fn compact(
         &mut self,
         store: &OpenStore,
         skipped: &mut HashSet<u32>,
-        is_log_held: &mut bool,
+        is_log_blocked: &mut bool,
         (control, pace): (&UpkeepControl, &mut Pace),
     ) -> Result<usize> {
         let Self { segments, live_bytes } = std::mem::take(self);
-        // The files are removed only when all of them are copied.
+        // No file is removed before all live data of the group is copied.
         let Some(_claim) = store.state.space.claim(live_bytes)? else { return Ok(0) };
-        let CompactionResult { removed, left_partly_uncounted: left_begun } =
+        let CompactionResult { removed, left_partly_uncounted } =
             compact(store, &segments, skipped, (control, pace))?;
-        *is_log_held |= left_begun;
+        *is_log_blocked |= left_partly_uncounted;
         Ok(removed)
     }
 }

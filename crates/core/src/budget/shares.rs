@@ -5,8 +5,9 @@
 //!   also counts for its tenant.
 //! - A **share** is a dynamic threshold (Choudhury and Hahne, *Dynamic queue length thresholds*, 1998). An account may
 //!   hold at most [`ACCOUNT_FREE_MULTIPLE`] times the memory that is free after the allocation, and a tenant
-//!   [`TENANT_FREE_MULTIPLE`] times. One tenant alone gets nearly everything, and a second one still gets memory at once.
-//!   An equal part of the budget is always within the share. So is the first request of an account that holds nothing.
+//!   [`TENANT_FREE_MULTIPLE`] times. One tenant alone gets nearly everything, and a second one still gets memory at
+//!   once. An equal part of the budget is always within the share. So is the first request of an account that holds
+//!   nothing.
 //! - **Order**: of the requests within their share, that of the tenant that holds least is granted first, then that of
 //!   the account that holds least, then the oldest. If that request does not fit, all others wait as well. Requests of
 //!   one account stay in order.

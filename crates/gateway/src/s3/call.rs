@@ -1,7 +1,9 @@
-//! One request while it passes through `s3s`. The request given to `s3s` has only method, path, query and, if any, the
-//! XML body. Everything else is kept here, in the request's extensions, because `s3s` would misread some of it (lists
-//! of tags, ranges to be ignored, dates, metadata that is not ASCII) and because payload must not pass through it.
-//! Failures are returned through the extensions, too.
+//! One request to an operation. Operations without XML get it directly and never involve `s3s`.
+//!
+//! An operation with XML is routed by `s3s`, which gets only method, path, query and, if any, the XML body. The
+//! [`Call`] accompanies that request in its extensions and holds everything else: `s3s` would misread some of it (lists
+//! of tags, ranges to be ignored, dates, metadata that is not ASCII), and payload must not pass through `s3s`. A
+//! failure of the operation returns through the [`Call`], too.
 
 use std::sync::Arc;
 
@@ -23,7 +25,8 @@ use crate::error::{Code, WireError};
 /// S3's maximum size of one PUT or one part.
 const MAX_PUT_BYTES: u64 = 5 << 30;
 
-/// A request, except what `s3s` decodes of it.
+/// A request to an operation, except for the parts that `s3s` decodes: the XML body and the parameters of its
+/// operations.
 pub(super) struct Call {
     pub(super) operation: Operation,
     pub(super) bucket: Option<BucketName>,
@@ -34,6 +37,7 @@ pub(super) struct Call {
     pub(super) auth: Authenticated,
     pub(super) context: Context,
     body: Mutex<Option<RequestBody>>,
+    /// The failure of an operation called by `s3s`.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -65,7 +69,7 @@ impl Call {
         extensions.get::<Arc<Self>>().cloned().ok_or_else(|| S3Error::new(S3ErrorCode::InternalError))
     }
 
-    /// Converts an operation's result for `s3s` and stores the failure here.
+    /// Converts an operation's result for `s3s`, and stores the failure for [`take_failure`](Self::take_failure).
     pub(super) fn to_s3s_result<T>(&self, result: Result<T>) -> S3Result<T> {
         result.map_err(|failure| {
             *self.failure.lock() = Some(failure);

@@ -1,5 +1,5 @@
-//! Operations that read or return XML go through `s3s`: it decodes the document, routes to the function that executes
-//! the operation, and encodes its output. Invariants:
+//! The path of operations that read or return XML through `s3s`, which decodes the document, routes to the function
+//! that executes the operation, and encodes its output. Invariants:
 //! - `s3s` gets a bare request: only what it needs for routing, and nothing that it would misread; the call itself is
 //!   in the extensions;
 //! - an operation without a route is `NotImplemented`, the default of the trait in `s3s`;
@@ -175,8 +175,9 @@ fn s3s_failure(response: &Response<s3s::Body>, operation: Operation) -> Failure 
             Failure::new(code, message.unwrap_or_else(|| "The request is not valid.".to_owned()))
         }
         _ => {
-            let what = format!("the codec returned {} for {}: {text}", response.status(), operation.name());
-            WireError::with_source(Code::InternalError, INTERNAL_ERROR_MESSAGE, what).into()
+            let message =
+                format!("the codec returned {} for {}: {text}", response.status(), operation.name());
+            WireError::with_source(Code::InternalError, INTERNAL_ERROR_MESSAGE, message).into()
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) async fn object(
 ) -> Result<S3Response<CopyObjectOutput>> {
     let plan = CopyPlan::read(call)?;
     let destination = call.address()?;
-    if plan.source == destination && !plan.changes() {
+    if plan.source == destination && !plan.changes_source() {
         head_source(service, call, &plan).await?;
         return Err(Failure::invalid_request(
             "This copy request is illegal because it is trying to copy an object to itself without changing \
@@ -53,31 +53,34 @@ struct CopyPlan {
     source: Address,
     conditions: ReadConditions,
     /// All metadata comes from the headers instead of the source.
-    replaces: bool,
+    replaces_metadata: bool,
     /// The metadata in the headers.
     given: Metadata,
+    /// The headers replace the object's class.
     has_object_class: bool,
+    /// The headers replace the classes of ranges.
     has_range_classes: bool,
+    /// The storage class in the headers; `Some(None)` for `STANDARD`.
     storage_class: Option<Option<String>>,
     website_redirect: Option<String>,
+    /// New tags; `None` copies those of the source.
     tags: Option<Tags>,
 }
 
 impl CopyPlan {
     fn read(call: &Call) -> Result<Self> {
-        let replaces = directive(call, "x-amz-metadata-directive")?;
-        let (has_object_class, has_range_classes) = metadata::sets_classes(call);
-        let tags = match directive(call, "x-amz-tagging-directive")? {
+        let replaces_metadata = is_replace(call, "x-amz-metadata-directive")?;
+        let tags = match is_replace(call, "x-amz-tagging-directive")? {
             true => Some(metadata::tags(call)?.unwrap_or_default()),
             false => None,
         };
         Ok(Self {
             source: parse_source(call)?,
             conditions: conditions::source_conditions(call)?,
-            replaces,
+            replaces_metadata,
             given: metadata::read(call)?,
-            has_object_class,
-            has_range_classes,
+            has_object_class: metadata::has_object_class(call),
+            has_range_classes: metadata::has_range_classes(call),
             storage_class: metadata::storage_class(call)?,
             website_redirect: metadata::website_redirect(call)?,
             tags,
@@ -92,20 +95,26 @@ impl CopyPlan {
             || self.website_redirect.is_some()
     }
 
-    /// Returns true if a copy onto itself would change anything by S3's rules.
-    fn changes(&self) -> bool {
-        self.replaces || self.overrides()
+    /// Returns true if the copy changes the object even if it is its own source, by S3's rules.
+    fn changes_source(&self) -> bool {
+        self.replaces_metadata || self.overrides()
     }
 
-    /// Returns true if the new metadata depends on the source's: its classes are retained unless given.
-    fn needs_source(&self) -> bool {
-        if self.replaces { !(self.has_object_class && self.has_range_classes) } else { self.overrides() }
+    /// Returns true if the new metadata depends on that of the source. Classes are copied unless the headers replace
+    /// them, even if the headers replace all other metadata.
+    fn needs_source_metadata(&self) -> bool {
+        if self.replaces_metadata {
+            !(self.has_object_class && self.has_range_classes)
+        } else {
+            self.overrides()
+        }
     }
 
+    /// The new metadata, given the source if it is needed; `None` to copy all of the source's.
     fn metadata(&self, source: Option<&ObjectInfo>) -> Option<Metadata> {
-        let Some(source) = source else { return self.replaces.then(|| self.given.clone()) };
-        let mut new = if self.replaces { self.given.clone() } else { source.metadata.clone() };
-        if !self.replaces {
+        let Some(source) = source else { return self.replaces_metadata.then(|| self.given.clone()) };
+        let mut new = if self.replaces_metadata { self.given.clone() } else { source.metadata.clone() };
+        if !self.replaces_metadata {
             if let Some(class) = &self.storage_class {
                 new.headers.storage_class.clone_from(class);
             }
@@ -138,7 +147,7 @@ async fn execute(
         precondition: conditions::write_precondition(call)?,
         etag: service.options.etag,
     };
-    if !plan.needs_source() {
+    if !plan.needs_source_metadata() {
         return service.store.copy(&call.context, request).await.map_err(conditions::source_failure);
     }
     let mut attempt = 1;
@@ -166,7 +175,7 @@ async fn head_source(service: &ServiceContext, call: &Call, plan: &CopyPlan) -> 
 }
 
 /// Returns true if a directive is `REPLACE`.
-fn directive(call: &Call, name: &str) -> Result<bool> {
+fn is_replace(call: &Call, name: &str) -> Result<bool> {
     match call.header(name)? {
         None | Some("COPY") => Ok(false),
         Some("REPLACE") => Ok(true),

@@ -230,8 +230,8 @@ mod tests {
             assert_eq!(rewritten(Operation::DeleteObjects, text).unwrap(), expected, "{text}");
         }
         for text in ["<a><![CDATA[x</a>", "<!-- x", "<?x", "<!DOCTYPE a [<!ENTITY b \"c\">]><a/>", "<!-->"] {
-            let refused = rewritten(Operation::DeleteObjects, text).unwrap_err();
-            assert_eq!(refused.code(), crate::error::Code::MalformedXml, "{text}");
+            let error = rewritten(Operation::DeleteObjects, text).unwrap_err();
+            assert_eq!(error.code(), crate::error::Code::MalformedXml, "{text}");
         }
     }
 

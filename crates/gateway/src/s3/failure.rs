@@ -47,8 +47,8 @@ impl Failure {
     }
 
     /// The named feature is not implemented.
-    pub(super) fn not_implemented(what: &str) -> Self {
-        not_implemented_error(what).into()
+    pub(super) fn not_implemented(feature: &str) -> Self {
+        not_implemented_error(feature).into()
     }
 
     /// Adds a header to the response.

@@ -1,5 +1,5 @@
-//! The operation that a request asks for, determined from its head before anything is reserved for it: exactly one, for
-//! which the client has permission.
+//! The operation that a request selects, determined from its head before resources are reserved for it. A request
+//! either selects exactly one supported operation for which the client has permission, or it is rejected.
 
 use http::request::Parts;
 use http::{Method, Response};
@@ -28,36 +28,38 @@ pub(super) struct Intent {
 }
 
 impl Intent {
-    /// Determines the operation and checks the client's permission. Adds the headers that a presigned URL has in its
-    /// query.
+    /// Determines the operation and checks the client's permission. Adds to `parts` the headers that a presigned URL
+    /// carries in its query.
     pub(super) fn read(parts: &mut Parts, identity: &Identity) -> Result<Self, Rejection> {
         let query = Query::parse(parts.uri.query())?;
         let target = Target::parse(parts.uri.path())?;
         query.lift_headers(&mut parts.headers)?;
-        let name = target.bucket.as_ref().map(BucketName::as_str);
+        let bucket = target.bucket.as_ref().map(BucketName::as_str);
         let is_copy = parts.headers.contains_key(COPY_SOURCE);
         let operation = match resolve(&parts.method, &target, &query, is_copy) {
             Ok(operation) => operation,
-            Err(_) if !may_learn_support(&parts.method, identity, name) => {
+            // Before authorization, the response must not reveal which operations are supported.
+            Err(_) if !may_learn_support(&parts.method, identity, bucket) => {
                 return Err(WireError::access_denied().into());
             }
             Err(error) => return Err(error.into()),
         };
-        let refused = |failure| Rejection { failure, operation: Some(operation) };
-        if !identity.may(operation.access(), name) {
-            return Err(refused(WireError::access_denied().into()));
+        let reject = |failure| Rejection { failure, operation: Some(operation) };
+        if !identity.may(operation.access(), bucket) {
+            return Err(reject(WireError::access_denied().into()));
         }
-        unsupported_headers::check(&parts.headers).map_err(refused)?;
+        unsupported_headers::check(&parts.headers).map_err(reject)?;
         let is_bucket_in_host = parts.extensions.get::<BucketInHost>().is_some();
         Ok(Self { operation, bucket: target.bucket, key: target.key, query, is_bucket_in_host })
     }
 }
 
-/// Returns true if the client may learn that the operation is not supported: it needs the permission of the most
-/// similar operation. A browser's preflight request never carries a key and is allowed for all clients.
+/// Returns true if the response may tell the client that its operation is not supported. The client needs the
+/// permission for a similar supported operation: listing for a request that only reads, else writing. `OPTIONS` needs
+/// none: a browser's preflight request never carries a key.
 fn may_learn_support(method: &Method, identity: &Identity, bucket: Option<&str>) -> bool {
-    let is_query = bucket.is_none() || matches!(*method, Method::GET | Method::HEAD);
-    let access = if is_query { Access::List } else { Access::Write };
+    let is_read_only = bucket.is_none() || matches!(*method, Method::GET | Method::HEAD);
+    let access = if is_read_only { Access::List } else { Access::Write };
     *method == Method::OPTIONS || identity.may(access, bucket)
 }
 

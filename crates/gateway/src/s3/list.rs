@@ -92,7 +92,8 @@ fn request(
 }
 
 /// One page. A marker chosen by the client may lie within a common prefix. S3 then still returns the prefix if it has
-/// keys after the marker, but the port does not (its pages never end within a prefix): a separate request checks this.
+/// keys after the marker. The port omits it, because its own pages never end within a prefix. A separate request to the
+/// store therefore checks for such keys.
 async fn page(
     service: &ServiceContext,
     call: &Call,
@@ -109,9 +110,9 @@ async fn page(
     };
     let within =
         ListRequest { prefix: common.clone(), delimiter: None, after: request.after.clone(), limit: 1 };
-    let follows = !service.store.list(&call.context, bucket, &within).await?.entries.is_empty();
+    let has_keys_after = !service.store.list(&call.context, bucket, &within).await?.entries.is_empty();
     let mut page = service.store.list(&call.context, bucket, request).await?;
-    if follows {
+    if has_keys_after {
         page.entries.insert(0, ListEntry::CommonPrefix(common));
         if page.entries.len() > request.limit {
             page.entries.pop();

@@ -139,7 +139,8 @@ pub(super) fn checked_tags(pairs: Vec<(String, String)>) -> Result<Tags> {
     Ok(Tags::new(pairs)?)
 }
 
-/// The classes in `X-DSS-Object-Class` and `X-DSS-Range-Class`.
+/// The classes in `X-DSS-Object-Class` and `X-DSS-Range-Class` (differentiated storage services, see
+/// [`tradewind_core::class`]).
 pub(super) fn classes(call: &Call) -> Result<Classes> {
     Ok(Classes { object: object_class(call)?, ranges: range_classes(call)?.unwrap_or_default() })
 }
@@ -154,9 +155,14 @@ pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>>
     Ok(Some(Classes::parse_object(text.unwrap_or_default())?))
 }
 
-/// Returns whether the headers of a copy set the object's class and those of ranges. Empty headers remove them.
-pub(super) fn sets_classes(call: &Call) -> (bool, bool) {
-    (call.headers.contains_key(OBJECT_CLASS), call.headers.contains_key(RANGE_CLASS))
+/// Returns true if the headers of a copy replace the object's class. An empty header removes it.
+pub(super) fn has_object_class(call: &Call) -> bool {
+    call.headers.contains_key(OBJECT_CLASS)
+}
+
+/// Returns true if the headers of a copy replace the classes of ranges. An empty header removes them.
+pub(super) fn has_range_classes(call: &Call) -> bool {
+    call.headers.contains_key(RANGE_CLASS)
 }
 
 /// The classes of ranges; `None` if absent.

@@ -95,7 +95,7 @@ pub(super) async fn complete(
     let parts = named.into_iter().map(complete_part).collect::<Result<Vec<_>>>()?;
     let count = parts.len();
     let request = CompleteUpload {
-        expected_checksum: expected(service, call, count).await?,
+        expected_checksum: expected_checksum(service, call, count).await?,
         expected_size: expected_size(call)?,
         precondition: conditions::write_precondition(call)?,
         parts,
@@ -152,10 +152,10 @@ fn complete_part(part: CompletedPart) -> Result<CompletePart> {
 }
 
 /// The checksum declared for the whole object; `None` if absent. Fails if it does not match the upload's settings.
-async fn expected(service: &ServiceContext, call: &Call, count: usize) -> Result<Option<Checksum>> {
-    let promised = checksums::completion_checksum(call)?;
+async fn expected_checksum(service: &ServiceContext, call: &Call, count: usize) -> Result<Option<Checksum>> {
+    let declared = checksums::completion_checksum(call)?;
     let requested_scope = scope(call)?;
-    if promised.is_none() && requested_scope.is_none() {
+    if declared.is_none() && requested_scope.is_none() {
         return Ok(None);
     }
     let (algorithm, scope) = upload_info(service, call)
@@ -169,7 +169,7 @@ async fn expected(service: &ServiceContext, call: &Call, count: usize) -> Result
             scope.name()
         )));
     }
-    let Some((checksum, parts)) = promised else { return Ok(None) };
+    let Some((checksum, parts)) = declared else { return Ok(None) };
     if checksum.algorithm() != algorithm {
         return Err(Failure::invalid_request(format!(
             "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",

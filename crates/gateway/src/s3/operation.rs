@@ -1,6 +1,6 @@
-//! The operation of a request. It is determined here, before the router of `s3s`, because that router recognises only
-//! the sub-resources that it supports and treats everything else as the plain operation: `DELETE /bucket?versioning`
-//! would delete the bucket. Here a request either matches an operation exactly or is rejected.
+//! The operation of a request. It is determined here, before the router of `s3s`: that router recognises only the
+//! sub-resources that it supports and ignores all others, so that `DELETE /bucket?versioning` would delete the bucket.
+//! Here a request either matches an operation exactly or is rejected.
 
 use http::Method;
 use percent_encoding::percent_decode_str;
@@ -92,7 +92,9 @@ operations! {
     UploadPartCopy Write BodyUse::None,
 }
 
-/// Query parameters that select another operation. One that no supported operation has selects an unsupported one.
+/// Query parameters that name a sub-resource and so select another operation than the plain one of the method. The list
+/// includes the sub-resources of unsupported operations, so that [`resolve`] rejects such a request instead of
+/// executing the plain operation.
 const SUBRESOURCES: &[&str] = &[
     "abac",
     "accelerate",
@@ -151,8 +153,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Parses the path of a path-style request. The key is everything after the bucket's `/`, decoded once; nothing in
-    /// it is special.
+    /// Parses the path of a path-style request. The key is everything after the bucket's `/`, decoded once. `.`, `..`
+    /// and `//` have no special meaning in it.
     pub(super) fn parse(path: &str) -> Result<Self, WireError> {
         let invalid = || WireError::new(Code::InvalidUri, "Couldn't parse the specified URI.");
         let path = path.strip_prefix('/').ok_or_else(invalid)?;
@@ -177,14 +179,14 @@ pub(super) fn key_too_long_error() -> WireError {
 }
 
 /// The error of an unsupported operation or feature.
-pub(super) fn not_implemented_error(what: &str) -> WireError {
+pub(super) fn not_implemented_error(feature: &str) -> WireError {
     WireError::new(
         Code::NotImplemented,
-        format!("A header, query parameter or operation you provided is not implemented: {what}"),
+        format!("A header, query parameter or operation you provided is not implemented: {feature}"),
     )
 }
 
-/// Determines the operation.
+/// Determines the operation. Fails if no supported operation matches exactly.
 pub(super) fn resolve(
     method: &Method,
     target: &Target,

@@ -26,9 +26,10 @@ pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<Plai
     let (address, number) = (call.address()?, call.part_number()?);
     let length = call.payload_length()?;
     let plan = ChecksumPlan::read(call)?;
-    let needed = upload_info(service, call).await?.checksum.map(|(algorithm, _)| algorithm);
-    let algorithms = algorithms(needed, plan.algorithm())?;
-    let shown = plan.algorithm().or(needed);
+    let upload_algorithm = upload_info(service, call).await?.checksum.map(|(algorithm, _)| algorithm);
+    let algorithms = algorithms(upload_algorithm, plan.algorithm())?;
+    // The response has the checksum that the client declared, else the one that the upload determines, else all.
+    let returned = plan.algorithm().or(upload_algorithm);
     let request = StageRequest {
         size: Some(length),
         algorithms,
@@ -43,25 +44,28 @@ pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<Plai
     let (committed, _) = staged.commit(expected).await?;
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(ETAG, quoted_etag(&committed.etag));
-    let shown: Vec<Checksum> = committed
+    let checksums: Vec<Checksum> = committed
         .checksums
         .into_iter()
-        .filter(|c| shown.is_none_or(|shown| c.algorithm() == shown))
+        .filter(|c| returned.is_none_or(|algorithm| c.algorithm() == algorithm))
         .collect();
-    checksums::add_headers(&mut headers, &shown, None, None);
+    checksums::add_headers(&mut headers, &checksums, None, None);
     Ok(PlainResponse::new(StatusCode::OK, headers))
 }
 
-/// The checksums to compute for a part: the one that the object needs, and the one that the client declared.
-fn algorithms(needed: Option<Algorithm>, sent: Option<Algorithm>) -> Result<Vec<Algorithm>> {
-    match (needed, sent) {
-        (Some(needed), Some(sent)) if needed != sent => Err(Failure::invalid_request(format!(
+/// The checksums to compute for a part: the one that the upload's object has, and the one that the client declared.
+fn algorithms(upload: Option<Algorithm>, declared: Option<Algorithm>) -> Result<Vec<Algorithm>> {
+    match (upload, declared) {
+        (Some(upload), Some(declared)) if upload != declared => Err(Failure::invalid_request(format!(
             "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
-            needed.name().to_ascii_lowercase(),
-            sent.name().to_ascii_lowercase()
+            upload.name().to_ascii_lowercase(),
+            declared.name().to_ascii_lowercase()
         ))),
-        (Some(needed), _) => Ok(vec![needed]),
-        (None, Some(sent)) if sent != Algorithm::Crc64Nvme => Ok(vec![Algorithm::Crc64Nvme, sent]),
+        (Some(upload), _) => Ok(vec![upload]),
+        // Without a setting, the object has a CRC-64/NVME.
+        (None, Some(declared)) if declared != Algorithm::Crc64Nvme => {
+            Ok(vec![Algorithm::Crc64Nvme, declared])
+        }
         (None, _) => Ok(Vec::new()),
     }
 }
@@ -140,8 +144,8 @@ pub(super) async fn list(
             size: Some(i64::try_from(part.size).unwrap_or(i64::MAX)),
             ..Part::default()
         };
-        let shown = |c: &&Checksum| checksum.is_none_or(|(algorithm, _)| c.algorithm() == algorithm);
-        fill_checksums!(listed, part.checksums.iter().filter(shown), ChecksumScope::FullObject, None);
+        let is_listed = |c: &&Checksum| checksum.is_none_or(|(algorithm, _)| c.algorithm() == algorithm);
+        fill_checksums!(listed, part.checksums.iter().filter(is_listed), ChecksumScope::FullObject, None);
         listed
     });
     Ok(S3Response::new(ListPartsOutput {

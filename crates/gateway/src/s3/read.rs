@@ -26,10 +26,12 @@ const OVERRIDES: &[(&str, HeaderName)] = &[
     ("response-expires", header::EXPIRES),
 ];
 
-/// A body of at most this size leaves the store regardless of the client's speed: the socket buffers it.
+/// A body of at most this size fits into the buffers of the connection and the socket. The store can therefore finish
+/// the read at its own speed, even if the client is slow.
 const MAX_BUFFERED_BYTES: u64 = 256 << 10;
 
-/// Bytes that a store reads in addition to the requested ones: their header, and the rest of the first and last block.
+/// Bytes that a store reads in addition to the requested ones: the object's record, and the rest of the first and the
+/// last block.
 const READ_OVERHEAD_BYTES: usize = 128 << 10;
 
 /// GetObject.
@@ -45,8 +47,11 @@ pub(super) async fn get(service: &ServiceContext, call: &Call) -> Result<PlainRe
     Ok(PlainResponse { status, headers, body: Some(found.body) })
 }
 
-/// Releases the memory that a read does not need, so that other requests need not wait for it. The object's size was
-/// unknown when the memory was reserved.
+/// Shrinks the window to what a read of `span` needs, so that other requests need not wait for the rest. The object's
+/// size was unknown at admission.
+///
+/// Also drops the minimum size of the window (see `GatewayConfig::min_window_bytes`) for a body of at most
+/// [`MAX_BUFFERED_BYTES`]: such a read occupies the store only briefly.
 pub(crate) fn trim_window(context: &Context, span: Span) {
     if span.length <= MAX_BUFFERED_BYTES {
         context.window.set_min_size(0);
@@ -109,6 +114,7 @@ async fn find(
     Ok((service.store.get(&call.context, &address, request).await?, Select::Whole))
 }
 
+/// The headers and the status of the response to a read.
 async fn headers(
     service: &ServiceContext,
     call: &Call,
@@ -165,8 +171,8 @@ fn overrides(call: &Call) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// Adds facts about the object to the response to a rejected read: validators to a 304, the size to a 416. They are
-/// read again, so they may belong to a newer object, but are only advisory.
+/// Adds properties of the object to the response to a rejected read: validators to a 304, the size to a 416. A second
+/// request to the store supplies them, so they may belong to a newer object. They are only advisory.
 async fn explain(service: &ServiceContext, call: &Call, request: &GetRequest, error: Error) -> Failure {
     let reason = error.reason();
     let mut failure = Failure::from(error);

@@ -1,5 +1,5 @@
-//! Limits on the connections' read buffers, which are not part of the request budget. Most buffers are small. Large ones
-//! are counted here.
+//! Limits on the connections' read buffers, which are not part of the request budget. Most buffers are small. Large
+//! ones are counted here.
 //!
 //! **Slots** limit large request heads:
 //! - A head larger than [`INITIAL_READ_BYTES`] needs a slot until its request is admitted to the budget or ends.
@@ -10,8 +10,8 @@
 //!   complete long before it is the oldest.
 //! - A freed slot goes to the peer with fewest slots.
 //!
-//! **Grown buffers**: a limited number of connections may keep a buffer that has grown for their next request. All others
-//! drop it and start with a new buffer.
+//! **Grown buffers**: a limited number of connections may keep a buffer that has grown for their next request. All
+//! others drop it and start with a new buffer.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -248,8 +248,10 @@ impl HeadSlots {
             if takes_from_others { heads.staying.len() == max_staying } else { **candidate == peer }
         };
         let candidates = self.peers.iter().filter(is_candidate).flat_map(|(_, heads)| &heads.staying);
-        let is_complete = |connection: &ConnectionState| !matches!(connection.phase(), Phase::Idle | Phase::Head);
-        let Some((&ticket, connection)) = candidates.min_by_key(|(ticket, connection)| (is_complete(connection), **ticket))
+        let is_complete =
+            |connection: &ConnectionState| !matches!(connection.phase(), Phase::Idle | Phase::Head);
+        let Some((&ticket, connection)) =
+            candidates.min_by_key(|(ticket, connection)| (is_complete(connection), **ticket))
         else {
             return;
         };

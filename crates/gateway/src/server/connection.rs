@@ -89,7 +89,7 @@ where
             }
             return;
         }
-        // hyper starts with a small buffer, on the first and on every later iteration.
+        // hyper starts with a small buffer, so a pending request to park is obsolete.
         connection.reset_buffer_state();
         let mut http = shared.http.serve_connection(TokioIo::new(stream), &service);
         let mut is_finishing = false;
@@ -116,7 +116,9 @@ where
             }
             match connection.idle_action() {
                 IdleAction::Park if is_finishing => {}
-                IdleAction::Park if connection.is_idle() || T::AWAITS_HEADS && connection.is_in_small_head() => {
+                IdleAction::Park
+                    if connection.is_idle() || T::AWAITS_HEADS && connection.is_in_small_head() =>
+                {
                     return Poll::Ready(HttpEnd::Parked);
                 }
                 IdleAction::Close if connection.is_idle() => return Poll::Ready(HttpEnd::Evicted),
@@ -132,9 +134,7 @@ where
                 tracing::debug!(%peer, error = %e, "the connection ended early");
                 return;
             }
-            HttpEnd::Parked | HttpEnd::Evicted | HttpEnd::Commanded(Command::TurnAway) => {
-                http.into_parts()
-            }
+            HttpEnd::Parked | HttpEnd::Evicted | HttpEnd::Commanded(Command::TurnAway) => http.into_parts(),
             HttpEnd::Commanded(_) => {
                 shared.metrics.count_slow_client();
                 tracing::debug!(%peer, "the client was too slow; its connection is closed");
@@ -181,8 +181,8 @@ async fn wait_for_request<T: AwaitRequest>(registered: &Registered, stream: &mut
     .await
 }
 
-/// Responds with 503 if no response has begun, then shuts down. Makes one attempt at each step and does not wait for the
-/// client.
+/// Responds with 503 if no response has begun, then shuts down. Makes one attempt at each step and does not wait for
+/// the client.
 async fn turn_away<T: AsyncWrite + Unpin>(connection: &ConnectionState, stream: &mut T) {
     let has_no_response = matches!(connection.waits_for(), WaitingFor::Head | WaitingFor::Body)
         || connection.waits_for() == WaitingFor::Nothing && connection.phase() == Phase::Admission;

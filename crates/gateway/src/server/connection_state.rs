@@ -1,5 +1,5 @@
-//! The state of a connection. Its task publishes the state by a few relaxed stores per request, and the watchdog evaluates
-//! it at each tick. No request sets a timer or reads a clock for its timeouts.
+//! The state of a connection. Its task publishes the state by a few relaxed stores per request, and the watchdog
+//! evaluates it at each tick. No request sets a timer or reads a clock for its timeouts.
 //!
 //! A connection that waits too long for its client (for a request, for a body's bytes, for space in the send buffer) is
 //! closed. A connection that waits for the store is never closed for its waiting time.
@@ -166,8 +166,8 @@ impl ConnectionState {
         self.account.find(accounts, identity, self.peer)
     }
 
-    /// Records that the request was admitted. Its window now includes its head, so the slot for a large head is released.
-    /// From now on a large body is read in large pieces.
+    /// Records that the request was admitted. Its window now includes its head, so the slot for a large head is
+    /// released. From now on a large body is read in large pieces.
     pub(crate) fn set_admitted(&self, window: &Arc<Window>, has_large_body: bool) {
         *self.window.lock() = Arc::downgrade(window);
         self.buffers.release_slot(self);
@@ -245,8 +245,8 @@ impl ConnectionState {
         }
     }
 
-    /// Takes a slot for a large head. Returns true if the connection has one. Otherwise the waker is called when it gets
-    /// one or is turned away.
+    /// Takes a slot for a large head. Returns true if the connection has one. Otherwise the waker is called when it
+    /// gets one or is turned away.
     pub(crate) fn take_slot(self: &Arc<Self>) -> bool {
         self.is_grown.store(true, Ordering::Relaxed);
         self.buffers.take_slot(self)

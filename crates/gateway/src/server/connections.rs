@@ -4,8 +4,8 @@
 //! At the limit, a new connection replaces another one if these rules allow it:
 //! - An idle connection may be evicted if it is of the newcomer's peer, or if its peer has at least as many connections
 //!   as the newcomer's peer (the new connection included).
-//! - A connection without a complete request, or whose request waits for the client or for memory, may be evicted only if
-//!   its peer has more connections than the newcomer's peer.
+//! - A connection without a complete request, or whose request waits for the client or for memory, may be evicted only
+//!   if its peer has more connections than the newcomer's peer.
 //! - A connection whose request the store works on is never evicted.
 //!
 //! Candidates are ordered by the number of connections of their peer (most first), then by [`EvictionCost`], then by
@@ -182,7 +182,9 @@ impl Connections {
         self.evicting.fetch_add(1, Ordering::AcqRel);
         entry.set_eviction(EvictionState::Evicting);
         match cost {
-            EvictionCost::Unused | EvictionCost::Idle => entry.connection.request_idle_action(IdleAction::Close),
+            EvictionCost::Unused | EvictionCost::Idle => {
+                entry.connection.request_idle_action(IdleAction::Close)
+            }
             // The connection withdraws if the store has started to work on its request.
             EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => {
                 entry.connection.raise_command(Command::TurnAway)
@@ -225,8 +227,12 @@ impl ConnectionTable {
         // Includes the new connection. An unknown peer counts as one without other connections.
         let open_for_newcomer = newcomer.map_or(0, |newcomer| self.count(newcomer)) + 1;
         match cost {
-            EvictionCost::Unused | EvictionCost::Idle => newcomer == Some(peer) || open_here >= open_for_newcomer,
-            EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => open_here > open_for_newcomer,
+            EvictionCost::Unused | EvictionCost::Idle => {
+                newcomer == Some(peer) || open_here >= open_for_newcomer
+            }
+            EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => {
+                open_here > open_for_newcomer
+            }
         }
     }
 

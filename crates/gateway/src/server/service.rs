@@ -19,8 +19,8 @@ use tradewind_core::context::Deadline;
 use tradewind_core::{ErrorKind, Reason, Window};
 
 use super::GatewayState;
-use super::admission::{self, Grant};
-use super::buffers::{MAX_SLOTLESS_HEAD_BYTES, Slot};
+use super::admission::{self, Requirements};
+use super::buffers::{INITIAL_READ_BYTES, Slot};
 use super::connection_state::{ConnectionState, Phase};
 use crate::auth::{Authenticated, Identity};
 use crate::body::{BoxError, ResponseBody};
@@ -28,7 +28,7 @@ use crate::error::{Code, WireError};
 use crate::fast;
 use crate::metrics::OperationMetrics;
 use crate::outcome::{self, Failure, Operation};
-use crate::payload::{self, ReturnedBody, WireBody};
+use crate::payload::{self, UnreadBody, WireBody};
 use crate::request_id::{RequestId, host_id};
 use crate::s3::Operations;
 use crate::sigv4::Verified;
@@ -40,47 +40,49 @@ const SERVER: HeaderValue = HeaderValue::from_static("Tradewind");
 /// The longest unread body that is drained before the response, in bytes. After a longer one the connection is closed.
 const MAX_DRAIN_BYTES: u64 = 64 << 10;
 
-/// The longest delay of a response for draining a body: the body is in flight already, or it does not come.
+/// The maximum time for draining a body, which delays the response. A client that sends its body without waiting for
+/// the response has it in flight already, so a longer wait is pointless.
 const MAX_DRAIN_TIME: Duration = Duration::from_millis(200);
 
 /// Serves a request.
 pub(super) async fn serve(
     shared: Arc<GatewayState>,
-    watch: Arc<ConnectionState>,
+    connection: Arc<ConnectionState>,
     request: Request<Incoming>,
 ) -> Response<CountedBody> {
     let started = shared.clock.now();
     let id = RequestId::next();
     let (parts, incoming) = request.into_parts();
     let head = RequestHead::new(&parts, &incoming);
-    watch.begin_request(head.has_body);
-    let (body, rest) = WireBody::new(incoming);
+    connection.begin_request(head.has_body);
+    let (body, unread) = WireBody::new(incoming);
     let span = tracing::debug_span!("request", %id, operation = Empty, class = Empty, outcome = Empty);
     let has_large_body = head.has_large_body;
-    let mut exchange = Exchange { shared, watch, id, has_large_body, memory: OnceLock::new() };
+    let mut exchange = Exchange { shared, connection, id, has_large_body, memory: OnceLock::new() };
     let mut response = if span.is_disabled() {
         exchange.respond(parts, body).await
     } else {
         exchange.respond(parts, body).instrument(span.clone()).await
     };
     if !response.status().is_success() {
-        // An error response needs none of the memory, however long the client takes to send the rest of its body or
-        // to read the response.
+        // An error response needs none of the memory. The client may take long to send the rest of its body or to read
+        // the response.
         exchange.memory.take();
     }
-    let is_left_unread = exchange.watch.is_body_unread() && !exchange.drain(&head, rest).await;
-    if is_left_unread || head.expects_continue_without_body {
+    let is_body_unread = exchange.connection.is_body_unread() && !exchange.drain(&head, unread).await;
+    if is_body_unread || head.expects_continue_without_body {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.finish(started, &head, &span, response)
 }
 
-/// The facts of a request's head that outlive the head.
+/// Properties of a request that are needed after its head was consumed.
 struct RequestHead {
     is_head_method: bool,
     has_body: bool,
-    /// The body is worth reading in large chunks.
+    /// The body may be larger than [`INITIAL_READ_BYTES`], so it is read in large pieces.
     has_large_body: bool,
+    /// Length of the body as declared by `Content-Length`, 0 if undeclared.
     body_bytes: u64,
     is_drainable: bool,
     /// The client expects a `100 Continue`, but there is no body whose reading would send it. Some clients keep waiting
@@ -96,7 +98,7 @@ impl RequestHead {
         Self {
             is_head_method: parts.method == Method::HEAD,
             has_body,
-            has_large_body: has_body && length.is_none_or(|length| length > MAX_SLOTLESS_HEAD_BYTES as u64),
+            has_large_body: has_body && length.is_none_or(|length| length > INITIAL_READ_BYTES as u64),
             body_bytes: length.unwrap_or(0),
             // A client that expects a 100 and did not get it may not send the body at all.
             is_drainable: !expects && length.is_some_and(|length| length <= MAX_DRAIN_BYTES),
@@ -108,10 +110,11 @@ impl RequestHead {
 /// A request in flight and its response.
 struct Exchange {
     shared: Arc<GatewayState>,
-    watch: Arc<ConnectionState>,
+    connection: Arc<ConnectionState>,
     id: RequestId,
     has_large_body: bool,
-    /// Held until the response is sent, even if the store has dropped its reference; released early on an error.
+    /// The request's window. Held until the response is sent, even if the store has dropped its reference. Released
+    /// early if the response is an error.
     memory: OnceLock<Arc<Window>>,
 }
 
@@ -124,14 +127,14 @@ impl Exchange {
         let Some(read) = fast::plan(&parts, &verified) else {
             return Box::pin(self.run_operation(parts, body, verified, None)).await;
         };
-        let grant = admission::grant_for(&parts, Some(0), &self.shared.config.limits);
-        let context = match self.admit(grant, &verified.identity).await {
+        let required = admission::requirements(&parts, Some(0), &self.shared.config.limits);
+        let context = match self.admit(required, &verified.identity).await {
             Ok(context) => context,
             Err(error) => return self.error_response(error, &parts),
         };
         match fast::read(&*self.shared.store, &context, read).await {
             Some(response) => response,
-            // Only the operations build error responses.
+            // The fast path reports no errors: the operation repeats the read and builds the error response.
             None => Box::pin(self.run_operation(parts, body, verified, Some(context))).await,
         }
     }
@@ -161,18 +164,19 @@ impl Exchange {
             return self.error_response(WireError::access_denied(), &parts);
         }
         let limits = &self.shared.config.limits;
-        let prepared = payload::prepare(&mut parts, body, payload, self.watch.clone(), limits.body_bytes);
+        let prepared =
+            payload::prepare(&mut parts, body, payload, self.connection.clone(), limits.body_bytes);
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return self.error_response(error, &parts),
         };
-        // A request without permission neither waits for memory nor holds any.
-        if let Some(refusal) = Operations::reject(&mut parts, &identity, self.id) {
-            return refusal;
+        // Before admission: a request without permission neither waits for memory nor holds any.
+        if let Err(rejection) = Operations::authorize(&mut parts, &identity, self.id) {
+            return *rejection;
         }
         let context = match context {
             Some(context) => Ok(context),
-            None => self.admit(admission::grant_for(&parts, prepared.length, limits), &identity).await,
+            None => self.admit(admission::requirements(&parts, prepared.length, limits), &identity).await,
         };
         match context {
             Ok(context) => parts.extensions.insert(context),
@@ -189,28 +193,30 @@ impl Exchange {
         self.shared.operations.call(Request::from_parts(parts, prepared.body)).await
     }
 
-    async fn admit(&self, grant: Grant, identity: &Arc<Identity>) -> Result<Context, WireError> {
+    /// Reserves the request's memory, waiting up to the admission time, and creates its context.
+    async fn admit(&self, required: Requirements, identity: &Arc<Identity>) -> Result<Context, WireError> {
         let GatewayState { clock, cancel, budget, config, accounts, buffers, .. } = &*self.shared;
-        let after = |patience| Deadline::after(clock.clone(), patience).with_cancellation(cancel.clone());
-        let account = self.watch.account(accounts, identity);
-        let head_bytes = if self.watch.slot() == Slot::None { 0 } else { buffers.slot_bytes() };
+        let deadline = |timeout| Deadline::after(clock.clone(), timeout).with_cancellation(cancel.clone());
+        let account = self.connection.account(accounts, identity);
+        let head_bytes = if self.connection.slot() == Slot::None { 0 } else { buffers.slot_bytes() };
         let head_bytes = head_bytes.next_multiple_of(GRAIN_BYTES);
-        let window_bytes = grant.window_bytes.max(config.min_window_bytes);
+        let window_bytes = required.window_bytes.max(config.min_window_bytes);
         let bytes = window_bytes + head_bytes;
         let window = match budget.try_admit_for(&account, bytes) {
             Some(window) => window,
             None => {
-                self.watch.set_phase(Phase::Admission);
-                let admitted = budget.admit_for(&account, bytes, &after(config.limits.admission_time)).await;
-                self.watch.set_phase(Phase::Working);
+                self.connection.set_phase(Phase::Admission);
+                let admitted =
+                    budget.admit_for(&account, bytes, &deadline(config.limits.admission_time)).await;
+                self.connection.set_phase(Phase::Working);
                 admitted?
             }
         };
-        self.watch.set_admitted(&window, self.has_large_body);
+        self.connection.set_admitted(&window, self.has_large_body);
         window.set_min_size(config.min_window_bytes);
         admission::mark_head_overhead(&window, window_bytes, head_bytes);
         let window = self.memory.get_or_init(|| window);
-        Ok(Context::new(after(grant.timeout), window.clone()).with_client(identity.client()))
+        Ok(Context::new(deadline(required.timeout), window.clone()).with_client(identity.shared_key_id()))
     }
 
     fn error_response(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {
@@ -219,9 +225,10 @@ impl Exchange {
         response
     }
 
-    /// Reads the rest of a short body, so that the connection can be reused. Returns false if it cannot.
-    async fn drain(&self, head: &RequestHead, rest: ReturnedBody) -> bool {
-        let Some(mut rest) = rest.take().filter(|_| head.is_drainable) else { return false };
+    /// Reads the rest of a short body, so that the connection can be reused. Returns false if the body was not read to
+    /// its end.
+    async fn drain(&self, head: &RequestHead, unread: UnreadBody) -> bool {
+        let Some(mut body) = unread.take().filter(|_| head.is_drainable) else { return false };
         let clock = &self.shared.clock;
         let mut timeout = clock.sleep_until(clock.now() + MAX_DRAIN_TIME);
         let end = std::future::poll_fn(|cx| {
@@ -229,7 +236,7 @@ impl Exchange {
                 if timeout.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(false);
                 }
-                match std::task::ready!(Pin::new(&mut rest).poll_frame(cx)) {
+                match std::task::ready!(Pin::new(&mut body).poll_frame(cx)) {
                     Some(Ok(_)) => {}
                     Some(Err(_)) => return Poll::Ready(false),
                     None => return Poll::Ready(true),
@@ -238,12 +245,13 @@ impl Exchange {
         });
         let is_read = end.await;
         if is_read {
-            self.watch.set_body_read();
+            self.connection.set_body_read();
         }
         is_read
     }
 
-    /// Adds the headers common to all responses and logs a failure. The request is counted after the last byte is sent.
+    /// Adds the headers common to all responses, logs a failure, and attaches the guard that ends the request after the
+    /// last byte of its response.
     fn finish(
         self,
         started: Duration,
@@ -267,20 +275,20 @@ impl Exchange {
             }
         }
         log(self.id, operation, status, failure.as_ref());
-        let counted = CountOnDrop {
+        let guard = ResponseGuard {
             metrics: self.shared.metrics.operation(operation),
             shared: self.shared,
-            watch: self.watch,
+            connection: self.connection,
             _memory: self.memory.into_inner(),
             started,
             status,
             body_bytes: head.body_bytes,
-            sent: 0,
+            sent_bytes: 0,
         };
         let is_head_method = head.is_head_method;
         response.map(|body| CountedBody {
             body: if is_head_method { ResponseBody::empty() } else { body },
-            counted,
+            guard,
         })
     }
 }
@@ -299,7 +307,8 @@ fn check_head(shared: &GatewayState, parts: &Parts) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Logs a failure; the only place that does. The client received S3's message, the log has the store's.
+/// Logs a failure. No other code logs failures of requests. The log has the store's message, while the client received
+/// S3's message.
 fn log(id: RequestId, operation: &'static str, status: StatusCode, failure: Option<&Failure>) {
     let Some(Failure(error)) = failure else { return };
     let status_code = status.as_u16();
@@ -323,10 +332,10 @@ fn is_for_operator(inner: &tradewind_core::Error) -> bool {
     inner.kind() == ErrorKind::Invalid && !is_explained
 }
 
-/// A response body that counts its bytes and records the request when it ends.
+/// A response body that counts its bytes and carries the request's [`ResponseGuard`].
 pub(super) struct CountedBody {
     body: ResponseBody,
-    counted: CountOnDrop,
+    guard: ResponseGuard,
 }
 
 impl Body for CountedBody {
@@ -340,10 +349,11 @@ impl Body for CountedBody {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.counted.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
+                self.guard.sent_bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
             }
             Poll::Ready(Some(Err(error))) => {
-                // The head is sent already. Only closing the connection shows the client that bytes are missing.
+                // The head was sent already, so hyper closes the connection: that tells the client that bytes are
+                // missing.
                 tracing::warn!(error = %error, "a response was cut off");
             }
             Poll::Ready(None) | Poll::Pending => {}
@@ -360,22 +370,23 @@ impl Body for CountedBody {
     }
 }
 
-/// Counts a request when its response is sent or aborted.
-struct CountOnDrop {
+/// The end of a request. When its response is sent or aborted, hyper drops the body and with it the guard, which counts
+/// the request in the metrics, marks the connection as idle and releases the request's memory.
+struct ResponseGuard {
     metrics: Arc<OperationMetrics>,
     shared: Arc<GatewayState>,
-    watch: Arc<ConnectionState>,
+    connection: Arc<ConnectionState>,
     _memory: Option<Arc<Window>>,
     started: Duration,
     status: StatusCode,
     body_bytes: u64,
-    sent: u64,
+    sent_bytes: u64,
 }
 
-impl Drop for CountOnDrop {
+impl Drop for ResponseGuard {
     fn drop(&mut self) {
-        let took = self.shared.clock.now().saturating_sub(self.started);
-        self.metrics.count(self.status, took, self.body_bytes, self.sent);
-        self.watch.end_request();
+        let duration = self.shared.clock.now().saturating_sub(self.started);
+        self.metrics.count(self.status, duration, self.body_bytes, self.sent_bytes);
+        self.connection.end_request();
     }
 }

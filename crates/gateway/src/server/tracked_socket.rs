@@ -1,7 +1,8 @@
 //! A socket that records its bytes in the connection's [`ConnectionState`], which also bounds each read.
 //!
-//! It also implements the lingering close: after a response to a request whose body was not read, the client may go on
-//! sending for a while before the socket is closed, so that it reads the response instead of a connection reset.
+//! The socket also implements the lingering close. After a response to a request whose body was not read, further bytes
+//! of the client are discarded for a while before the socket is closed. Otherwise the client would see a connection
+//! reset instead of the response.
 
 use std::ffi::c_int;
 use std::io;
@@ -19,60 +20,66 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
-use super::buffers::MAX_SLOTLESS_HEAD_BYTES;
+use super::buffers::INITIAL_READ_BYTES;
 use super::connection_state::{ConnectionState, Phase};
 
 /// The maximum number of bytes discarded while lingering.
 const MAX_LINGER_BYTES: u64 = 64 << 20;
 
-/// A stream that can be waited for without reading from it.
+/// A stream on which one can wait for a request without reading from it.
 pub(crate) trait AwaitRequest {
-    /// True if the stream can wait for a complete head, and not only for its first byte.
+    /// True if the stream can wait for a complete head; false if it can wait only for the first byte.
     const AWAITS_HEADS: bool;
 
-    /// Ready once the stream should be read: it has a complete head, of which `first` was read already, a head larger
-    /// than the initial buffer, bytes that are no head, its end, or an error.
-    fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()>;
+    /// Becomes ready once the stream should be read. `prefix` are bytes of the head that were read already. A stream
+    /// with [`AWAITS_HEADS`](Self::AWAITS_HEADS) should be read if it has
+    /// - a complete head,
+    /// - a head larger than the initial read, and a slot for it,
+    /// - bytes that are not the beginning of a head,
+    /// - its end, or an error.
+    ///
+    /// Any other stream should be read once it has bytes, its end or an error.
+    fn poll_request(&mut self, cx: &mut Context<'_>, prefix: &[u8]) -> Poll<()>;
 }
 
-/// Peeks only: the client's bytes stay in the kernel until the head is complete.
+/// Only peeks at the client's bytes, which stay in the kernel until the head is complete.
 impl AwaitRequest for TrackedSocket<TcpStream> {
     const AWAITS_HEADS: bool = true;
 
-    fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()> {
-        let Self { socket, watch, .. } = self;
-        let max_head = watch.max_head_bytes();
-        if HeadProgress::parse(first, &[], max_head) == HeadProgress::Ready {
+    fn poll_request(&mut self, cx: &mut Context<'_>, prefix: &[u8]) -> Poll<()> {
+        let Self { socket, connection, .. } = self;
+        let max_head_bytes = connection.max_head_bytes();
+        if HeadProgress::parse(prefix, &[], max_head_bytes) == HeadProgress::Ready {
             return Poll::Ready(());
         }
         loop {
             if ready!(socket.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
-            let mut progress = HeadProgress::Empty;
-            // `WouldBlock` makes the runtime wait for bytes beyond those that were peeked.
             let peeked = socket.try_io(Interest::READABLE, || {
-                let mut bytes = [0; MAX_SLOTLESS_HEAD_BYTES];
+                let mut bytes = [0; INITIAL_READ_BYTES];
                 let (_, length) = recv(&*socket, &mut bytes, RecvFlags::PEEK)?;
-                progress = if length == 0 {
-                    HeadProgress::Ready
-                } else {
-                    HeadProgress::parse(first, &bytes[..length], max_head)
-                };
-                if progress == HeadProgress::Partial { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-            });
-            match progress {
-                HeadProgress::Empty if peeked.is_ok() => return Poll::Ready(()),
-                HeadProgress::Empty => {}
-                HeadProgress::Partial => watch.set_phase(Phase::Head),
-                HeadProgress::Large => {
-                    watch.set_phase(Phase::Head);
-                    return if watch.take_slot() { Poll::Ready(()) } else { Poll::Pending };
+                // The end of the stream.
+                if length == 0 {
+                    return Ok(HeadProgress::Ready);
                 }
-                HeadProgress::Ready => return Poll::Ready(()),
-            }
-            if peeked.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
-                return Poll::Ready(());
+                let progress = HeadProgress::parse(prefix, &bytes[..length], max_head_bytes);
+                if progress == HeadProgress::Partial {
+                    connection.set_phase(Phase::Head);
+                    // Makes the runtime wait for bytes after those that were peeked.
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                Ok(progress)
+            });
+            match peeked {
+                Ok(HeadProgress::Large) => {
+                    connection.set_phase(Phase::Head);
+                    return if connection.take_slot() { Poll::Ready(()) } else { Poll::Pending };
+                }
+                Ok(_) => return Poll::Ready(()),
+                // The head is incomplete, or the runtime's readiness was stale.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(()),
             }
         }
     }
@@ -81,10 +88,10 @@ impl AwaitRequest for TrackedSocket<TcpStream> {
 impl AwaitRequest for TlsStream<TrackedSocket<TcpStream>> {
     const AWAITS_HEADS: bool = false;
 
-    fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()> {
+    fn poll_request(&mut self, cx: &mut Context<'_>, prefix: &[u8]) -> Poll<()> {
         let (TrackedSocket { socket, .. }, session) = self.get_mut();
         // Does not wait while decrypted bytes are unread.
-        if !first.is_empty() || !session.wants_read() {
+        if !prefix.is_empty() || !session.wants_read() {
             return Poll::Ready(());
         }
         // The runtime's readiness may be stale: peek at the socket itself.
@@ -96,8 +103,6 @@ impl AwaitRequest for TlsStream<TrackedSocket<TcpStream>> {
 /// The state of a request's head in the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeadProgress {
-    /// No byte has arrived.
-    Empty,
     /// The head is incomplete.
     Partial,
     /// The head is incomplete and needs a slot.
@@ -107,21 +112,21 @@ enum HeadProgress {
 }
 
 impl HeadProgress {
-    fn parse(first: &[u8], then: &[u8], max_head: usize) -> Self {
+    fn parse(prefix: &[u8], peeked: &[u8], max_head_bytes: usize) -> Self {
         let joined;
-        let bytes = if first.is_empty() {
-            then
+        let bytes = if prefix.is_empty() {
+            peeked
         } else {
-            joined = [first, then].concat();
+            joined = [prefix, peeked].concat();
             &joined
         };
         let Some(begin) = bytes.iter().find(|byte| !matches!(byte, b'\r' | b'\n')) else {
-            return if bytes.len() < MAX_SLOTLESS_HEAD_BYTES { Self::Partial } else { Self::Ready };
+            return if bytes.len() < INITIAL_READ_BYTES { Self::Partial } else { Self::Ready };
         };
         let is_complete = memmem::find(bytes, b"\n\r\n").is_some() || memmem::find(bytes, b"\n\n").is_some();
-        if is_complete || !begin.is_ascii_alphabetic() || bytes.len() >= max_head {
+        if is_complete || !begin.is_ascii_alphabetic() || bytes.len() >= max_head_bytes {
             Self::Ready
-        } else if bytes.len() >= MAX_SLOTLESS_HEAD_BYTES {
+        } else if bytes.len() >= INITIAL_READ_BYTES {
             Self::Large
         } else {
             Self::Partial
@@ -133,13 +138,14 @@ impl HeadProgress {
 #[derive(Debug)]
 pub(crate) struct TrackedSocket<T> {
     socket: T,
-    watch: Arc<ConnectionState>,
-    lingered: Option<u64>,
+    connection: Arc<ConnectionState>,
+    /// Bytes discarded while lingering; `None` before the lingering close begins.
+    discarded_bytes: Option<u64>,
 }
 
 impl<T> TrackedSocket<T> {
-    pub(crate) const fn new(socket: T, watch: Arc<ConnectionState>) -> Self {
-        Self { socket, watch, lingered: None }
+    pub(crate) const fn new(socket: T, connection: Arc<ConnectionState>) -> Self {
+        Self { socket, connection, discarded_bytes: None }
     }
 }
 
@@ -149,22 +155,23 @@ impl<T: AsyncRead + Unpin> AsyncRead for TrackedSocket<T> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Some(limit) = self.watch.read_limit() else { return Poll::Pending };
+        let Some(limit) = self.connection.read_limit() else { return Poll::Pending };
         let read = ready!(poll_read_buf(Pin::new(&mut self.socket), cx, &mut buf.limit(limit)))?;
-        self.watch.record_read(read);
+        self.connection.record_read(read);
         Poll::Ready(Ok(()))
     }
 }
 
 impl<T: AsFd> TrackedSocket<T> {
-    fn record(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    /// Records the result of a write.
+    fn record_result(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &result {
-            Poll::Ready(Ok(bytes)) => self.watch.record_write(Some(*bytes)),
+            Poll::Ready(Ok(bytes)) => self.connection.record_write(Some(*bytes)),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
                 // If the socket cannot report it, all bytes written to the kernel count as acknowledged.
-                self.watch.set_unacked_bytes(unacked_bytes(&self.socket).unwrap_or(0));
-                self.watch.record_write(None);
+                self.connection.set_unacked_bytes(unacked_bytes(&self.socket).unwrap_or(0));
+                self.connection.record_write(None);
             }
         }
         result
@@ -184,7 +191,7 @@ fn unacked_bytes(socket: impl AsFd) -> io::Result<u64> {
 impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for TrackedSocket<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write(cx, buf);
-        self.record(result)
+        self.record_result(result)
     }
 
     fn poll_write_vectored(
@@ -193,7 +200,7 @@ impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for TrackedSocket<T> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
-        self.record(result)
+        self.record_result(result)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -205,23 +212,23 @@ impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for TrackedSocket<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.lingered.is_none() {
+        if self.discarded_bytes.is_none() {
             ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
-            if !self.watch.is_body_unread() {
+            if !self.connection.is_body_unread() {
                 return Poll::Ready(Ok(()));
             }
-            self.watch.set_phase(Phase::Lingering);
-            self.lingered = Some(0);
+            self.connection.set_phase(Phase::Lingering);
+            self.discarded_bytes = Some(0);
         }
-        let mut waste = [0; 16 << 10];
+        let mut scratch = [0; 16 << 10];
         loop {
-            let mut buf = ReadBuf::new(&mut waste);
+            let mut buf = ReadBuf::new(&mut scratch);
             let read = ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buf));
             let bytes = buf.filled().len();
-            self.watch.record_read(bytes);
-            let lingered = self.lingered.get_or_insert(0);
-            *lingered += bytes as u64;
-            if read.is_err() || bytes == 0 || *lingered > MAX_LINGER_BYTES {
+            self.connection.record_read(bytes);
+            let discarded = self.discarded_bytes.get_or_insert(0);
+            *discarded += bytes as u64;
+            if read.is_err() || bytes == 0 || *discarded > MAX_LINGER_BYTES {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -244,8 +251,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
         if self.prefix.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
-        let now = self.prefix.len().min(buf.remaining());
-        buf.put_slice(&self.prefix.split_to(now));
+        let length = self.prefix.len().min(buf.remaining());
+        buf.put_slice(&self.prefix.split_to(length));
         Poll::Ready(Ok(()))
     }
 }
@@ -282,8 +289,8 @@ mod tests {
 
     #[test]
     fn head_progress_follows_the_bytes_received() {
-        let large = format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(MAX_SLOTLESS_HEAD_BYTES));
-        for (first, then, progress) in [
+        let large = format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(INITIAL_READ_BYTES));
+        for (prefix, peeked, progress) in [
             ("", "G", HeadProgress::Partial),
             ("", "\r\n", HeadProgress::Partial),
             ("", "GET / HTTP/1.1\r\nhost: a\r\n", HeadProgress::Partial),
@@ -296,8 +303,8 @@ mod tests {
             ("", &large, HeadProgress::Large),
             (&large, "", HeadProgress::Large),
         ] {
-            let found = HeadProgress::parse(first.as_bytes(), then.as_bytes(), 32 << 10);
-            assert_eq!(found, progress, "{first:?} {then:?}");
+            let found = HeadProgress::parse(prefix.as_bytes(), peeked.as_bytes(), 32 << 10);
+            assert_eq!(found, progress, "{prefix:?} {peeked:?}");
         }
         assert_eq!(HeadProgress::parse(b"GET /", b"long", 9), HeadProgress::Ready);
     }

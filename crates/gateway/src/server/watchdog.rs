@@ -1,9 +1,9 @@
 //! Watchdog of the connections: checks every connection once a tick and closes those that have waited too long for
 //! their clients.
 //!
-//! It ticks faster while requests wait for memory, because then a client that holds memory without progress delays
-//! others. The requests of such *stalled* connections are aborted: only as many as the waiting requests need, and those
-//! of the tenants with most memory first. No tenant loses memory to one that holds more.
+//! The watchdog ticks faster while requests wait for memory, because a client that holds memory without progress then
+//! delays other clients. The requests of such *stalled* connections are aborted: only as many as the waiting requests
+//! need, and those of the tenants with most memory first. No tenant loses memory to a tenant that holds more.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,8 +16,8 @@ use super::GatewayState;
 use super::connection_state::{Command, ConnectionState, IdleAction, WaitingFor};
 use crate::config::Limits;
 
-/// The bytes that a client must transfer within `slow_client_time` while others wait for its memory: about as many as
-/// its request holds.
+/// The bytes that a client must transfer within `slow_client_time` under memory pressure, that is, while other clients
+/// wait for its memory: about as many as its request holds.
 const MIN_PRESSURE_BYTES: u64 = 1 << 20;
 
 /// A connection that holds memory and has not transferred `slow_client_bytes` within this time is stalled.
@@ -29,16 +29,21 @@ const MAX_WAIT_TIME: Duration = Duration::from_millis(500);
 /// The longest time between passes while requests wait for memory or little of it is free.
 const MAX_PRESSURE_TICK: Duration = Duration::from_millis(250);
 
-/// A connection that has waited this long for its next request, or for the rest of a head, is parked.
+/// A connection that has waited this long for its next request, or for the rest of a head, is parked (see
+/// `connection`).
 const PARK_TIME: Duration = Duration::from_secs(2);
 
-/// Intervals derived from the limits: shorter limits give shorter ticks.
+/// Intervals derived from the limits: shorter limits give shorter intervals.
 #[derive(Debug, Clone, Copy)]
 struct Intervals {
+    /// Time between passes.
     tick: Duration,
-    pressed_tick: Duration,
-    stall: Duration,
-    wait: Duration,
+    /// Time between passes under memory pressure.
+    pressure_tick: Duration,
+    /// See [`MAX_STALL_TIME`].
+    max_stall: Duration,
+    /// See [`MAX_WAIT_TIME`].
+    max_wait: Duration,
 }
 
 impl Intervals {
@@ -47,21 +52,21 @@ impl Intervals {
         let tick = (shortest / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
         Self {
             tick,
-            pressed_tick: tick.min(MAX_PRESSURE_TICK),
-            stall: MAX_STALL_TIME.min(limits.slow_client_time),
-            wait: MAX_WAIT_TIME.min(limits.slow_client_time),
+            pressure_tick: tick.min(MAX_PRESSURE_TICK),
+            max_stall: MAX_STALL_TIME.min(limits.slow_client_time),
+            max_wait: MAX_WAIT_TIME.min(limits.slow_client_time),
         }
     }
 }
 
-/// Runs passes until it is dropped.
+/// Runs passes until the future is dropped.
 pub(super) async fn run(shared: Arc<GatewayState>) {
-    let times = Intervals::new(&shared.config.limits);
+    let intervals = Intervals::new(&shared.config.limits);
     let mut watchdog = Watchdog { records: HashMap::new(), next_pass: Duration::ZERO };
     loop {
         let now = shared.clock.now();
-        watchdog.run_pass(&shared, now, times);
-        shared.clock.sleep_until(now + times.pressed_tick).await;
+        watchdog.run_pass(&shared, now, intervals);
+        shared.clock.sleep_until(now + intervals.pressure_tick).await;
     }
 }
 
@@ -72,88 +77,92 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    fn run_pass(&mut self, shared: &GatewayState, now: Duration, times: Intervals) {
+    /// Checks all connections, if a tick has passed or there is memory pressure.
+    fn run_pass(&mut self, shared: &GatewayState, now: Duration, intervals: Intervals) {
         let budget = &shared.budget;
         let demands = budget.demands(now, Duration::ZERO);
         let is_scarce = budget.free() < budget.capacity() / 4;
         if now < self.next_pass && demands.is_empty() && !is_scarce {
             return;
         }
-        self.next_pass = now + times.tick;
+        self.next_pass = now + intervals.tick;
         enforce_descriptor_limit(shared, now);
-        let mut seen = HashMap::new();
+        let mut records = HashMap::new();
         let mut holders = Vec::new();
-        for (id, watch) in shared.connections.all() {
+        for (id, connection) in shared.connections.all() {
             let mut record = self.records.remove(&id).unwrap_or(ConnectionRecord::new(now));
-            let window = if demands.is_empty() { None } else { watch.window() };
-            let is_wanted = window.as_ref().is_some_and(|window| is_wanted(window, &demands));
-            if let Some(command) = record.update(&watch, now, &shared.config.limits, is_wanted) {
-                watch.raise_command(command);
+            let window = if demands.is_empty() { None } else { connection.window() };
+            let is_memory_needed = window.as_ref().is_some_and(|window| is_memory_needed(window, &demands));
+            if let Some(command) = record.update(&connection, now, &shared.config.limits, is_memory_needed) {
+                connection.raise_command(command);
             }
-            watch.set_waits_since(record.since);
+            connection.set_waits_since(record.since);
             if record.wait == WaitingFor::Write {
-                watch.refresh_unacked_bytes();
+                connection.refresh_unacked_bytes();
             }
             let may_park = matches!(record.wait, WaitingFor::Request | WaitingFor::Head);
             if may_park && !record.is_park_requested && record.waited(now) >= PARK_TIME {
                 record.is_park_requested = true;
-                watch.request_idle_action(IdleAction::Park);
+                connection.request_idle_action(IdleAction::Park);
             }
             if let Some(window) = window {
-                holders.push(MemoryHolder { stalled_for: record.stalled_for(now), watch, window });
+                holders.push(MemoryHolder { stalled_for: record.stalled_for(now), connection, window });
             }
-            seen.insert(id, record);
+            records.insert(id, record);
         }
-        self.records = seen;
-        let is_in_need = |demand: &Demand| demand.waited >= times.wait;
-        let in_need: Vec<Demand> = demands.into_iter().filter(is_in_need).collect();
-        for holder in select_stalled(holders, &in_need, times.stall) {
+        self.records = records;
+        let is_urgent = |demand: &Demand| demand.waited >= intervals.max_wait;
+        let urgent: Vec<Demand> = demands.into_iter().filter(is_urgent).collect();
+        for holder in select_stalled(holders, &urgent, intervals.max_stall) {
             shared.metrics.count_stalled_client();
-            let is_body = holder.watch.waits_for() == WaitingFor::Body;
-            holder.watch.raise_command(if is_body { Command::FailBody } else { Command::Close });
+            let is_body = holder.connection.waits_for() == WaitingFor::Body;
+            holder.connection.raise_command(if is_body { Command::FailBody } else { Command::Close });
         }
     }
 }
 
-/// Evicts connections while they take descriptors that are reserved for the store. The store may have opened more files
+/// Evicts connections while they use descriptors that are reserved for the store, which may have opened more files
 /// since the connections were accepted.
 fn enforce_descriptor_limit(shared: &GatewayState, now: Duration) {
     let connections = &shared.connections;
-    let over = shared.descriptors.count_excess_connections(connections.count());
-    while over > connections.evicting_count()
+    let excess = shared.descriptors.refresh(connections.count());
+    while excess > connections.evicting_count()
         && !connections.is_eviction_limit_reached()
         && connections.evict_any(now)
     {}
 }
 
-/// Returns true if a tenant that holds no more memory than this window's tenant waits for memory.
-fn is_wanted(window: &Window, demands: &[Demand]) -> bool {
+/// Returns true if requests wait for memory that this window could free: those of tenants that hold no more than the
+/// window's tenant.
+fn is_memory_needed(window: &Window, demands: &[Demand]) -> bool {
     let held = window.account().tenant_held();
     demands.iter().any(|demand| demand.tenant_held <= held)
 }
 
 /// A connection that holds memory.
 struct MemoryHolder {
-    watch: Arc<ConnectionState>,
+    connection: Arc<ConnectionState>,
     window: Arc<Window>,
-    /// Time without progress of the client; zero while the connection waits for the store.
+    /// Time since the client last made progress; zero while the connection waits for the store.
     stalled_for: Duration,
 }
 
-/// Selects the stalled holders to abort: as many as the requests in `in_need` require.
-fn select_stalled(holders: Vec<MemoryHolder>, in_need: &[Demand], stall: Duration) -> Vec<MemoryHolder> {
-    if in_need.is_empty() {
+/// Selects the stalled holders to abort: as many as the `urgent` demands require. A holder is stalled if its client
+/// made no progress for `max_stall`.
+fn select_stalled(holders: Vec<MemoryHolder>, urgent: &[Demand], max_stall: Duration) -> Vec<MemoryHolder> {
+    if urgent.is_empty() {
         return Vec::new();
     }
+    // Demands of tenants that hold more than the holder's tenant do not count.
     let needed_from = |holder: &MemoryHolder| -> usize {
         let held = holder.window.account().tenant_held();
-        in_need.iter().filter(|demand| demand.tenant_held <= held).map(|demand| demand.bytes).sum()
+        urgent.iter().filter(|demand| demand.tenant_held <= held).map(|demand| demand.bytes).sum()
     };
-    let (going, mut stalled): (Vec<MemoryHolder>, Vec<MemoryHolder>) =
-        holders.into_iter().partition(|holder| holder.watch.command() >= Command::FailBody);
-    // These are already closing, so their memory will be free soon.
-    let mut freed: usize = going.iter().map(|holder| holder.window.held()).sum();
-    stalled.retain(|holder| holder.stalled_for >= stall);
+    let (closing, mut stalled): (Vec<MemoryHolder>, Vec<MemoryHolder>) =
+        holders.into_iter().partition(|holder| holder.connection.command() >= Command::FailBody);
+    // The memory of closing connections is free soon.
+    let mut freed: usize = closing.iter().map(|holder| holder.window.held()).sum();
+    stalled.retain(|holder| holder.stalled_for >= max_stall);
     stalled.sort_by_cached_key(|holder| {
         let account = holder.window.account();
         Reverse((account.tenant_held(), account.held(), holder.stalled_for))
@@ -168,25 +177,26 @@ fn select_stalled(holders: Vec<MemoryHolder>, in_need: &[Demand], stall: Duratio
     stalled
 }
 
-/// The watchdog's record of one connection.
+/// The watchdog's record of one connection: its state when its current wait began or last made progress.
 #[derive(Debug, Clone, Copy)]
 struct ConnectionRecord {
     wait: WaitingFor,
     requests: u32,
-    moved: u64,
+    transferred: u64,
     since: Duration,
-    /// Until then the client must transfer more, because others wait for its memory. Gaps in the demand shorter than
-    /// half of `slow_client_time` do not end this period.
-    pressed_until: Duration,
+    /// End of the memory pressure, during which the client must transfer [`MIN_PRESSURE_BYTES`]. The pressure lasts for
+    /// half of `slow_client_time` after the last tick with demand for its memory, so that short gaps in the demand do
+    /// not end it.
+    pressure_until: Duration,
     progress: Progress,
-    /// The connection was already asked to park during this wait.
+    /// The connection already received [`IdleAction::Park`] during this wait.
     is_park_requested: bool,
 }
 
-/// The byte count and time at which a client last had transferred `slow_client_bytes`.
+/// The byte count and the time when the client had last transferred another `slow_client_bytes`.
 #[derive(Debug, Clone, Copy)]
 struct Progress {
-    moved: u64,
+    transferred: u64,
     at: Duration,
 }
 
@@ -195,10 +205,10 @@ impl ConnectionRecord {
         Self {
             wait: WaitingFor::Nothing,
             requests: 0,
-            moved: 0,
+            transferred: 0,
             since: now,
-            pressed_until: Duration::ZERO,
-            progress: Progress { moved: 0, at: now },
+            pressure_until: Duration::ZERO,
+            progress: Progress { transferred: 0, at: now },
             is_park_requested: false,
         }
     }
@@ -211,36 +221,38 @@ impl ConnectionRecord {
         now.saturating_sub(self.progress.at)
     }
 
-    /// Updates the record at a tick and returns the command for the connection, if any. A client must have been slow
-    /// for the whole `slow_client_time`; short memory pressure is not enough.
+    /// Updates the record at a tick and returns the command for the connection, if any. A client is too slow only if it
+    /// was slow for the whole `slow_client_time`: memory pressure for a shorter time does not close its connection.
     fn update(
         &mut self,
-        watch: &ConnectionState,
+        connection: &ConnectionState,
         now: Duration,
         limits: &Limits,
-        is_wanted: bool,
+        is_memory_needed: bool,
     ) -> Option<Command> {
-        let (wait, requests, moved) = (watch.waits_for(), watch.requests(), watch.transferred_bytes());
-        let is_on_client = matches!(wait, WaitingFor::Body | WaitingFor::Write);
-        let is_new = requests != self.requests;
-        // Bytes in the kernel's send buffer count only until the connection blocks, so `moved` may have decreased.
-        self.moved = self.moved.min(moved);
-        self.progress.moved = self.progress.moved.min(moved);
-        if is_new || !is_on_client || moved - self.progress.moved >= limits.slow_client_bytes {
-            self.progress = Progress { moved, at: now };
+        let (wait, requests) = (connection.waits_for(), connection.requests());
+        let transferred = connection.transferred_bytes();
+        let waits_for_client = matches!(wait, WaitingFor::Body | WaitingFor::Write);
+        let is_new_request = requests != self.requests;
+        // Bytes in the kernel's send buffer count only until the connection blocks, so the count may have decreased.
+        self.transferred = self.transferred.min(transferred);
+        self.progress.transferred = self.progress.transferred.min(transferred);
+        let since_progress = transferred - self.progress.transferred;
+        if is_new_request || !waits_for_client || since_progress >= limits.slow_client_bytes {
+            self.progress = Progress { transferred, at: now };
         }
-        if is_wanted {
-            self.pressed_until = now + limits.slow_client_time / 2;
+        if is_memory_needed {
+            self.pressure_until = now + limits.slow_client_time / 2;
         }
-        let is_under_pressure = now < self.pressed_until;
-        let enough = if is_under_pressure {
+        let is_under_pressure = now < self.pressure_until;
+        let required_bytes = if is_under_pressure {
             limits.slow_client_bytes.max(MIN_PRESSURE_BYTES)
         } else {
             limits.slow_client_bytes
         };
-        let has_progress = is_on_client && moved - self.moved >= enough;
-        if wait != self.wait || is_new || has_progress || wait == WaitingFor::Nothing {
-            *self = Self { wait, requests, moved, since: now, is_park_requested: false, ..*self };
+        let has_progress = waits_for_client && transferred - self.transferred >= required_bytes;
+        if wait != self.wait || is_new_request || has_progress || wait == WaitingFor::Nothing {
+            *self = Self { wait, requests, transferred, since: now, is_park_requested: false, ..*self };
             return None;
         }
         let timeout = match wait {
@@ -256,9 +268,9 @@ impl ConnectionRecord {
         }
         Some(match wait {
             WaitingFor::Request => Command::Finish,
-            // First the operation may respond with an error. If the client is still slow after that, the connection is
-            // closed.
-            WaitingFor::Body if watch.command() < Command::FailBody => {
+            // First the operation may respond with an error. If the client is still slow after another timeout, the
+            // connection is closed.
+            WaitingFor::Body if connection.command() < Command::FailBody => {
                 self.since = now;
                 Command::FailBody
             }

@@ -87,7 +87,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// Parses a signature. A malformed one is reported like a wrong one, which reveals nothing.
+/// Parses a signature. A malformed signature is reported like a wrong one.
 fn parse_signature(text: &str) -> Result<[u8; 32], WireError> {
     from_hex(text.as_bytes()).ok_or_else(signature_mismatch)
 }
@@ -102,10 +102,10 @@ pub(crate) fn signature_mismatch() -> WireError {
 }
 
 impl From<NotCanonical> for WireError {
-    fn from(why: NotCanonical) -> Self {
-        match why {
+    fn from(error: NotCanonical) -> Self {
+        match error {
             NotCanonical::Escape => {
-                Self::with_source(Code::InvalidUri, "Couldn't parse the specified URI.", why)
+                Self::with_source(Code::InvalidUri, "Couldn't parse the specified URI.", error)
             }
             // A header that is signed but missing was removed in transit.
             NotCanonical::MissingHeader | NotCanonical::Date | NotCanonical::Header => signature_mismatch(),
@@ -141,10 +141,10 @@ pub(crate) struct Presigned<'a> {
 }
 
 impl<'a> Presigned<'a> {
-    /// Parses a query; `None` if it carries no signature.
+    /// Parses a query; `None` if it has no parameter of a signature. Fails for a signature of version 2.
     pub(crate) fn from_query(query: &'a str) -> Result<Option<Self>, WireError> {
         let mut found = Self::default();
-        let (mut any, mut old) = (false, false);
+        let (mut is_presigned, mut is_sigv2) = (false, false);
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let slot = match name {
@@ -157,7 +157,7 @@ impl<'a> Presigned<'a> {
                 "X-Amz-Security-Token" => &mut found.token,
                 "X-Amz-Content-Sha256" => &mut found.payload,
                 "Signature" | "AWSAccessKeyId" => {
-                    old = true;
+                    is_sigv2 = true;
                     continue;
                 }
                 _ => continue,
@@ -168,12 +168,14 @@ impl<'a> Presigned<'a> {
             if slot.replace(value).is_some() {
                 return Err(invalid_parameter("A query parameter of the signature is given twice."));
             }
-            any |= !matches!(name, "X-Amz-Content-Sha256" | "X-Amz-Date");
+            // These two parameters describe the payload and the time of a request. They prove nothing about a signature
+            // in the query: the request may be signed by its `Authorization` header, or anonymous.
+            is_presigned |= !matches!(name, "X-Amz-Content-Sha256" | "X-Amz-Date");
         }
-        if !any && old {
+        if !is_presigned && is_sigv2 {
             return Err(unsupported_mechanism());
         }
-        Ok(any.then_some(found))
+        Ok(is_presigned.then_some(found))
     }
 
     /// Returns true if the query has a session token.

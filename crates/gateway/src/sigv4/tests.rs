@@ -209,8 +209,8 @@ fn each_error_has_its_code() {
     assert_eq!(code(twice), Code::InvalidArgument);
     assert_eq!(code(with(signed("/"), "x-amz-security-token", "t")), Code::InvalidToken);
     let elsewhere = verifier(SIGNED_AT, Some("eu-west-1"));
-    let refused = elsewhere.verify(&signed("/").into_parts().0).unwrap_err();
-    assert_eq!(refused.message(), "the region 'us-east-1' is wrong; expecting 'eu-west-1'");
+    let error = elsewhere.verify(&signed("/").into_parts().0).unwrap_err();
+    assert_eq!(error.message(), "the region 'us-east-1' is wrong; expecting 'eu-west-1'");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The verifier: from a request's head to the identity that signed it and the required properties of its body.
+//! The verifier: determines from a request's head the identity that signed it and the properties that its body must
+//! have.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ const MAX_CLOCK_SKEW_SECONDS: i64 = 15 * 60;
 /// The client's declaration about the body.
 #[derive(Debug)]
 pub enum Payload {
-    /// Nothing.
+    /// No declaration: the body is not signed.
     Unsigned,
     /// The SHA-256 of the whole body.
     Sha256([u8; 32]),
@@ -53,7 +54,7 @@ impl Payload {
     }
 }
 
-/// A request with a valid signature, or without one.
+/// The result of a successful verification: the request has a valid signature, or none and is anonymous.
 #[derive(Debug)]
 pub struct Verified {
     /// The sender of the request.

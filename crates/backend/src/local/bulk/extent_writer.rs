@@ -63,7 +63,7 @@ impl ExtentWriter {
     }
 
     /// Payload bytes submitted so far.
-    pub const fn handed(&self) -> usize {
+    pub const fn submitted_bytes(&self) -> usize {
         self.submitted_bytes
     }
 
@@ -77,13 +77,14 @@ impl ExtentWriter {
         let bytes = self.check_length(&payload)?;
         self.admit(bytes)?;
         self.await_in_flight().await?;
-        self.in_flight = Some(self.submit(self.payload_offset + segment_length(self.submitted_bytes)?, payload));
+        self.in_flight =
+            Some(self.submit(self.payload_offset + segment_length(self.submitted_bytes)?, payload));
         self.submitted_bytes += bytes;
         Ok(())
     }
 
-    /// Writes the rest of the payload and the head, given the checksums of all blocks. The extent becomes durable with a
-    /// sync of its segment.
+    /// Writes the rest of the payload and the head, given the checksums of all blocks. The extent becomes durable with
+    /// a sync of its segment.
     pub async fn finish(
         mut self,
         payload: Vec<Bytes>,
@@ -96,13 +97,15 @@ impl ExtentWriter {
         // already in place, so the record begins later than the allocated range.
         let begin = self.payload_offset - segment_length(header.head_bytes())?;
         let position = Position::new(self.pin.0.number, begin);
-        let head = Bytes::from(header.encode_head(self.state.layout.salt, position, &self.fields, block_crcs));
+        let head =
+            Bytes::from(header.encode_head(self.state.layout.salt, position, &self.fields, block_crcs));
         let pad = Bytes::from_static(&[0; 8]).slice(..padding(header.head_bytes() + payload_bytes));
         let rest = payload.into_iter().chain([pad]).filter(|piece| !piece.is_empty());
         if self.submitted_bytes == 0 {
             self.submit(begin, std::iter::once(head).chain(rest).collect()).completed().await?;
         } else {
-            let mut tail_write = self.submit(self.payload_offset + segment_length(self.submitted_bytes)?, rest.collect());
+            let mut tail_write =
+                self.submit(self.payload_offset + segment_length(self.submitted_bytes)?, rest.collect());
             let mut head_write = self.submit(begin, vec![head]);
             self.await_in_flight().await?;
             tail_write.completed().await?;

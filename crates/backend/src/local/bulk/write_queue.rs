@@ -1,5 +1,5 @@
-//! The queue of extent writes. Only one I/O thread writes extents at any time: the kernel serializes writers of a file, so
-//! further threads would only spin for its lock and keep reads from running.
+//! The queue of extent writes. Only one I/O thread writes extents at any time: the kernel serializes writers of a file,
+//! so further threads would only spin for its lock and keep reads from running.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl PendingWrite {
     /// Waits until the bytes are in the file (not durable yet). Cancel-safe: may be called again until it has
     /// returned.
     pub async fn completed(&mut self) -> Result<()> {
-        let closed = || Error::new(Reason::ShuttingDown, "the store is closed");
-        (&mut self.0).await.unwrap_or_else(|_| Err(closed()))
+        let closed_error = || Error::new(Reason::ShuttingDown, "the store is closed");
+        (&mut self.0).await.unwrap_or_else(|_| Err(closed_error()))
     }
 }
 

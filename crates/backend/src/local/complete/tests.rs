@@ -96,8 +96,8 @@ async fn ten_thousand_parts_complete_and_read_quickly() {
         etag,
         checksum: None,
     });
-    let order = multipart::CompleteUpload { parts: named.collect(), ..Default::default() };
-    let completed = store.complete_upload(&context(), &address, &upload, order).await.unwrap();
+    let request = multipart::CompleteUpload { parts: named.collect(), ..Default::default() };
+    let completed = store.complete_upload(&context(), &address, &upload, request).await.unwrap();
     println!("completion: {:?}", started.elapsed());
     assert!(started.elapsed().as_secs() < 5);
     assert_eq!(completed.size, u64::from(PARTS) * DECLARED_BYTES);
@@ -170,11 +170,11 @@ async fn upload_listing_reads_only_records_on_its_page() {
     assert_eq!(page(3).unwrap_err().reason(), Reason::CorruptData);
 
     let budget = tradewind_core::Budget::new(1 << 20);
-    let over = tradewind_core::testing::context_until(
+    let expired_context = tradewind_core::testing::context_until(
         &budget,
         tradewind_core::context::Deadline::after(SystemClock::shared(), std::time::Duration::ZERO),
     );
-    let late = open.uploads_page(&over, &bucket, &ListUploads::default());
-    assert_eq!(late.unwrap_err().reason(), Reason::DeadlineExceeded);
+    let expired = open.uploads_page(&expired_context, &bucket, &ListUploads::default());
+    assert_eq!(expired.unwrap_err().reason(), Reason::DeadlineExceeded);
     store.close().await.unwrap();
 }

@@ -29,8 +29,8 @@ impl RecordLocation {
     }
 
     fn read(decoder: &mut Decoder<'_>) -> Result<Self> {
-        let at = Position::new(decoder.narrow()?, decoder.narrow()?);
-        Ok(Self { position: at, record_bytes: decoder.narrow()? })
+        let position = Position::new(decoder.narrow()?, decoder.narrow()?);
+        Ok(Self { position, record_bytes: decoder.narrow()? })
     }
 
     pub fn encode(self) -> Vec<u8> {
@@ -70,25 +70,25 @@ impl ObjectEntry {
         put_varint(&mut out, self.size);
         out.extend_from_slice(&self.modified.millis().to_le_bytes());
         put_varint(&mut out, self.other_records.into());
-        let checksum = |of: Option<(Algorithm, ChecksumScope)>| {
-            of.map_or(0, |(algorithm, scope)| {
+        let checksum_byte = |checksum: Option<(Algorithm, ChecksumScope)>| {
+            checksum.map_or(0, |(algorithm, scope)| {
                 algorithm_byte(algorithm) | if scope == ChecksumScope::Composite { 0x80 } else { 0 }
             })
         };
-        let (first, more): (Option<_>, Option<_>) = match self.checksum {
+        let (original, later): (Option<_>, Option<_>) = match self.checksum {
             Some((algorithm, _)) if !is_original_algorithm(algorithm) => (None, self.checksum),
-            first => (first, None),
+            original => (original, None),
         };
-        out.push(checksum(first));
+        out.push(checksum_byte(original));
         let md5 = self.etag.md5().filter(|md5| ETag::from_md5(md5) == self.etag);
         out.push(u8::from(self.in_extents) | u8::from(md5.is_some()) << 1);
         match md5 {
             Some(md5) => out.extend_from_slice(&md5),
             None => put_block(&mut out, self.etag.as_str().as_bytes()),
         }
-        // Older programs that do not know the algorithm stop reading before it.
-        if more.is_some() {
-            out.push(checksum(more));
+        // A later algorithm is encoded last, where older programs have stopped reading.
+        if later.is_some() {
+            out.push(checksum_byte(later));
         }
         out
     }
@@ -100,20 +100,20 @@ impl ObjectEntry {
         let head_bytes = decoder.narrow()?;
         let size = decoder.number()?;
         let modified = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
-        let others = decoder.narrow()?;
-        let of = |byte: u8| {
+        let other_records = decoder.narrow()?;
+        let checksum_from_byte = |byte: u8| {
             let scope = if byte & 0x80 == 0 { ChecksumScope::FullObject } else { ChecksumScope::Composite };
             algorithm_from_byte(byte & 0x7f).map(|algorithm| (algorithm, scope))
         };
         let mut checksum = match decoder.byte()? {
             0 => None,
-            byte => Some(of(byte)?),
+            byte => Some(checksum_from_byte(byte)?),
         };
         let flags = decoder.byte()?;
         let etag =
             if flags & 2 == 0 { ETag::from_tag(&decoder.text()?) } else { ETag::from_md5(&decoder.array()?) };
         if !decoder.is_empty() {
-            checksum = of(decoder.byte()?).ok();
+            checksum = checksum_from_byte(decoder.byte()?).ok();
         }
         Ok(Self {
             seq,
@@ -124,7 +124,7 @@ impl ObjectEntry {
             etag,
             checksum,
             in_extents: flags & 1 == 1,
-            other_records: others,
+            other_records,
         })
     }
 }
@@ -181,13 +181,13 @@ impl UploadEntry {
     }
 }
 
-/// The records of an upload on disk, in progress or ended, in whatever order they were seen.
+/// The counts of an upload's records on disk. The upload may be in progress or ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UploadRecords {
-    /// Records of its creation and its parts, including superseded ones and copies. The record of its end may be
-    /// removed when there are none.
+    /// Records of its creation and its parts, including superseded ones and copies. The upload's end record may be
+    /// removed when this is 0.
     pub count: u32,
-    /// The highest seq of a part: grows with every part received.
+    /// The highest seq of a part; it grows with every part received.
     pub newest_part: u64,
 }
 
@@ -205,7 +205,7 @@ impl UploadRecords {
     }
 }
 
-/// An uploaded part: the place of its record and that record's fields, which completion needs.
+/// An uploaded part: the location of its record and that record's fields, which completion needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartEntry {
     pub seq: u64,
@@ -268,13 +268,14 @@ impl BucketEntry {
 pub(crate) struct SegmentEntry {
     /// Bytes of records that are referred to. May be negative during a replay.
     pub live_bytes: i64,
-    /// Compaction removed the records before this offset from the counts of other records.
+    /// Compaction has taken the records before this offset out of the counts (`other_records`,
+    /// [`UploadRecords::count`]), because it is about to remove the segment.
     pub uncounted_end: u32,
-    /// All live data was moved away and the index that records this is, or will soon be, durable: the file may be
-    /// removed.
+    /// True if the segment has no live data any more. Its file may be removed once the index with this entry is
+    /// durable.
     pub is_retired: bool,
-    /// Every record that the index took from this segment, or refers to in it, ends at or before this offset: a
-    /// shorter file has lost some. 0 in entries of earlier versions, which did not record it.
+    /// The end of the last record that was applied from this segment, or to which the index refers in it. A shorter
+    /// file has lost records. 0 in entries of earlier versions, which did not record it.
     pub end: u32,
 }
 
@@ -290,9 +291,9 @@ impl SegmentEntry {
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
         let live_bytes = i64::from_le_bytes(decoder.array()?);
-        let (forgotten, retired) = (decoder.narrow()?, decoder.byte()? == 1);
+        let (uncounted_end, is_retired) = (decoder.narrow()?, decoder.byte()? == 1);
         let end = if decoder.0.is_empty() { 0 } else { decoder.narrow()? };
-        Ok(Self { live_bytes, uncounted_end: forgotten, is_retired: retired, end })
+        Ok(Self { live_bytes, uncounted_end, is_retired, end })
     }
 }
 
@@ -310,8 +311,8 @@ pub(crate) struct Coverage {
     pub next_segment: u32,
 }
 
-/// Distance of the reserved numbers ahead of those in use, so that numbers of uncommitted writes are not allocated
-/// again after a crash.
+/// The stored `next_id` is this much higher than the next one to be allocated. So the ids of uncommitted writes are not
+/// allocated again after a crash.
 pub(crate) const ID_MARGIN: u64 = 1 << 32;
 
 const COVERAGE_VERSION: u8 = 2;

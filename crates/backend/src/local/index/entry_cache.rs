@@ -1,9 +1,9 @@
 //! A cache of recently read object entries in front of the tree, where a lookup costs several times as much as
 //! everything else that a small GET does in the store.
 //!
-//! A cached result equals what the tree would have returned at some moment of the call. A change has three steps: its
-//! keys are evicted and closed, the tree changes, the keys are reopened. A reader that missed may insert its result
-//! only if its key was open throughout.
+//! A lookup returns what the tree would have returned at some moment of the call. A change has three steps: it evicts
+//! its keys and marks them as being changed; the tree changes; the mark is removed. A reader whose key was not cached
+//! may insert what it read from the tree only if no change of the key was in progress, or began, during the read.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-/// Keys share a state with the others of their stripe.
+/// Number of stripes. All keys of a stripe share the state of their changes.
 const STRIPES: usize = 256;
 
 /// Overhead per entry: two allocations, its slot and its hash table entry.
@@ -20,40 +20,41 @@ const OVERHEAD_BYTES: u64 = 120;
 
 /// The cache.
 pub(super) struct EntryCache {
-    entries: Cache<Box<[u8]>, Slice, Bytes>,
+    entries: Cache<Box<[u8]>, Slice, EntryWeight>,
     hashing: RandomState,
     stripes: Box<[Mutex<Stripe>]>,
 }
 
-/// The state of the keys of a stripe.
+/// The changes of the keys of a stripe.
 #[derive(Default)]
 struct Stripe {
-    /// Number of times that its keys were closed.
-    times_closed: u64,
-    /// Changes of its keys in progress.
-    closed: usize,
+    /// Number of changes so far, including those in progress.
+    changes_begun: u64,
+    /// Number of changes in progress.
+    changes_in_progress: usize,
 }
 
+/// Weighs an entry by its bytes in memory.
 #[derive(Clone)]
-struct Bytes;
+struct EntryWeight;
 
-impl Weighter<Box<[u8]>, Slice> for Bytes {
+impl Weighter<Box<[u8]>, Slice> for EntryWeight {
     fn weight(&self, key: &Box<[u8]>, entry: &Slice) -> u64 {
         (key.len() + entry.len()) as u64 + OVERHEAD_BYTES
     }
 }
 
 impl EntryCache {
-    /// A cache of `bytes` bytes.
-    pub fn new(bytes: u64) -> Self {
-        let typical = OVERHEAD_BYTES + 120;
-        let count = usize::try_from(bytes / typical).unwrap_or(usize::MAX);
+    /// A cache of at most `max_bytes`.
+    pub fn new(max_bytes: u64) -> Self {
+        let typical_entry_bytes = OVERHEAD_BYTES + 120;
+        let estimated_entries = usize::try_from(max_bytes / typical_entry_bytes).unwrap_or(usize::MAX);
         let hashing = RandomState::new();
         Self {
             entries: Cache::with(
-                count,
-                bytes,
-                Bytes,
+                estimated_entries,
+                max_bytes,
+                EntryWeight,
                 hashing.clone(),
                 quick_cache::sync::DefaultLifecycle::default(),
             ),
@@ -72,34 +73,34 @@ impl EntryCache {
             return Ok(Some(entry));
         }
         let stripe = self.stripe(key);
-        let before = {
+        let changes_before = {
             let stripe = stripe.lock();
-            (stripe.closed == 0).then_some(stripe.times_closed)
+            (stripe.changes_in_progress == 0).then_some(stripe.changes_begun)
         };
         let found = read()?;
-        if let (Some(entry), Some(before)) = (&found, before) {
+        if let (Some(entry), Some(changes_before)) = (&found, changes_before) {
             // A copy, because a slice keeps its whole block alive.
             let (key, copy) = (Box::from(key), Slice::from(&entry[..]));
-            // Under the lock, so that a change either sees this entry or keeps it out.
+            // Inserted under the lock: a change that begins concurrently either evicts this entry or prevents it.
             let stripe = stripe.lock();
-            if stripe.times_closed == before {
+            if stripe.changes_begun == changes_before {
                 self.entries.insert(key, copy);
             }
         }
         Ok(found)
     }
 
-    /// Closes the keys that are about to change, until the guard is dropped.
-    pub fn close<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> ClosedKeys<'_> {
+    /// Evicts the keys that are about to change. Until the guard is dropped, they are not cached again.
+    pub fn begin_change<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> ChangeGuard<'_> {
         let stripes = keys.map(|key| {
             let stripe = self.stripe(key);
             let mut state = stripe.lock();
-            state.times_closed += 1;
-            state.closed += 1;
+            state.changes_begun += 1;
+            state.changes_in_progress += 1;
             self.entries.remove(key);
             stripe
         });
-        ClosedKeys(stripes.collect())
+        ChangeGuard(stripes.collect())
     }
 
     fn stripe(&self, key: &[u8]) -> &Mutex<Stripe> {
@@ -109,13 +110,13 @@ impl EntryCache {
     }
 }
 
-/// A guard that keeps keys closed.
-pub(super) struct ClosedKeys<'a>(Vec<&'a Mutex<Stripe>>);
+/// A change in progress of some keys, given by their stripes.
+pub(super) struct ChangeGuard<'a>(Vec<&'a Mutex<Stripe>>);
 
-impl Drop for ClosedKeys<'_> {
+impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
         for stripe in &self.0 {
-            stripe.lock().closed -= 1;
+            stripe.lock().changes_in_progress -= 1;
         }
     }
 }
@@ -139,7 +140,7 @@ mod tests {
         let cache = EntryCache::new(1 << 20);
         assert_eq!(cache.get(b"k", || found(b"1")).unwrap().as_deref(), Some(&b"1"[..]));
         assert_eq!(cache.get(b"k", not_read).unwrap().as_deref(), Some(&b"1"[..]));
-        drop(cache.close([&b"k"[..]].into_iter()));
+        drop(cache.begin_change([&b"k"[..]].into_iter()));
         assert_eq!(cache.get(b"k", || found(b"2")).unwrap().as_deref(), Some(&b"2"[..]));
         assert_eq!(cache.get(b"absent", || Ok::<_, ()>(None)), Ok(None));
         assert_eq!(cache.get(b"absent", || found(b"3")).unwrap().as_deref(), Some(&b"3"[..]));
@@ -147,11 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn closed_key_is_not_cached() {
+    fn key_being_changed_is_not_cached() {
         let cache = EntryCache::new(1 << 20);
-        let closed = cache.close([&b"k"[..]].into_iter());
+        let change = cache.begin_change([&b"k"[..]].into_iter());
         cache.get(b"k", || found(b"old")).unwrap();
-        drop(closed);
+        drop(change);
         assert_eq!(cache.get(b"k", || found(b"new")).unwrap().as_deref(), Some(&b"new"[..]));
     }
 
@@ -159,7 +160,7 @@ mod tests {
     fn change_during_read_prevents_caching() {
         let cache = EntryCache::new(1 << 20);
         let read = || {
-            drop(cache.close([&b"k"[..]].into_iter()));
+            drop(cache.begin_change([&b"k"[..]].into_iter()));
             found(b"old")
         };
         cache.get(b"k", read).unwrap();

@@ -1,6 +1,6 @@
-//! Keys of the index. One key space, partitioned by the first byte, so that the index is always an exact prefix of
-//! the log's history. Object keys preserve S3's byte order: bucket, then key, then version descending; the newest
-//! version has slot zero and so is found by a point lookup.
+//! Keys of the index. The first byte of a key is a prefix that states the kind of its entry. Object keys sort in S3's
+//! byte order: by bucket, then by key, then by version, the newest first. The newest version has slot 0, so that a
+//! point lookup finds it.
 
 use crate::local::fields::malformed;
 use crate::local::position::Position;
@@ -25,9 +25,10 @@ pub(crate) mod prefix {
     pub const VOID: u8 = b'v';
 }
 
-/// The slot of the newest version. Older versions, once retained, take the complement of their seq.
+/// The slot of the newest version. Older versions are not retained; their slots would be the complement of their seq.
 const NEWEST_SLOT: u64 = 0;
 
+/// The coverage of the index.
 pub(crate) const META: [u8; 1] = [prefix::META];
 
 /// The next numbers, in an index under construction that covers nothing yet.
@@ -48,7 +49,7 @@ pub(crate) fn deleted(bucket: BucketId, key: &str) -> Vec<u8> {
     out
 }
 
-/// The first index key at or after `key` (which need not be a whole key) in a bucket.
+/// A lower bound of the index keys of all object keys at or after `key` in a bucket. `key` may end inside a character.
 pub(crate) fn object_from(bucket: BucketId, key: &[u8]) -> Vec<u8> {
     name(prefix::OBJECT, bucket, key)
 }
@@ -142,7 +143,7 @@ pub(crate) fn void(at: Position) -> [u8; 9] {
     numbered(prefix::VOID, at.pack())
 }
 
-/// The number in a key made of a prefix and a number.
+/// The number in a key that consists of a prefix and a number, possibly followed by more.
 pub(crate) fn number(index_key: &[u8]) -> Result<u64> {
     let bytes = index_key.get(1..9).and_then(|b| b.try_into().ok());
     bytes.map(u64::from_be_bytes).ok_or_else(|| malformed("an index key is too short"))
@@ -154,8 +155,8 @@ fn numbered(prefix: u8, number: u64) -> [u8; 9] {
     out
 }
 
-/// Zero bytes of the key are escaped as `0 255`, so that the terminator `0 1` sorts before every
-/// continuation of the key.
+/// Prefix, bucket and key, without the terminator. Zero bytes of the key are escaped as `0 255`, so that the terminator
+/// `0 1` sorts before every continuation of the key.
 fn name(prefix: u8, bucket: BucketId, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + key.len() + 12);
     out.push(prefix);

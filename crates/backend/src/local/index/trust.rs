@@ -1,5 +1,9 @@
-//! Classification of the index library's errors: decides whether an index rebuilt from the log would avoid them, and
-//! records that for the next start.
+//! Classification of the index library's errors. If an index rebuilt from the log would avoid an error, the index is
+//! broken, and the next open of the store rebuilds it.
+//!
+//! The file `index.doubts` carries that decision over a restart. Each of its bytes is one *doubt*. An attempt to open
+//! the index adds a doubt before it begins and clears all doubts when it returns: a doubt that remains stands for an
+//! attempt that crashed the process. An index that broke in use gets [`MAX_DOUBTS`] doubts.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,37 +11,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tradewind_core::error::{Error, Reason};
 
-/// Number of recorded doubts at which the index is abandoned. Each stands for an attempt to open it that did not
-/// return.
+/// Number of doubts with which the next open of the store rebuilds the index.
 pub(crate) const MAX_DOUBTS: usize = 2;
 
-/// Free space below which the library's threads stop although nothing is broken.
+/// Free space below which the library's threads may have stopped for lack of space, so that their stop proves nothing.
 const MIN_FREE_BYTES: u64 = super::JOURNAL_BYTES;
 
-/// Tracks whether an index in use is still trusted.
+/// Classifies the errors of one index in use.
 pub(crate) struct IndexTrust {
     directory: PathBuf,
-    is_lost: AtomicBool,
+    /// True once the index was found to be broken.
+    is_known_broken: AtomicBool,
 }
 
 impl IndexTrust {
     pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), is_lost: AtomicBool::new(false) }
+        Self { directory: directory.to_owned(), is_known_broken: AtomicBool::new(false) }
     }
 
-    /// The file whose length counts the reasons not to trust the index in a directory.
+    /// The path of the doubts file of the index in a directory.
     pub fn doubts_path(directory: &Path) -> PathBuf {
         directory.with_extension("doubts")
     }
 
-    /// Classifies the error of an index in use. If the index is broken, the next start rebuilds it; that start alone
-    /// might not detect damage that is read later.
+    /// Classifies the error of an index in use. If the index is broken, records that for the next open of the store,
+    /// which might otherwise not notice: opening an index does not read all of it.
     pub fn classify_error(&self, what: &str, e: fjall::Error) -> Error {
         // The library's threads stop on corruption, or without free space.
         let is_stopped = matches!(e, fjall::Error::Poisoned);
         let error = index_error(what, e);
         let is_broken = error.reason() == Reason::CorruptData || (is_stopped && self.has_free_space());
-        if is_broken && !self.is_lost.swap(true, Ordering::AcqRel) {
+        if is_broken && !self.is_known_broken.swap(true, Ordering::AcqRel) {
             let doubts = [b'.'; MAX_DOUBTS];
             if let Err(e) = std::fs::write(Self::doubts_path(&self.directory), doubts) {
                 tracing::error!(error = %e, "the index is broken; remove it so that it is rebuilt");
@@ -52,16 +56,17 @@ impl IndexTrust {
     }
 }
 
-/// An error that is caused neither by the device nor by the system means a broken index, which can be rebuilt.
+/// Converts an error of the index library. `CorruptData` if neither the device nor the system caused it: then the index
+/// is broken, and can be rebuilt.
 pub(super) fn index_error(what: &str, e: fjall::Error) -> Error {
-    let device = match &e {
+    let system_error = match &e {
         fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => {
             Some(e).filter(|e| is_system_error(e)).map(std::io::Error::kind)
         }
         fjall::Error::Poisoned | fjall::Error::Locked => Some(ErrorKind::Other),
         _ => None,
     };
-    let reason = match device {
+    let reason = match system_error {
         Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => Reason::Full,
         Some(_) => Reason::Io,
         None => Reason::CorruptData,
@@ -69,8 +74,8 @@ pub(super) fn index_error(what: &str, e: fjall::Error) -> Error {
     Error::with_source(reason, what.to_owned(), e)
 }
 
-/// Returns true if another index would fail, too. A file that is too short, missing or unexpectedly present is
-/// detected by the library, or by an error of the system that only a broken index causes.
+/// Returns true if another index would fail, too. Errors without a code come from the library, which found a file to be
+/// too short. Those in the list below come from the system, but only a broken index causes them.
 fn is_system_error(e: &std::io::Error) -> bool {
     use ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
     let index_errors = [AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound];

@@ -68,12 +68,12 @@ fn tear(root: &Path, byte: u8) {
     panic!("no segment holds such a payload");
 }
 
-/// The part of a start before the voids are written.
-fn open_half(root: &Path) {
+/// Opens the index and stops: an open of the store that is interrupted before the voids are written.
+fn open_index_only(root: &Path) {
     let layout = Layout::open(root).unwrap();
     let log = LogFiles::open(&layout.segments(), layout.salt, LogPurpose::Serving).unwrap();
-    let opening = IndexOpener { layout: &layout, log: &log, accept_loss: false, index_use: IndexUse::Reuse };
-    opening.ready_index(&mut Recovery::default()).unwrap();
+    let opener = IndexOpener { layout: &layout, log: &log, accept_loss: false, index_use: IndexUse::Reuse };
+    opener.ready_index(&mut Recovery::default()).unwrap();
 }
 
 fn check(root: &Path) -> Result<CheckReport> {
@@ -100,8 +100,8 @@ fn interruption_before_voids_are_written_loses_none() {
         if keep_index {
             std::fs::rename(&before, root.join("index")).unwrap();
         }
-        open_half(&root);
-        open_half(&root);
+        open_index_only(&root);
+        open_index_only(&root);
         let (mut store, recovery) = open(&root);
         assert!(recovery.voided_records > 0, "the torn records are already known");
         assert_eq!(seq_of(&store, "a"), Some(old));
@@ -117,7 +117,7 @@ fn interruption_before_voids_are_written_loses_none() {
     }
 }
 
-/// The voids themselves are torn: the complete ones among them must not turn what the others name into damage.
+/// The batch of voids is torn, too. The void that remains must not turn what the lost one named into damage.
 #[test]
 fn torn_voids_are_written_again() {
     let directory = tempfile::tempdir().unwrap();
@@ -168,11 +168,11 @@ fn segment_numbers_in_voids_are_not_reused() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     let at = Position::new(41, 32);
-    let say = move |batch: &mut Batch<'_>| {
+    let write_void = move |batch: &mut Batch<'_>| {
         let seq = batch.next_id();
         batch.append(&Record::Void { at }, seq)
     };
-    store.committer.submit_blocking(IndexAmendment(say)).unwrap();
+    store.committer.submit_blocking(IndexAmendment(write_void)).unwrap();
     drop(store);
     reindex_store(directory.path(), false).unwrap();
     let (store, _) = open(directory.path());
@@ -184,7 +184,7 @@ fn index_broken_in_use_is_rebuilt_once() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     put(&store, &[("a", 1)]);
-    let fail = |e: fjall::Error| store.state.index.trust.classify_error("as it may be", e).reason();
+    let fail = |e: fjall::Error| store.state.index.trust.classify_error("a test", e).reason();
     // EIO and EMFILE: another index would fail, too.
     for code in [5, 24] {
         assert_eq!(fail(std::io::Error::from_raw_os_error(code).into()), Reason::Io);
@@ -192,9 +192,9 @@ fn index_broken_in_use_is_rebuilt_once() {
     assert!(!IndexTrust::doubts_path(&store.state.layout.index()).exists());
     assert_eq!(fail(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()), Reason::CorruptData);
     drop(store);
-    for is_anew in [true, false] {
+    for is_rebuilt in [true, false] {
         let (store, recovery) = open(directory.path());
-        assert_eq!(recovery.reindexed, is_anew);
+        assert_eq!(recovery.reindexed, is_rebuilt);
         assert!(seq_of(&store, "a").is_some());
     }
 }
@@ -210,7 +210,7 @@ fn retire(root: &Path, number: u32) {
     index.checkpoint().unwrap();
 }
 
-/// An interruption left files that compaction had emptied. Replayed again, they bring back what was deleted.
+/// An interruption left files that compaction had emptied. Replaying them would bring back what was deleted.
 #[test]
 fn accepted_rebuild_removes_segments_that_were_emptied() {
     let cases = [("copies may be lost", 1, 3, true), ("copies are there", 3, 2, false)];
@@ -253,16 +253,16 @@ fn logs(root: &Path) -> Vec<std::path::PathBuf> {
     logs
 }
 
-fn cut(path: &Path, bytes: u64) {
+fn truncate(path: &Path, bytes: u64) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
 }
 
 #[test]
-fn refused_reindex_keeps_a_good_index() {
+fn rejected_reindex_keeps_a_good_index() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     create_earlier_version(root);
-    cut(&logs(root)[0], 32);
+    truncate(&logs(root)[0], 32);
     let error = reindex_store(root, false).unwrap_err();
     assert!(error.message().contains("--accept-loss"), "{error}");
     let (store, recovery) = open(root);
@@ -273,23 +273,23 @@ fn refused_reindex_keeps_a_good_index() {
     assert_eq!(reindex_store(root, false).unwrap().loss, None);
 }
 
-/// The start is interrupted when the old index is gone and the new one not ready.
+/// The open of the store is interrupted when the old index is removed and the new one is not complete.
 #[test]
 fn interrupted_accepted_rebuild_forgets_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     create_earlier_version(root);
     let first = logs(root).remove(0);
-    cut(&first, 32);
+    truncate(&first, 32);
     let layout = Layout::open(root).unwrap();
     let log = LogFiles::open(&layout.segments(), layout.salt, LogPurpose::Serving).unwrap();
     let old = Index::open(&layout.index()).unwrap();
     let numbers = old.coverage().unwrap().unwrap();
-    let mut legacy = InheritedFacts::read_from(&old, &log).unwrap();
-    legacy.accept([Position::accepted_end(1, 32)]);
+    let mut inherited = InheritedFacts::read_from(&old, &log).unwrap();
+    inherited.accept([Position::accepted_end(1, 32)]);
     drop(old);
     layout.remove_index().unwrap();
-    legacy.write_to(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
+    inherited.write_to(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
     drop((log, layout));
     assert!(check(root).unwrap().is_sound());
     let (store, recovery) = open(root);
@@ -300,7 +300,7 @@ fn interrupted_accepted_rebuild_forgets_nothing() {
     assert_eq!(reindex_store(root, false).unwrap().loss, None);
 }
 
-/// Each start reserves numbers far ahead: those of the lost data are not close to those of the rest.
+/// Each open of the store reserves numbers far ahead, so the numbers of the lost data are far above the remaining ones.
 #[test]
 fn numbers_of_lost_records_are_not_reused() {
     let directory = tempfile::tempdir().unwrap();
@@ -322,7 +322,7 @@ fn index_of_an_earlier_version_proves_later_losses() {
     let root = directory.path();
     create_earlier_version(root);
     drop(open(root));
-    cut(&logs(root)[0], 32);
+    truncate(&logs(root)[0], 32);
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
     let error = OpenStore::open(root, options, SystemClock::shared()).map(drop).unwrap_err();
     assert!(error.message().contains("bucket 1"), "{error}");

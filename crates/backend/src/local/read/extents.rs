@@ -1,5 +1,6 @@
-//! The body of an object in extents: its pieces in order, each verified block by block.
+//! The body of an object in extents: pieces in order, each verified block by block.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,7 +10,9 @@ use tradewind_core::error::Result;
 use tradewind_core::{Body, Context, Span};
 
 use super::{MAX_PIECE_BYTES, StoreSnapshot, corrupt, to_usize};
-use crate::local::frame::{BLOCK_BYTES, MAX_PAYLOAD_BYTES, RecordHeader, RecordKind, block_count};
+use crate::local::frame::{
+    BLOCK_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES, RecordHeader, RecordKind, block_count,
+};
 use crate::local::index::entries::RecordLocation;
 use crate::local::index::keys;
 use crate::local::open_store::OpenStore;
@@ -17,24 +20,26 @@ use crate::local::position::Position;
 use crate::local::record::{ExtentRun, Record};
 use crate::local::segment::Segment;
 
-/// The state of a body.
+/// The body of a read of an object in extents.
 pub(super) struct ExtentBody {
     store: Arc<OpenStore>,
     context: Context,
     snapshot: StoreSnapshot,
-    /// The remaining runs.
+    /// The runs that hold the rest of the span.
     runs: std::collections::VecDeque<ExtentRun>,
-    /// Offset of the first run's first byte in the object.
+    /// Offset in the object of the first byte of the first of `runs`.
     run_offset: u64,
+    /// The requested range of the object.
     span: Span,
-    at: u64,
-    open: Option<OpenExtent>,
+    /// Offset in the object of the next byte to return.
+    object_offset: u64,
+    open_extent: Option<OpenExtent>,
 }
 
-/// The extent being read.
+/// The extent being read, with a verified head.
 struct OpenExtent {
     id: u64,
-    at: Position,
+    position: Position,
     segment: Arc<Segment>,
     head_bytes: usize,
     block_crcs: Vec<u64>,
@@ -54,23 +59,32 @@ impl ExtentBody {
             run_offset += runs[first].bytes;
             first += 1;
         }
-        let mut wanted = std::collections::VecDeque::new();
-        let mut reached = run_offset;
+        let mut span_runs = std::collections::VecDeque::new();
+        let mut end_offset = run_offset;
         for run in &runs[first..] {
-            if reached >= span.end() {
+            if end_offset >= span.end() {
                 break;
             }
-            wanted.push_back(*run);
-            reached += run.bytes;
+            span_runs.push_back(*run);
+            end_offset += run.bytes;
         }
-        Self { store, context, snapshot, runs: wanted, run_offset, span, at: span.offset, open: None }
+        Self {
+            store,
+            context,
+            snapshot,
+            runs: span_runs,
+            run_offset,
+            span,
+            object_offset: span.offset,
+            open_extent: None,
+        }
     }
 
     pub fn into_body(self) -> Body {
         let length = self.span.length;
         let pieces = stream::unfold(Some(self), |state| async {
             let mut body = state?;
-            if body.at == body.span.end() {
+            if body.object_offset == body.span.end() {
                 return None;
             }
             match body.next_piece().await {
@@ -81,46 +95,44 @@ impl ExtentBody {
         Body::from_stream(length, pieces)
     }
 
-    /// Reads the next piece: up to [`MAX_PIECE_BYTES`] of one extent, in whole blocks, cut to the span.
+    /// Reads the next piece: up to [`MAX_PIECE_BYTES`] of one extent, in whole blocks. Bytes outside the span are cut
+    /// off. The offsets of piece and blocks are in the extent's payload.
     async fn next_piece(&mut self) -> Result<Bytes> {
         self.context.check()?;
-        let (id, payload_bytes, offset) = self.locate()?;
-        let first_block = offset / BLOCK_BYTES;
-        let wanted = usize::try_from(self.span.end() - self.at).unwrap_or(usize::MAX);
-        let end = (offset.saturating_add(wanted))
-            .min(payload_bytes)
-            .min((first_block * BLOCK_BYTES) + MAX_PIECE_BYTES);
-        let from = first_block * BLOCK_BYTES;
-        let to = end.next_multiple_of(BLOCK_BYTES).min(payload_bytes);
-        let bytes = match self.open.take().filter(|open| open.id == id) {
-            Some(open) => {
-                let start = open.at.offset as usize + open.head_bytes + from;
-                let bytes = self.store.read(&self.context, &open.segment, start as u64, to - from).await?;
-                self.open = Some(open);
-                bytes
+        let (id, payload_bytes, piece_begin) = self.locate()?;
+        let first_block = piece_begin / BLOCK_BYTES;
+        let blocks_begin = first_block * BLOCK_BYTES;
+        let span_bytes = usize::try_from(self.span.end() - self.object_offset).unwrap_or(usize::MAX);
+        let piece_end =
+            piece_begin.saturating_add(span_bytes).min(payload_bytes).min(blocks_begin + MAX_PIECE_BYTES);
+        let blocks_end = piece_end.next_multiple_of(BLOCK_BYTES).min(payload_bytes);
+        let (extent, blocks) = match self.open_extent.take().filter(|extent| extent.id == id) {
+            Some(extent) => {
+                let blocks = self.read_blocks(&extent, blocks_begin..blocks_end).await?;
+                (extent, blocks)
             }
-            None => self.open_and_read(id, payload_bytes, from, to).await?,
+            None => self.open_and_read(id, payload_bytes, blocks_begin..blocks_end).await?,
         };
-        if let Some(open) = &self.open {
-            for (index, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
-                if crc64nvme(block) != open.block_crcs[first_block + index] {
-                    return Err(corrupt(open.at, "its data is damaged"));
-                }
+        for (index, block) in blocks.chunks(BLOCK_BYTES).enumerate() {
+            if crc64nvme(block) != extent.block_crcs[first_block + index] {
+                return Err(corrupt(extent.position, "its data is damaged"));
             }
         }
-        self.at += (end - offset) as u64;
-        Ok(bytes.slice(offset - from..end - from))
+        self.open_extent = Some(extent);
+        self.object_offset += (piece_end - piece_begin) as u64;
+        Ok(blocks.slice(piece_begin - blocks_begin..piece_end - blocks_begin))
     }
 
-    /// The extent with the next byte, its size, and the byte's offset in it.
+    /// The id of the extent with the next byte, the size of its payload, and the byte's offset in the payload.
     fn locate(&mut self) -> Result<(u64, usize, usize)> {
         while let Some(run) = self.runs.front() {
-            if self.at < self.run_offset + run.bytes {
-                let within = self.at - self.run_offset;
-                let full = MAX_PAYLOAD_BYTES as u64;
-                let number = within / full;
-                let payload_bytes = (run.bytes - number * full).min(full);
-                return Ok((run.first + number, to_usize(payload_bytes)?, to_usize(within % full)?));
+            if self.object_offset < self.run_offset + run.bytes {
+                let offset_in_run = self.object_offset - self.run_offset;
+                let full_bytes = MAX_PAYLOAD_BYTES as u64;
+                let extent_index = offset_in_run / full_bytes;
+                let payload_bytes = (run.bytes - extent_index * full_bytes).min(full_bytes);
+                let offset = to_usize(offset_in_run % full_bytes)?;
+                return Ok((run.first + extent_index, to_usize(payload_bytes)?, offset));
             }
             self.run_offset += run.bytes;
             self.runs.pop_front();
@@ -128,45 +140,50 @@ impl ExtentBody {
         Err(corrupt(Position::default(), "the manifest is shorter than the object"))
     }
 
-    /// Finds an extent, verifies its head and reads blocks of it, in a single read if they follow the head.
+    /// Looks up an extent, verifies its head and reads blocks of it: in a single read if they directly follow the head.
     async fn open_and_read(
-        &mut self,
+        &self,
         id: u64,
         payload_bytes: usize,
-        from: usize,
-        to: usize,
-    ) -> Result<Bytes> {
+        blocks: Range<usize>,
+    ) -> Result<(OpenExtent, Bytes)> {
         let missing = || corrupt(Position::default(), &format!("extent {id} is missing"));
-        let place = self.snapshot.index.get(&keys::extent(id))?.ok_or_else(missing)?;
-        let at = RecordLocation::decode(&place)?.position;
-        let segment = self.snapshot.segments.get(&at.segment).cloned().ok_or_else(missing)?;
+        let value = self.snapshot.index.get(&keys::extent(id))?.ok_or_else(missing)?;
+        let position = RecordLocation::decode(&value)?.position;
+        let segment = self.snapshot.segments.get(&position.segment).cloned().ok_or_else(missing)?;
         let head_bytes = head_bytes(id, payload_bytes);
-        let bytes_with_head = if from == 0 { to } else { 0 };
-        let bytes =
-            self.store.read(&self.context, &segment, at.offset.into(), head_bytes + bytes_with_head).await?;
-        let (header, head) = RecordHeader::decode(self.store.state.layout.salt, at, &bytes)
-            .map_err(|_| corrupt(at, "its head is damaged"))?;
+        let bytes_after_head = if blocks.start == 0 { blocks.end } else { 0 };
+        let bytes = self
+            .store
+            .read(&self.context, &segment, position.offset.into(), head_bytes + bytes_after_head)
+            .await?;
+        let (header, head) = RecordHeader::decode(self.store.state.layout.salt, position, &bytes)
+            .map_err(|_| corrupt(position, "its head is damaged"))?;
         let is_expected = header.kind == RecordKind::Extent
             && header.payload_bytes as usize == payload_bytes
             && Record::decode(header.kind, head.fields)? == (Record::Extent { id });
         if !is_expected {
-            return Err(corrupt(at, "it is another extent"));
+            return Err(corrupt(position, "it is another extent"));
         }
-        let block_crcs = (0..block_count(payload_bytes)).map(|index| head.block_crc(index)).collect();
-        let rest = bytes.slice(head_bytes..);
-        let payload_start = at.offset as usize + head_bytes;
-        self.open = Some(OpenExtent { id, at, segment: segment.clone(), head_bytes, block_crcs });
+        let extent = OpenExtent { id, position, segment, head_bytes, block_crcs: head.block_crcs() };
+        if bytes_after_head > 0 {
+            return Ok((extent, bytes.slice(head_bytes..)));
+        }
+        // Release the head's reservation first: the next read may need the whole window.
         drop(bytes);
-        if bytes_with_head > 0 {
-            return Ok(rest);
-        }
-        drop(rest);
-        self.store.read(&self.context, &segment, (payload_start + from) as u64, to - from).await
+        let payload = self.read_blocks(&extent, blocks).await?;
+        Ok((extent, payload))
+    }
+
+    /// Reads the given range of an extent's payload.
+    async fn read_blocks(&self, extent: &OpenExtent, range: Range<usize>) -> Result<Bytes> {
+        let offset = extent.position.offset as usize + extent.head_bytes + range.start;
+        self.store.read(&self.context, &extent.segment, offset as u64, range.len()).await
     }
 }
 
 /// Bytes of an extent's head, whose only field is its number.
 fn head_bytes(id: u64, payload_bytes: usize) -> usize {
-    let fields = Record::Extent { id }.encode().len();
-    super::super::frame::HEADER_BYTES + fields + 8 * block_count(payload_bytes)
+    let fields_bytes = Record::Extent { id }.encode().len();
+    HEADER_BYTES + fields_bytes + 8 * block_count(payload_bytes)
 }

@@ -24,7 +24,7 @@ impl ExtentRun {
         self.bytes.div_ceil(MAX_PAYLOAD_BYTES as u64)
     }
 
-    /// Their ids.
+    /// The ids of the extents.
     pub const fn ids(self) -> std::ops::Range<u64> {
         self.first..self.first + self.extent_count()
     }
@@ -73,8 +73,8 @@ impl ExtentLocation {
     pub fn decode_all(mut value: Decoder<'_>) -> Result<Vec<Self>> {
         let mut extents = Vec::new();
         while !value.is_empty() {
-            let (id, at) = (value.number()?, Position::unpack(value.number()?));
-            extents.push(Self { id, position: at, record_bytes: value.narrow()? });
+            let (id, position) = (value.number()?, Position::unpack(value.number()?));
+            extents.push(Self { id, position, record_bytes: value.narrow()? });
         }
         Ok(extents)
     }
@@ -93,15 +93,15 @@ impl PartSummary {
     pub fn encode_all(parts: &[Self]) -> Vec<u8> {
         let mut out = Vec::with_capacity(parts.len() * 48);
         for part in parts {
-            let mut one = Vec::with_capacity(48);
-            put_varint(&mut one, part.number.into());
-            put_varint(&mut one, part.size);
-            put_block(&mut one, part.etag.as_str().as_bytes());
+            let mut encoded = Vec::with_capacity(48);
+            put_varint(&mut encoded, part.number.into());
+            put_varint(&mut encoded, part.size);
+            put_block(&mut encoded, part.etag.as_str().as_bytes());
             put_checksums(
-                &mut one,
+                &mut encoded,
                 part.checksums.iter().filter(|sum| is_original_algorithm(sum.algorithm())),
             );
-            put_block(&mut out, &one);
+            put_block(&mut out, &encoded);
         }
         out
     }
@@ -113,10 +113,10 @@ impl PartSummary {
             let mut more =
                 part.checksums.iter().filter(|sum| !is_original_algorithm(sum.algorithm())).peekable();
             if more.peek().is_some() {
-                let mut one = Vec::new();
-                put_varint(&mut one, part.number.into());
-                put_checksums(&mut one, more);
-                put_block(&mut out, &one);
+                let mut encoded = Vec::new();
+                put_varint(&mut encoded, part.number.into());
+                put_checksums(&mut encoded, more);
+                put_block(&mut out, &encoded);
             }
         }
         out
@@ -125,10 +125,10 @@ impl PartSummary {
     pub fn decode_all(mut value: Decoder<'_>) -> Result<Vec<Self>> {
         let mut parts = Vec::new();
         while !value.is_empty() {
-            let mut one = Decoder(value.block()?);
-            let (number, size) = (one.narrow()?, one.number()?);
-            let etag = ETag::from_tag(&one.text()?);
-            let checksums = read_checksums(tag::PARTS, one)?;
+            let mut fields = Decoder(value.block()?);
+            let (number, size) = (fields.narrow()?, fields.number()?);
+            let etag = ETag::from_tag(&fields.text()?);
+            let checksums = read_checksums(tag::PARTS, fields)?;
             parts.push(Self { number, size, etag, checksums });
         }
         Ok(parts)
@@ -137,11 +137,11 @@ impl PartSummary {
     /// Adds the output of [`Self::encode_more`] to the parts decoded before.
     pub fn decode_more(parts: &mut [Self], mut value: Decoder<'_>) -> Result<()> {
         while !value.is_empty() {
-            let mut one = Decoder(value.block()?);
-            let number = one.narrow()?;
-            let at = parts.binary_search_by_key(&number, |part| part.number);
-            let at = at.map_err(|_| malformed("a checksum is of a missing part"))?;
-            parts[at].checksums.extend(read_checksums(tag::MORE_OF_PARTS, one)?);
+            let mut fields = Decoder(value.block()?);
+            let number = fields.narrow()?;
+            let index = parts.binary_search_by_key(&number, |part| part.number);
+            let index = index.map_err(|_| malformed("a checksum is of a missing part"))?;
+            parts[index].checksums.extend(read_checksums(tag::MORE_OF_PARTS, fields)?);
         }
         Ok(())
     }
@@ -176,6 +176,7 @@ pub(crate) struct Part {
     pub etag: ETag,
     pub checksums: Vec<Checksum>,
     pub runs: Vec<ExtentRun>,
+    /// The extents to which this record is the first to refer, and their locations when it was written.
     pub new_extents: Vec<ExtentLocation>,
 }
 

@@ -56,7 +56,8 @@ impl BufferedPayload {
     pub fn push(&mut self, buffer: Bytes) {
         let mut rest = &buffer[..];
         while !rest.is_empty() {
-            let (hasher, filled) = self.open_block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
+            let (hasher, filled) =
+                self.open_block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
             let (in_block, after_block) = rest.split_at(rest.len().min(BLOCK_BYTES - *filled));
             hasher.update(in_block);
             *filled += in_block.len();
@@ -78,8 +79,8 @@ impl BufferedPayload {
         }
     }
 
-    /// Takes the buffers to submit them; the record continues. Until they are dropped, their bytes count as buffered and
-    /// they keep the request's window alive.
+    /// Takes the buffers to submit them; the record continues. Until they are dropped, their bytes count as buffered
+    /// and they keep the request's window alive.
     pub fn take_buffers(&mut self) -> Vec<Bytes> {
         let mut buffers = std::mem::take(&mut self.buffers);
         if let Some(last) = buffers.last_mut() {

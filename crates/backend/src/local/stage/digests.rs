@@ -17,7 +17,7 @@ const HASH_PIECE_BYTES: usize = 128 << 10;
 #[derive(Default)]
 pub(super) struct StagedDigests {
     md5: Md5State,
-    others: Vec<Hasher>,
+    other_hashers: Vec<Hasher>,
 }
 
 #[derive(Default)]
@@ -58,15 +58,15 @@ impl StagedDigests {
         } else {
             Md5State::NotRequested
         };
-        let others =
+        let other_hashers =
             algorithms.iter().filter(|a| **a != Algorithm::Crc64Nvme).map(|a| Hasher::new(*a)).collect();
-        Self { md5, others }
+        Self { md5, other_hashers }
     }
 
     /// Adds bytes. Waits while the queue of the hashing threads is full.
     pub async fn update(&mut self, buffer: &Bytes) {
         let pieces = buffer.len().div_ceil(HASH_PIECE_BYTES);
-        for hasher in &mut self.others {
+        for hasher in &mut self.other_hashers {
             let is_slow = !hasher.algorithm().is_crc();
             for piece in buffer.chunks(HASH_PIECE_BYTES) {
                 hasher.update(piece);
@@ -97,8 +97,8 @@ impl StagedDigests {
         }
     }
 
-    /// Returns the MD5 and the other checksums. With `may_leave_to_committer`, the MD5 of buffered bytes is not computed
-    /// here: the committer hashes those of many writes in parallel, at a fraction of the cost.
+    /// Returns the MD5 and the other checksums. With `may_leave_to_committer`, the MD5 of buffered bytes is not
+    /// computed here: the committer hashes those of many writes in parallel, at a fraction of the cost.
     pub async fn finish(self, may_leave_to_committer: bool) -> (Md5Outcome, Vec<Checksum>) {
         let md5 = match self.md5 {
             Md5State::NotRequested => Md5Outcome::NotRequested,
@@ -110,6 +110,6 @@ impl StagedDigests {
             }),
             Md5State::Stream(stream) => Md5Outcome::Known(stream.finish().await),
         };
-        (md5, self.others.into_iter().map(Hasher::finish).collect())
+        (md5, self.other_hashers.into_iter().map(Hasher::finish).collect())
     }
 }

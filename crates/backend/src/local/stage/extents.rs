@@ -97,7 +97,7 @@ impl StagedExtents {
         let (location, pin) = extent.finish(payload, block_crcs).await?;
         self.complete_bytes += bytes;
         self.new_extents.push(location);
-        if !self.pins.iter().any(|held| held.0.number == pin.0.number) {
+        if !self.pins.iter().any(|existing| existing.0.number == pin.0.number) {
             self.pins.push(pin);
         }
         match self.runs.last_mut() {
@@ -115,7 +115,8 @@ impl StagedExtents {
 
     /// Bytes still to be submitted, by the declared size. `None` if it is unknown or already exceeded.
     fn remaining_bytes(&self) -> Option<usize> {
-        let submitted_bytes = self.complete_bytes + self.open.as_ref().map_or(0, |extent| extent.submitted_bytes() as u64);
+        let submitted_bytes =
+            self.complete_bytes + self.open.as_ref().map_or(0, |extent| extent.submitted_bytes() as u64);
         self.expected_bytes?.checked_sub(submitted_bytes)?.try_into().ok()
     }
 }

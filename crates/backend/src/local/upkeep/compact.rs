@@ -1,8 +1,8 @@
-//! Emptying and removing segments in groups: one change, one checkpoint of the index and one sync of the directory
+//! Emptying and removing segments in groups, with one change, one checkpoint of the index and one sync of the directory
 //! per group.
 //!
-//! The whole group is known to be dead before any of it is taken out of the counts. So its tombstones have nothing
-//! left to hide, inside or outside the group, and it does not matter which file is removed first, or which remains
+//! No record of the group is uncounted before the whole group is known to be dead. So the group's tombstones hide
+//! nothing any more, inside or outside the group: it does not matter which file is removed first, or which remains
 //! after a failure.
 
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ use crate::local::segment::{Segment, SegmentKind};
 pub(super) struct CompactionResult {
     /// Segments removed.
     pub removed: usize,
-    /// A log segment that still exists was taken out of the counts, at least partly.
+    /// True if a log segment remains of which some or all records are uncounted.
     pub left_partly_uncounted: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn compact(
         Ok(())
     };
     let mut dead = Vec::new();
-    let mut living = Vec::new();
+    let mut live = Vec::new();
     let mut retained = Vec::new();
     let mut mover = Mover::new(store, control, pace);
     for segment in group {
@@ -61,32 +61,33 @@ pub(super) fn compact(
         });
         match outcome {
             Ok(true) => dead.push(segment.clone()),
-            Ok(false) => living.push(segment.clone()),
+            Ok(false) => live.push(segment.clone()),
             Err(e) => record_failure(segment, e)?,
         }
     }
     if !mover.finish()? {
         return Ok(CompactionResult::default());
     }
-    for segment in living {
+    for segment in live {
         match all_dead(store, &segment) {
             Ok(true) => dead.push(segment),
             Ok(false) => retained.push(segment.number),
             Err(e) => record_failure(&segment, e)?,
         }
     }
-    let mut left_begun = false;
+    let mut left_partly_uncounted = false;
     let mut removable = Vec::new();
-    // Records there may have been superseded since: their extents are freed while the records are still readable.
-    let held = reclaim_segments(store, control, &segment_numbers(&dead, SegmentKind::Log))?;
+    // Records in these segments may have been superseded since the round began. Their extents are freed first, because
+    // that needs the records.
+    let still_needed = reclaim_segments(store, control, &segment_numbers(&dead, SegmentKind::Log))?;
     for segment in dead {
         if segment.kind == SegmentKind::Log {
-            if held.contains(&segment.number) {
+            if still_needed.contains(&segment.number) {
                 retained.push(segment.number);
                 continue;
             }
             if let Err(e) = uncount_records(store, &segment, control) {
-                left_begun = true;
+                left_partly_uncounted = true;
                 record_failure(&segment, e)?;
                 continue;
             }
@@ -95,14 +96,14 @@ pub(super) fn compact(
     }
     skipped.extend(retained);
     remove(store, &removable)?;
-    Ok(CompactionResult { removed: removable.len(), left_partly_uncounted: left_begun })
+    Ok(CompactionResult { removed: removable.len(), left_partly_uncounted })
 }
 
 fn segment_numbers(segments: &[Arc<Segment>], kind: SegmentKind) -> Vec<u32> {
     segments.iter().filter(|segment| segment.kind == kind).map(|segment| segment.number).collect()
 }
 
-/// Once dead, a record stays dead; so a single check suffices.
+/// Returns true if no record of a segment is live. A dead record stays dead, so the result stays true.
 fn all_dead(store: &OpenStore, segment: &Arc<Segment>) -> Result<bool> {
     let mut scanner = Scanner::new(segment.clone(), store.state.layout.salt, 0);
     let changes = store.state.index.changes();
@@ -116,7 +117,7 @@ fn all_dead(store: &OpenStore, segment: &Arc<Segment>) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the files of segments without live data that are out of the counts.
+/// Removes the files of dead segments, whose records are uncounted.
 fn remove(store: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
     if segments.is_empty() {
         return Ok(());
@@ -125,7 +126,8 @@ fn remove(store: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
     retire(store, &segment_numbers)?;
     store.state.index.checkpoint()?;
     if let Err(e) = store.state.segments.unlink_all(&store.state.layout.segments(), segments) {
-        // It is unknown whether the records are gone: what hides them must stay, and so must everything else.
+        // It is unknown which records are gone. What hides the others must not be removed, so the store becomes
+        // read-only.
         store.committer.set_read_only();
         return Err(Error::with_source(Reason::ReadOnly, "segments could not be removed", e));
     }
@@ -138,8 +140,8 @@ fn remove(store: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
     }))
 }
 
-/// Marks segments as removed. The progress of taking them out of the counts is preserved: if the rest of a removal
-/// fails, they are not taken out again.
+/// Marks segments as retired. Their entries keep the progress of uncounting: if the rest of the removal fails, their
+/// records are not uncounted again.
 fn retire(store: &OpenStore, segment_numbers: &[u32]) -> Result<()> {
     let segment_numbers = segment_numbers.to_vec();
     store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {

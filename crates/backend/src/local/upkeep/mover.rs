@@ -19,13 +19,13 @@ use crate::local::open_store::OpenStore;
 use crate::local::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
 use crate::local::segment::{Segment, SegmentPin};
 
-/// Maximum records moved, or extents swapped, per change.
+/// Maximum records, or extents, moved per change.
 const MAX_CHANGE_ITEMS: usize = 256;
 /// Approximate maximum bytes of records moved per change.
 const MAX_CHANGE_BYTES: usize = 1 << 20;
 
-/// A copied extent: its number, its old place and that of the copy.
-struct Moved {
+/// A copied extent: its id, its old location and the location of the copy.
+struct MovedExtent {
     id: u64,
     old: RecordLocation,
     new: RecordLocation,
@@ -39,7 +39,7 @@ pub(super) struct Mover<'a> {
     pace: &'a mut Pace,
     records: Vec<RecordCopy>,
     record_bytes: usize,
-    extents: Vec<Moved>,
+    extents: Vec<MovedExtent>,
 }
 
 impl<'a> Mover<'a> {
@@ -47,7 +47,7 @@ impl<'a> Mover<'a> {
         Self { store, control, pace, records: Vec::new(), record_bytes: 0, extents: Vec::new() }
     }
 
-    /// Starts to move the live data of a segment. Returns early if upkeep is stopped.
+    /// Moves the live data of a segment; [`finish`](Self::finish) completes that. Returns early if upkeep is stopped.
     pub fn move_live(&mut self, segment: &Arc<Segment>) -> Result<()> {
         let mut scanner = Scanner::new(segment.clone(), self.store.state.layout.salt, 0);
         while let Some(item) = scanner.next()? {
@@ -56,7 +56,7 @@ impl<'a> Mover<'a> {
                 continue;
             }
             let Some(payload) = read_payload(segment, &scanned)? else {
-                retain_damaged(segment, &scanned);
+                mark_damaged(segment, &scanned);
                 continue;
             };
             let bytes = scanned.header.record_bytes();
@@ -71,38 +71,39 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Copies to the end of the log.
+    /// Copies a record to the end of the log.
     fn copy_record(&mut self, scanned: ScannedRecord, payload: Bytes) -> Result<()> {
         let ScannedRecord { header, fields, block_crcs, .. } = scanned;
         self.record_bytes += header.record_bytes();
         self.records.push(RecordCopy { header, fields, payload, block_crcs });
         if self.records.len() >= MAX_CHANGE_ITEMS || self.record_bytes >= MAX_CHANGE_BYTES {
-            self.append()
+            self.submit_records()
         } else {
             Ok(())
         }
     }
 
-    /// Copies to another bulk segment.
+    /// Copies an extent to another bulk segment.
     fn copy_extent(&mut self, id: u64, scanned: &ScannedRecord, payload: Bytes) -> Result<()> {
         let payload_bytes = payload.len();
         let block_crcs = scanned.block_crcs.clone();
-        let extent = ExtentBytes { id, payload: vec![payload], payload_bytes, block_crcs, is_relocated: true };
+        let extent =
+            ExtentBytes { id, payload: vec![payload], payload_bytes, block_crcs, is_relocated: true };
         let (new, pin) = block_on(self.store.write_extent(extent))?;
         let old = RecordLocation {
             position: scanned.position,
             record_bytes: scanned.end() - scanned.position.offset,
         };
         let new = RecordLocation { position: new.position, record_bytes: new.record_bytes };
-        self.extents.push(Moved { id, old, new, pin });
+        self.extents.push(MovedExtent { id, old, new, pin });
         if self.extents.len() >= MAX_CHANGE_ITEMS {
-            swap(self.store, std::mem::take(&mut self.extents))
+            switch_to_copies(self.store, std::mem::take(&mut self.extents))
         } else {
             Ok(())
         }
     }
 
-    fn append(&mut self) -> Result<()> {
+    fn submit_records(&mut self) -> Result<()> {
         self.record_bytes = 0;
         let records = std::mem::take(&mut self.records);
         if records.is_empty() {
@@ -115,19 +116,19 @@ impl<'a> Mover<'a> {
     /// Moves what is still pending. Returns false if upkeep is stopped, in which case not everything may have been
     /// moved.
     pub fn finish(mut self) -> Result<bool> {
-        self.append()?;
-        swap(self.store, std::mem::take(&mut self.extents))?;
+        self.submit_records()?;
+        switch_to_copies(self.store, std::mem::take(&mut self.extents))?;
         Ok(!self.control.is_stopped())
     }
 }
 
 /// Makes copies durable and switches the index to them where it still refers to the originals.
-fn swap(store: &OpenStore, moved: Vec<Moved>) -> Result<()> {
+fn switch_to_copies(store: &OpenStore, moved: Vec<MovedExtent>) -> Result<()> {
     if moved.is_empty() {
         return Ok(());
     }
     let mut synced = Vec::new();
-    for Moved { pin, .. } in &moved {
+    for MovedExtent { pin, .. } in &moved {
         if !synced.contains(&pin.0.number) {
             if let Err(e) = block_on(pin.0.sync(&store.state.io)) {
                 store.committer.set_read_only();
@@ -137,7 +138,7 @@ fn swap(store: &OpenStore, moved: Vec<Moved>) -> Result<()> {
         }
     }
     store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
-        for Moved { id, old, new, .. } in &moved {
+        for MovedExtent { id, old, new, .. } in &moved {
             let key = keys::extent(*id);
             let current = batch.changes.get(&key)?.map(|value| RecordLocation::decode(&value)).transpose()?;
             if current == Some(*old) {
@@ -150,8 +151,8 @@ fn swap(store: &OpenStore, moved: Vec<Moved>) -> Result<()> {
     }))
 }
 
-/// A damaged live record stays where it is, and its segment with it; the rest moves.
-fn retain_damaged(segment: &Segment, scanned: &ScannedRecord) {
+/// Marks a segment as damaged: it stays, because its damaged live record cannot be moved.
+fn mark_damaged(segment: &Segment, scanned: &ScannedRecord) {
     tracing::error!(at = %scanned.position, "a live record is damaged, so its segment is retained; run `tradewind store check`");
     segment.is_damaged.store(true, Ordering::Release);
 }

@@ -5,43 +5,44 @@ use std::time::{Duration, Instant};
 use super::UpkeepControl;
 use crate::local::space::DeviceSpace;
 
-/// A longer time without writing gives no right to write faster later.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Shorter sleeps are saved up.
-const WORTH_SLEEPING: Duration = Duration::from_millis(20);
-/// From this shortage on the rate limit does not apply.
-const HURRY_ABOVE: f64 = 0.75;
+/// Maximum unused time that later writes may use to exceed the rate.
+const MAX_SAVED_TIME: Duration = Duration::from_secs(1);
+/// Shorter sleeps are added to the next one.
+const MIN_SLEEP: Duration = Duration::from_millis(20);
+/// Maximum shortage of space, from 0 to 1, at which the rate limit applies.
+const MAX_LIMITED_SHORTAGE: f64 = 0.75;
 /// Interval at which a sleep checks for a shortage.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Spreads writing over time.
+/// Limits the rate of upkeep's writes.
 pub(super) struct Pace {
     bytes_per_second: u64,
-    begun: Instant,
-    bytes: u64,
+    started: Instant,
+    /// Bytes counted since `started`.
+    spent_bytes: u64,
 }
 
 impl Pace {
     pub fn new(bytes_per_second: u64) -> Self {
-        Self { bytes_per_second: bytes_per_second.max(1), begun: Instant::now(), bytes: 0 }
+        Self { bytes_per_second: bytes_per_second.max(1), started: Instant::now(), spent_bytes: 0 }
     }
 
-    /// Counts bytes and sleeps until the rate allows them. Does not sleep, or stops sleeping, once writes are about to be
-    /// refused. Returns false if the thread must stop.
+    /// Counts bytes and sleeps until the rate allows them. Does not sleep, or ends the sleep, once the shortage exceeds
+    /// [`MAX_LIMITED_SHORTAGE`]. Returns false if upkeep is stopped.
     pub fn spend(&mut self, bytes: u64, control: &UpkeepControl, space: &DeviceSpace) -> bool {
-        self.bytes += bytes;
+        self.spent_bytes += bytes;
         #[expect(clippy::cast_precision_loss, reason = "a duration")]
-        let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_second as f64);
-        let elapsed = self.begun.elapsed();
-        if elapsed > due + LONGEST_PAUSE {
-            // What was not written while something else was done is not caught up with in one go.
+        let due = Duration::from_secs_f64(self.spent_bytes as f64 / self.bytes_per_second as f64);
+        let elapsed = self.started.elapsed();
+        if elapsed > due + MAX_SAVED_TIME {
+            // Upkeep did not write for long. More unused time than `MAX_SAVED_TIME` is forfeited.
             *self = Self::new(self.bytes_per_second);
         }
         let ahead = due.saturating_sub(elapsed);
-        if ahead < WORTH_SLEEPING {
+        if ahead < MIN_SLEEP {
             return !control.is_stopped();
         }
-        let is_short = || space.shortage() > HURRY_ABOVE;
+        let is_short = || space.shortage() > MAX_LIMITED_SHORTAGE;
         if is_short() || !control.wait(ahead, SHORTAGE_CHECK_INTERVAL, is_short) || is_short() {
             *self = Self::new(self.bytes_per_second);
         }
@@ -68,7 +69,7 @@ mod tests {
     /// compaction could make room for it.
     fn cause_shortage(space: &DeviceSpace) -> bool {
         space.admit_whole(space.free().unwrap()).unwrap_err();
-        let is_short = space.shortage() > HURRY_ABOVE;
+        let is_short = space.shortage() > MAX_LIMITED_SHORTAGE;
         if !is_short {
             println!("skipped: the device is empty");
         }
@@ -96,7 +97,7 @@ mod tests {
             std::thread::sleep(SHORTAGE_CHECK_INTERVAL);
             assert!(!paced.is_finished(), "there is space: the rate limit applies");
             let is_short = cause_shortage(&space);
-            control.state.lock().stop = !is_short;
+            control.state.lock().is_stopped = !is_short;
             assert_eq!(paced.join().unwrap(), is_short);
         });
     }
@@ -107,7 +108,7 @@ mod tests {
         let control = UpkeepControl::default();
         std::thread::scope(|scope| {
             let paced = scope.spawn(|| Pace::new(BYTES_PER_SECOND).spend(SPENT_BYTES, &control, &space));
-            control.state.lock().stop = true;
+            control.state.lock().is_stopped = true;
             control.changed.notify_all();
             assert!(!paced.join().unwrap());
         });

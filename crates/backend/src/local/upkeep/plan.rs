@@ -22,17 +22,17 @@ pub(in crate::local) const MAX_LIVE_FRACTION: f64 = 0.9;
 
 /// Live fraction below which a segment is worth compacting now.
 pub(super) fn max_worthwhile_fraction(store: &OpenStore) -> f64 {
-    let (below, shortage) = (store.state.options.compact_below_fraction, store.state.space.shortage());
-    below + (MAX_LIVE_FRACTION - below).max(0.0) * shortage
+    let without_shortage = store.state.options.compact_below_fraction;
+    without_shortage + (MAX_LIVE_FRACTION - without_shortage).max(0.0) * store.state.space.shortage()
 }
 
-/// The segments worth compacting at one moment.
+/// The segments that are worth compacting now.
 #[derive(Default)]
 pub(super) struct CompactionPlan {
-    /// Log segments whose removal was interrupted. Their records are out of the counts but still exist: until they
+    /// Log segments whose removal was interrupted. Their records are uncounted but still exist. Until these segments
     /// are removed, no tombstone, and so no other log segment, may be removed.
     pub interrupted: Vec<Arc<Segment>>,
-    /// The others, in ascending order of their live fraction.
+    /// Other segments, in ascending order of their live fraction.
     pub candidates: Vec<CompactionCandidate>,
 }
 
@@ -51,26 +51,26 @@ impl CompactionPlan {
         let state = &store.state;
         let mut plan = Self::default();
         let mut small = Vec::new();
-        let worth_below = max_worthwhile_fraction(store);
+        let max_fraction = max_worthwhile_fraction(store);
         for segment in state.segments.all().values() {
-            // Read before the index: what is no longer pinned is committed or aborted.
-            let busy = !segment.is_sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
+            // Read before the index: the extents of a segment without pins are committed or aborted.
+            let is_in_use =
+                !segment.is_sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
             let entry = state.index.get(&keys::segment(segment.number))?;
             let entry = entry.map(|value| SegmentEntry::decode(&value)).transpose()?.unwrap_or_default();
             if segment.kind == SegmentKind::Log && (entry.uncounted_end > 0 || entry.is_retired) {
                 plan.interrupted.push(segment.clone());
                 continue;
             }
-            if busy || segment.is_damaged.load(Ordering::Acquire) || skipped.contains(&segment.number) {
+            if is_in_use || segment.is_damaged.load(Ordering::Acquire) || skipped.contains(&segment.number) {
                 continue;
             }
             let live_bytes = entry.live_bytes.max(0).cast_unsigned();
             let size = segment.end.load(Ordering::Acquire);
-            #[expect(clippy::cast_precision_loss, reason = "a share")]
-            let share = live_bytes as f64 / f64::from(size.max(1));
-            let candidate =
-                CompactionCandidate { segment: segment.clone(), live_bytes, live_fraction: share };
-            if share < worth_below {
+            #[expect(clippy::cast_precision_loss, reason = "a fraction")]
+            let live_fraction = live_bytes as f64 / f64::from(size.max(1));
+            let candidate = CompactionCandidate { segment: segment.clone(), live_bytes, live_fraction };
+            if live_fraction < max_fraction {
                 plan.candidates.push(candidate);
             } else if size < state.options.segment_bytes / SMALL_SIZE_DIVISOR {
                 small.push(CompactionCandidate { live_fraction: 0.0, ..candidate });

@@ -1,8 +1,8 @@
-//! Frees the extents of superseded, deleted or aborted objects and parts. The record that named them is still on
-//! disk: it is compacted only after this.
+//! Frees the extents of superseded, deleted or aborted objects and parts. The record that refers to them is still on
+//! disk: compaction removes it only afterwards.
 //!
-//! Writers create this work as fast as they are served. So one change frees the extents of many records, and work
-//! that arrives meanwhile waits for the next call: compaction runs in between.
+//! Writers create this work at the rate of their writes. So one change frees the extents of many records. Work that
+//! arrives during a call waits for the next one, so that compaction runs in between.
 
 use tradewind_core::error::{Error, Reason, Result};
 
@@ -15,16 +15,16 @@ use crate::local::open_store::OpenStore;
 use crate::local::record::{ExtentRun, ObjectContent, Record};
 use crate::local::scan::record_at;
 
-/// Extents, and superseded records, freed per change: writers wait for it only a few milliseconds.
+/// Maximum extents, and maximum records, per change, so that writers wait for the change only a few milliseconds.
 const MAX_CHANGE_ITEMS: usize = 1024;
 
-/// Frees everything that is pending at this moment.
+/// Frees everything that is pending when the call begins.
 pub(super) fn reclaim(store: &OpenStore, control: &UpkeepControl) -> Result<()> {
     free_where(store, control, |_| true).map(|_| ())
 }
 
-/// Frees what is pending because of records in these segments. Returns the segments of records for which that failed:
-/// they are still needed.
+/// Frees the extents that are pending for records in the given segments. Returns the segments of records whose extents
+/// could not be freed: they are still needed.
 pub(super) fn reclaim_segments(
     store: &OpenStore,
     control: &UpkeepControl,
@@ -76,8 +76,8 @@ fn free_where(
     Ok(failed)
 }
 
-/// The contents of the next change. A record may have more extents than fit into one change: it is done with the
-/// last.
+/// The contents of the next change. If the extents of a record do not fit into one change, the record's entry is
+/// removed with the last of them.
 #[derive(Default)]
 struct PendingFrees {
     extents: Vec<u64>,
@@ -115,8 +115,11 @@ fn runs_of(store: &OpenStore, location: RecordLocation) -> Result<Vec<ExtentRun>
             format!("the extents of the record at {} cannot be freed: {why}", location.position),
         )
     };
-    let segment =
-        store.state.segments.get(location.position.segment).ok_or_else(|| missing("its segment is missing"))?;
+    let segment = store
+        .state
+        .segments
+        .get(location.position.segment)
+        .ok_or_else(|| missing("its segment is missing"))?;
     let scanned = record_at(&segment, store.state.layout.salt, location.position.offset)?;
     let scanned = scanned.ok_or_else(|| missing("it is damaged"))?;
     match scanned.record()? {

@@ -1,4 +1,4 @@
-//! What compaction needs to know about a record: its subject, and whether anything still refers to it.
+//! The subject of a record, and its liveness: compaction moves live records and drops dead ones.
 
 use tradewind_core::error::{Error, Reason, Result};
 
@@ -55,59 +55,60 @@ pub(super) fn read_subject(scanned: &ScannedRecord) -> Result<RecordSubject> {
     })
 }
 
-/// Determines whether anything refers to a record. Once dead, it stays dead.
+/// Determines the liveness of a record. A dead record stays dead.
 pub(super) fn liveness(
     changes: &IndexChanges<'_>,
     store: &OpenStore,
     scanned: &ScannedRecord,
 ) -> Result<Liveness> {
     let at = scanned.position;
-    let is_here = |location: RecordLocation| if location.position == at { Liveness::Live } else { Liveness::Dead };
-    let liveness_at = |key: &[u8]| -> Result<Liveness> {
+    let liveness_by =
+        |location: RecordLocation| if location.position == at { Liveness::Live } else { Liveness::Dead };
+    let liveness_in_index = |key: &[u8]| -> Result<Liveness> {
         Ok(changes
             .get(key)?
             .map(|value| RecordLocation::decode(&value))
             .transpose()?
-            .map_or(Liveness::Dead, is_here))
+            .map_or(Liveness::Dead, liveness_by))
     };
     match read_subject(scanned)? {
         RecordSubject::Key { bucket, key } => match changes.get(&keys::object(bucket, &key))? {
-            Some(value) => Ok(is_here(ObjectEntry::decode(&value)?.location)),
+            Some(value) => Ok(liveness_by(ObjectEntry::decode(&value)?.location)),
             None => {
                 let entry = changes.get(&keys::deleted(bucket, &key))?;
                 let entry = entry.map(|value| DeletedEntry::decode(&value)).transpose()?;
-                // A tombstone that hides nothing is not worth a copy.
+                // A tombstone that hides nothing is dead.
                 Ok(entry
                     .filter(|entry| entry.other_records > 0)
-                    .map_or(Liveness::Dead, |entry| is_here(entry.location)))
+                    .map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
             }
         },
         RecordSubject::Bucket(id) => {
             let entry =
                 changes.get(&keys::bucket(id))?.map(|value| BucketEntry::decode(&value)).transpose()?;
-            Ok(entry.map_or(Liveness::Dead, |entry| is_here(entry.location)))
+            Ok(entry.map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
         }
-        RecordSubject::BucketEnd(id) => liveness_at(&keys::bucket_deleted(id)),
+        RecordSubject::BucketEnd(id) => liveness_in_index(&keys::bucket_deleted(id)),
         RecordSubject::Upload(seq) => {
             let entry =
                 changes.get(&keys::upload(seq))?.map(|value| UploadEntry::decode(&value)).transpose()?;
-            Ok(entry.map_or(Liveness::Dead, |entry| is_here(entry.location)))
+            Ok(entry.map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
         }
         RecordSubject::Part { upload, number } => {
             let entry = changes
                 .get(&keys::part(upload, number))?
                 .map(|value| PartEntry::decode(&value))
                 .transpose()?;
-            Ok(entry.map_or(Liveness::Dead, |entry| is_here(entry.location)))
+            Ok(entry.map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
         }
-        // Nor is the end of an upload without remaining records.
+        // Without other records on disk, the end of an upload hides nothing.
         RecordSubject::UploadEnd(seq) if upload_records(changes, seq)?.count == 0 => Ok(Liveness::Dead),
-        RecordSubject::UploadEnd(seq) => liveness_at(&keys::upload_ended(seq)),
-        RecordSubject::Extent(id) => liveness_at(&keys::extent(id)),
+        RecordSubject::UploadEnd(seq) => liveness_in_index(&keys::upload_ended(seq)),
+        RecordSubject::Extent(id) => liveness_in_index(&keys::extent(id)),
         // A void is needed as long as the record that it voids exists.
         RecordSubject::Void(target) if store.state.segments.get(target.segment).is_none() => {
             Ok(Liveness::Dead)
         }
-        RecordSubject::Void(target) => liveness_at(&keys::void(target)),
+        RecordSubject::Void(target) => liveness_in_index(&keys::void(target)),
     }
 }

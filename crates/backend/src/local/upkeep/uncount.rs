@@ -111,8 +111,8 @@ fn uncount_hidden_record(changes: &mut IndexChanges<'_>, key: &[u8], at: Positio
     let Some(value) = changes.get(key)? else { return Ok(()) };
     let entry = DeletedEntry::decode(&value)?;
     if entry.location.position != at {
-        let others = entry.other_records.saturating_sub(1);
-        return put_tombstone(changes, key.to_vec(), DeletedEntry { other_records: others, ..entry });
+        let other_records = entry.other_records.saturating_sub(1);
+        return put_tombstone(changes, key.to_vec(), DeletedEntry { other_records, ..entry });
     }
     if entry.other_records > 0 {
         return Err(Error::new(

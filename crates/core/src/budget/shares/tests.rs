@@ -28,7 +28,7 @@ fn account() -> Account {
 }
 
 /// An admission that has been polled once.
-fn ask(budget: &Budget, account: &Account, bytes: usize) -> PendingAdmission {
+fn begin_admission(budget: &Budget, account: &Account, bytes: usize) -> PendingAdmission {
     let (budget, account) = (budget.clone(), account.clone());
     let mut admission: PendingAdmission =
         Box::pin(
@@ -46,10 +46,14 @@ fn take(waiting: &mut PendingAdmission) -> Option<Arc<Window>> {
 }
 
 /// Requests `windows` windows for an account: returns those granted, and those still waiting.
-fn greedy(budget: &Budget, account: &Account, windows: usize) -> (Vec<Arc<Window>>, Vec<PendingAdmission>) {
+fn take_many(
+    budget: &Budget,
+    account: &Account,
+    windows: usize,
+) -> (Vec<Arc<Window>>, Vec<PendingAdmission>) {
     let (mut held, mut waiting) = (Vec::new(), Vec::new());
     for _ in 0..windows {
-        let mut admission = ask(budget, account, WINDOW);
+        let mut admission = begin_admission(budget, account, WINDOW);
         match take(&mut admission) {
             Some(window) => held.push(window),
             None => waiting.push(admission),
@@ -61,7 +65,7 @@ fn greedy(budget: &Budget, account: &Account, windows: usize) -> (Vec<Arc<Window
 #[test]
 fn an_account_alone_holds_seven_eighths() {
     let budget = budget();
-    let (held, waiting) = greedy(&budget, &account(), 400);
+    let (held, waiting) = take_many(&budget, &account(), 400);
     assert_eq!((held.len(), waiting.len()), (WINDOWS * 7 / 8, 400 - WINDOWS * 7 / 8));
     drop(waiting);
     assert_eq!(budget.waiting(), 0);
@@ -70,38 +74,38 @@ fn an_account_alone_holds_seven_eighths() {
 #[test]
 fn another_tenant_gets_memory_immediately() {
     let budget = budget();
-    let (_held, _waiting) = greedy(&budget, &account(), 10_000);
+    let (_held, _waiting) = take_many(&budget, &account(), 10_000);
     let other = account();
-    let (held, _) = greedy(&budget, &other, 40);
+    let (held, _) = take_many(&budget, &other, 40);
     assert!(held.len() >= 24, "{} windows", held.len());
 }
 
 #[test]
 fn another_account_of_a_tenant_gets_memory_immediately() {
     let (budget, tenant) = (budget(), Tenant::default());
-    let (_held, _waiting) = greedy(&budget, &Account::new(&tenant), 10_000);
-    let (held, _) = greedy(&budget, &Account::new(&tenant), 40);
+    let (_held, _waiting) = take_many(&budget, &Account::new(&tenant), 10_000);
+    let (held, _) = take_many(&budget, &Account::new(&tenant), 40);
     assert!(held.len() >= 12, "{} windows", held.len());
-    let (held, _) = greedy(&budget, &account(), 40);
+    let (held, _) = take_many(&budget, &account(), 40);
     assert!(held.len() >= 12, "another tenant has as much: {}", held.len());
 }
 
 #[test]
 fn accounts_of_one_tenant_take_one_share() {
     let (budget, tenant) = (budget(), Tenant::default());
-    let all: Vec<_> = (0..100).map(|_| greedy(&budget, &Account::new(&tenant), 50)).collect();
+    let all: Vec<_> = (0..100).map(|_| take_many(&budget, &Account::new(&tenant), 50)).collect();
     let held: usize = all.iter().map(|(held, _)| held.len()).sum();
     assert!(held <= WINDOWS * 15 / 16, "{held} windows");
-    assert!(take(&mut ask(&budget, &account(), WINDOW)).is_some());
+    assert!(take(&mut begin_admission(&budget, &account(), WINDOW)).is_some());
 }
 
 #[test]
 fn a_newcomer_goes_before_tenants_that_hold_some() {
     let budget = budget();
-    let mut all: Vec<_> = (0..100).map(|_| greedy(&budget, &account(), 20)).collect();
+    let mut all: Vec<_> = (0..100).map(|_| take_many(&budget, &account(), 20)).collect();
     all.retain(|(held, _)| !held.is_empty());
     assert!(all.len() > 2 && budget.free() < WINDOW, "{} tenants hold nearly all", all.len());
-    let mut admission = ask(&budget, &account(), WINDOW);
+    let mut admission = begin_admission(&budget, &account(), WINDOW);
     assert!(take(&mut admission).is_none());
     drop(all[1].0.pop());
     assert!(take(&mut admission).is_some());
@@ -112,9 +116,9 @@ fn tenant_with_the_smallest_holding_is_next() {
     let budget = Budget::new(8 * WINDOW);
     let own = budget.try_admit_optional(8 * WINDOW).unwrap();
     let (much, little) = (account(), account());
-    let mut first = ask(&budget, &much, WINDOW);
-    let mut second = ask(&budget, &much, WINDOW);
-    let mut third = ask(&budget, &little, WINDOW);
+    let mut first = begin_admission(&budget, &much, WINDOW);
+    let mut second = begin_admission(&budget, &much, WINDOW);
+    let mut third = begin_admission(&budget, &little, WINDOW);
     own.shrink_to(7 * WINDOW);
     let _one = take(&mut first).expect("the oldest, while both hold nothing");
     own.shrink_to(6 * WINDOW);
@@ -129,8 +133,8 @@ fn requests_of_one_account_stay_in_order() {
     let budget = Budget::new(8 * WINDOW);
     let one = account();
     let own = budget.try_admit_optional(8 * WINDOW - GRAIN_BYTES).unwrap();
-    let mut large = ask(&budget, &one, WINDOW);
-    let mut small = ask(&budget, &one, GRAIN_BYTES);
+    let mut large = begin_admission(&budget, &one, WINDOW);
+    let mut small = begin_admission(&budget, &one, GRAIN_BYTES);
     assert!(take(&mut small).is_none(), "it would fit, but then the earlier large one would starve");
     drop(own);
     assert!(take(&mut large).is_some() && take(&mut small).is_some());
@@ -141,9 +145,9 @@ fn a_large_request_is_not_overtaken_by_larger_holders() {
     let budget = Budget::new(8 * WINDOW);
     let busy = account();
     let own = budget.try_admit_optional(7 * WINDOW).unwrap();
-    let _some = ask(&budget, &busy, GRAIN_BYTES);
-    let mut large = ask(&budget, &account(), WINDOW);
-    let mut more = ask(&budget, &busy, GRAIN_BYTES);
+    let _some = begin_admission(&budget, &busy, GRAIN_BYTES);
+    let mut large = begin_admission(&budget, &account(), WINDOW);
+    let mut more = begin_admission(&budget, &busy, GRAIN_BYTES);
     assert!(take(&mut large).is_none() && take(&mut more).is_none());
     own.shrink_to(6 * WINDOW);
     assert!(take(&mut large).is_some() && take(&mut more).is_some());
@@ -153,8 +157,8 @@ fn a_large_request_is_not_overtaken_by_larger_holders() {
 fn a_dropped_request_does_not_block_others() {
     let budget = Budget::new(8 * WINDOW);
     let _own = budget.try_admit_optional(7 * WINDOW).unwrap();
-    let large = ask(&budget, &account(), 2 * WINDOW);
-    let mut small = ask(&budget, &account(), GRAIN_BYTES);
+    let large = begin_admission(&budget, &account(), 2 * WINDOW);
+    let mut small = begin_admission(&budget, &account(), GRAIN_BYTES);
     assert!(take(&mut small).is_none());
     drop(large);
     assert!(take(&mut small).is_some());
@@ -165,7 +169,7 @@ fn a_dropped_request_does_not_block_others() {
 fn memory_granted_to_a_dropped_request_is_freed() {
     let budget = Budget::new(WINDOW);
     let own = budget.try_admit_optional(WINDOW).unwrap();
-    let admission = ask(&budget, &account(), WINDOW);
+    let admission = begin_admission(&budget, &account(), WINDOW);
     drop(own);
     assert_eq!(budget.free(), 0, "it is granted");
     drop(admission);
@@ -179,7 +183,7 @@ fn extra_reservations_count_for_the_account() {
     let window = budget.try_admit_for(&one, WINDOW).unwrap();
     let extra = std::iter::from_fn(|| window.try_reserve(WINDOW + 1)).take(400).collect::<Vec<_>>();
     assert!(one.held() <= WINDOWS * WINDOW * 7 / 8, "{} bytes", one.held());
-    assert!(take(&mut ask(&budget, &account(), WINDOW)).is_some());
+    assert!(take(&mut begin_admission(&budget, &account(), WINDOW)).is_some());
     drop((window, extra));
     assert_eq!((one.held(), one.tenant_held(), budget.free()), (0, 0, budget.capacity()));
 }
@@ -191,7 +195,7 @@ fn optional_memory_is_denied_while_a_request_waits() {
     let _held = budget.try_admit_for(&more, 2 * GRAIN_BYTES).unwrap();
     let window = budget.try_admit_for(&less, GRAIN_BYTES).unwrap();
     let own = budget.try_admit_optional(7 * WINDOW).unwrap();
-    let mut admission = ask(&budget, &more, WINDOW - 2 * GRAIN_BYTES);
+    let mut admission = begin_admission(&budget, &more, WINDOW - 2 * GRAIN_BYTES);
     assert!(take(&mut admission).is_none(), "a grain is missing");
     let half = WINDOW / 2;
     assert!(window.try_reserve(half).is_none() && window.try_reserve_leaving(half, GRAIN_BYTES).is_none());
@@ -248,7 +252,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Ask { account, grains } => {
-                    waiting.push_back(ask(&budget, &accounts[account], grains * GRAIN_BYTES));
+                    waiting.push_back(begin_admission(&budget, &accounts[account], grains * GRAIN_BYTES));
                 }
                 Step::Keep { at, grains } if !held.is_empty() => held[at % held.len()].shrink_to(grains * GRAIN_BYTES),
                 Step::Drop { at } if !held.is_empty() => drop(held.swap_remove(at % held.len())),

@@ -27,10 +27,10 @@ async fn open(clients: &mut [Client]) -> usize {
     open
 }
 
-async fn with_unfinished(house: &TestGateway, count: usize) -> Vec<Client> {
+async fn with_unfinished(server: &TestGateway, count: usize) -> Vec<Client> {
     let mut all = Vec::new();
     for _ in 0..count {
-        let mut client = Client::new(house).await;
+        let mut client = Client::new(server).await;
         let head = unfinished();
         // It may be turned away while it sends.
         let _sent = tokio::io::AsyncWriteExt::write_all(&mut client.0, head.as_bytes()).await;
@@ -41,22 +41,22 @@ async fn with_unfinished(house: &TestGateway, count: usize) -> Vec<Client> {
 
 #[tokio::test]
 async fn the_number_of_large_unfinished_heads_is_limited() {
-    let house = start_gateway(small_memory()).await;
-    let mut clients = with_unfinished(&house, 100).await;
+    let server = start_gateway(small_memory()).await;
+    let mut clients = with_unfinished(&server, 100).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(open(&mut clients).await, 4);
     assert_eq!(open(&mut clients[96..]).await, 4, "the latest stay open");
     let started = Instant::now();
-    assert_eq!(Client::new(&house).await.request("GET", "/", &[], b"").await.status, 200);
+    assert_eq!(Client::new(&server).await.request("GET", "/", &[], b"").await.status, 200);
     assert!(started.elapsed() < Duration::from_millis(500));
 }
 
 #[tokio::test]
 async fn an_unfinished_head_is_turned_away_with_slow_down() {
-    let house = start_gateway(small_memory()).await;
-    let mut first = with_unfinished(&house, 1).await.remove(0);
+    let server = start_gateway(small_memory()).await;
+    let mut first = with_unfinished(&server, 1).await.remove(0);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let _others = with_unfinished(&house, 4).await;
+    let _others = with_unfinished(&server, 4).await;
     let answer = first.read_response(false).await.expect("an answer");
     assert_eq!((answer.status, answer.code()), (503, "SlowDown"));
     assert!(first.is_closed().await);
@@ -64,9 +64,9 @@ async fn an_unfinished_head_is_turned_away_with_slow_down() {
 
 #[tokio::test]
 async fn a_large_head_is_served_despite_unfinished_ones() {
-    let house = start_gateway(small_memory()).await;
-    let _clients = with_unfinished(&house, 20).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(small_memory()).await;
+    let _clients = with_unfinished(&server, 20).await;
+    let mut client = Client::new(&server).await;
     let long = "v".repeat(20_000);
     for _ in 0..3 {
         let answer = client.request("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
@@ -76,10 +76,10 @@ async fn a_large_head_is_served_despite_unfinished_ones() {
 
 #[tokio::test]
 async fn small_unfinished_heads_need_no_slot() {
-    let house = start_gateway(small_memory()).await;
+    let server = start_gateway(small_memory()).await;
     let mut clients = Vec::new();
     for _ in 0..50 {
-        let mut client = Client::new(&house).await;
+        let mut client = Client::new(&server).await;
         client.send(&unfinished()[..8000]).await;
         clients.push(client);
     }
@@ -89,8 +89,8 @@ async fn small_unfinished_heads_need_no_slot() {
 
 #[tokio::test]
 async fn a_head_in_many_fragments_is_served() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     let long = "v".repeat(9000);
     for headers in [&[][..], &[("x-amz-meta-long", long.as_str())]] {
         let (head, _) = signed("GET", "/", headers, UNSIGNED);
@@ -111,13 +111,13 @@ async fn a_head_in_many_fragments_is_served() {
 
 #[tokio::test]
 async fn a_parked_connection_serves_further_requests() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/open", &[], b"").await;
     assert_eq!(client.request("PUT", "/open/key", &[], &vec![1; 1 << 20]).await.status, 200);
-    assert_eq!(house.gateway.0.buffers.grown(), 1, "the connection retains its buffer for a while");
+    assert_eq!(server.gateway.0.buffers.kept_buffers(), 1, "the connection retains its buffer for a while");
     tokio::time::sleep(Duration::from_millis(4500)).await;
-    assert_eq!(house.gateway.0.buffers.grown(), 0);
+    assert_eq!(server.gateway.0.buffers.kept_buffers(), 0);
     assert_eq!(client.request("PUT", "/open/key", &[], &vec![2; 1 << 20]).await.status, 200);
     assert_eq!(client.request("GET", "/open/key", &[], b"").await.body, vec![2; 1 << 20]);
     // A head in two fragments, the second with the beginning of the next request.
@@ -134,14 +134,14 @@ async fn a_parked_connection_serves_further_requests() {
 async fn grown_buffers_without_permits_are_dropped() {
     let mut config = config(|_| ());
     config.memory_bytes = 500 << 10;
-    let house = start_gateway(config).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config).await;
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/open", &[], b"").await;
     for n in 0..5_u8 {
         let body = vec![n; 400_000];
         assert_eq!(client.request("PUT", "/open/key", &[], &body).await.status, 200);
         assert_eq!(client.request("GET", "/open/key", &[], b"").await.body, body);
-        assert_eq!(house.gateway.0.buffers.grown(), 0);
+        assert_eq!(server.gateway.0.buffers.kept_buffers(), 0);
     }
     // Pipelined requests all get a response.
     let (put, _) = signed("PUT", "/open/key", &[("content-length", "100000")], UNSIGNED);
@@ -158,13 +158,13 @@ async fn grown_buffers_without_permits_are_dropped() {
 
 #[tokio::test]
 async fn a_parked_connection_closes_at_shutdown() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     assert_eq!(client.request("GET", "/", &[], b"").await.status, 200);
     tokio::time::sleep(Duration::from_millis(4500)).await;
-    house.shutdown.cancel();
+    server.shutdown.cancel();
     assert!(client.is_closed().await);
-    tokio::time::timeout(Duration::from_secs(5), house.serve_task).await.expect("the end").unwrap();
+    tokio::time::timeout(Duration::from_secs(5), server.serve_task).await.expect("the end").unwrap();
 }
 
 #[tokio::test]
@@ -173,8 +173,8 @@ async fn a_parked_tls_connection_serves_further_requests() {
 
     let mut config = config(|_| ());
     config.tls = Some(tls_identity());
-    let house = start_gateway(config).await;
-    let mut socket = connect_tls(&house).await;
+    let server = start_gateway(config).await;
+    let mut socket = connect_tls(&server).await;
     let (put, _) = signed("PUT", "/open", &[("content-length", "0")], UNSIGNED);
     let (get, _) = signed("GET", "/open/key", &[], UNSIGNED);
     for (head, status) in [(&put, "200"), (&get, "404"), (&get, "404")] {

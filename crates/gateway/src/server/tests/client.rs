@@ -79,16 +79,16 @@ pub(super) fn head_text(request: &Request<()>) -> String {
 pub(super) struct Client(pub(super) TcpStream);
 
 impl Client {
-    pub(super) async fn new(house: &TestGateway) -> Self {
-        Self(TcpStream::connect(house.address).await.unwrap())
+    pub(super) async fn new(server: &TestGateway) -> Self {
+        Self(TcpStream::connect(server.address).await.unwrap())
     }
 
     /// A client with a small receive buffer in the kernel, at another address of this machine.
-    pub(super) async fn with_small_buffer(house: &TestGateway, from: [u8; 4]) -> Self {
+    pub(super) async fn with_small_buffer(server: &TestGateway, from: [u8; 4]) -> Self {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         socket.bind((from, 0).into()).unwrap();
-        Self(socket.connect(house.address).await.unwrap())
+        Self(socket.connect(server.address).await.unwrap())
     }
 
     pub(super) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -179,7 +179,7 @@ pub(super) fn tls_identity() -> TlsIdentity {
 }
 
 /// A TLS connection that trusts [`tls_identity`].
-pub(super) async fn connect_tls(house: &TestGateway) -> TlsStream<TcpStream> {
+pub(super) async fn connect_tls(server: &TestGateway) -> TlsStream<TcpStream> {
     let certificate = CertificateDer::from_pem_slice(&tls_identity().certificates_pem).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate).unwrap();
@@ -189,7 +189,7 @@ pub(super) async fn connect_tls(house: &TestGateway) -> TlsStream<TcpStream> {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let socket = Client::new(house).await.0;
+    let socket = Client::new(server).await.0;
     let name = "localhost".try_into().unwrap();
     tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, socket).await.unwrap()
 }

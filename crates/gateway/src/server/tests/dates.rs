@@ -23,8 +23,8 @@ async fn times_outside_of_http_dates_are_clamped() {
     for (millis, (in_header, in_xml)) in times {
         let wrong = WrongClock(SystemClock::new(), Timestamp::from_millis(millis));
         let clock: Arc<dyn Clock> = Arc::new(SignerClock(SystemClock::new()));
-        let house = start_gateway_on(config(|_| ()), MemoryStore::new(Arc::new(wrong)), clock).await;
-        let mut client = Client::new(&house).await;
+        let server = start_gateway_on(config(|_| ()), MemoryStore::new(Arc::new(wrong)), clock).await;
+        let mut client = Client::new(&server).await;
         assert_eq!(client.request("PUT", "/bucket", &[], b"").await.status, 200);
         assert_eq!(client.request("PUT", "/bucket/key", &[], b"0123").await.status, 200);
         // This header makes the operations serve the request instead of the fast path.

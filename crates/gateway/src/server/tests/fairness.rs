@@ -22,27 +22,27 @@ fn small_memory() -> GatewayConfig {
 
 /// A server with a public object of `LARGE_BYTES`, and a small private one.
 async fn filled(config: GatewayConfig) -> TestGateway {
-    let house = start_gateway(config).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config).await;
+    let mut client = Client::new(&server).await;
     for bucket in ["open", "good"] {
         assert_eq!(client.request("PUT", &format!("/{bucket}"), &[], b"").await.status, 200);
     }
     assert_eq!(client.request("PUT", "/open/large", &[], &vec![1; LARGE_BYTES]).await.status, 200);
     assert_eq!(client.request("PUT", "/good/small", &[], &vec![1; 64 << 10]).await.status, 200);
-    house
+    server
 }
 
 /// Opens `count` connections that send `sent` and then do nothing.
-async fn stuck(house: &TestGateway, count: usize, from: [u8; 4], sent: &str) -> Vec<Client> {
+async fn stuck(server: &TestGateway, count: usize, from: [u8; 4], sent: &str) -> Vec<Client> {
     let mut all = Vec::new();
     for _ in 0..count {
-        let mut client = Client::with_small_buffer(house, from).await;
+        let mut client = Client::with_small_buffer(server, from).await;
         client.send(sent).await;
         all.push(client);
     }
     // Wait until they hold all the memory and others queue for it.
     let started = Instant::now();
-    let budget = house.gateway.budget();
+    let budget = server.gateway.budget();
     while started.elapsed() < MAX_TIME && budget.waiting() == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -55,9 +55,9 @@ fn open_read() -> String {
 }
 
 /// The longest time that a request takes, of several during `period`.
-async fn max_latency(house: &TestGateway, period: Duration, head: &str) -> Duration {
+async fn max_latency(server: &TestGateway, period: Duration, head: &str) -> Duration {
     let (started, mut max_latency) = (Instant::now(), Duration::ZERO);
-    let mut client = Client::new(house).await;
+    let mut client = Client::new(server).await;
     while started.elapsed() < period {
         let sent_at = Instant::now();
         client.send(head).await;
@@ -75,40 +75,40 @@ fn good_read() -> String {
 
 #[tokio::test]
 async fn stalled_anonymous_readers_do_not_delay_keys() {
-    let house = filled(small_memory()).await;
-    let _stuck = stuck(&house, 40, HERE, &open_read()).await;
-    let took = max_latency(&house, 2 * MAX_TIME, &good_read()).await;
-    assert!(took < MAX_TIME / 2, "{took:?}");
+    let server = filled(small_memory()).await;
+    let _stuck = stuck(&server, 40, HERE, &open_read()).await;
+    let latency = max_latency(&server, 2 * MAX_TIME, &good_read()).await;
+    assert!(latency < MAX_TIME / 2, "{latency:?}");
 }
 
 #[tokio::test]
 async fn stalled_reads_of_a_key_do_not_delay_other_keys() {
-    let house = filled(small_memory()).await;
+    let server = filled(small_memory()).await;
     let (head, _) = signed_by(&OTHER_SIGNER, "GET", "/open/large", &[], UNSIGNED);
-    let _stuck = stuck(&house, 40, HERE, &head).await;
-    let took = max_latency(&house, 2 * MAX_TIME, &good_read()).await;
-    assert!(took < MAX_TIME / 2, "{took:?}");
+    let _stuck = stuck(&server, 40, HERE, &head).await;
+    let latency = max_latency(&server, 2 * MAX_TIME, &good_read()).await;
+    assert!(latency < MAX_TIME / 2, "{latency:?}");
 }
 
 #[tokio::test]
 async fn stalled_writes_of_a_key_do_not_delay_other_keys() {
-    let house = filled(small_memory()).await;
+    let server = filled(small_memory()).await;
     // The smallest windows, which fill the memory without a gap.
     let (head, _) = signed_by(&OTHER_SIGNER, "PUT", "/good/key", &[("content-length", "1000")], UNSIGNED);
-    let _stuck = stuck(&house, 150, HERE, &head).await;
-    let took = max_latency(&house, 2 * MAX_TIME, &good_read()).await;
-    assert!(took < MAX_TIME / 2, "{took:?}");
+    let _stuck = stuck(&server, 150, HERE, &head).await;
+    let latency = max_latency(&server, 2 * MAX_TIME, &good_read()).await;
+    assert!(latency < MAX_TIME / 2, "{latency:?}");
     let (put, _) = signed("PUT", "/good/other", &[("content-length", "0")], UNSIGNED);
-    let took = max_latency(&house, MAX_TIME / 2, &put).await;
-    assert!(took < MAX_TIME / 2, "{took:?}");
+    let latency = max_latency(&server, MAX_TIME / 2, &put).await;
+    assert!(latency < MAX_TIME / 2, "{latency:?}");
 }
 
 #[tokio::test]
 async fn stalled_readers_do_not_delay_other_addresses() {
-    let house = filled(small_memory()).await;
-    let _stuck = stuck(&house, 40, THERE, &open_read()).await;
+    let server = filled(small_memory()).await;
+    let _stuck = stuck(&server, 40, THERE, &open_read()).await;
     let range = "GET /open/large HTTP/1.1\r\nhost: localhost\r\nrange: bytes=0-9\r\n\r\n";
-    let (started, mut client) = (Instant::now(), Client::with_small_buffer(&house, HERE).await);
+    let (started, mut client) = (Instant::now(), Client::with_small_buffer(&server, HERE).await);
     client.send(range).await;
     assert_eq!(client.read_response(false).await.expect("an answer").status, 206);
     assert!(started.elapsed() < MAX_TIME / 2, "{:?}", started.elapsed());
@@ -116,25 +116,28 @@ async fn stalled_readers_do_not_delay_other_addresses() {
 
 #[tokio::test]
 async fn stalled_requests_yield_to_others_of_their_client() {
-    let house = filled(small_memory()).await;
+    let server = filled(small_memory()).await;
     let (read, _) = signed("GET", "/open/large", &[], UNSIGNED);
-    let _readers = stuck(&house, 40, HERE, &read).await;
+    let _readers = stuck(&server, 40, HERE, &read).await;
     // The request queues after up to 40 others: all held memory must be freed twice, which takes a second each.
-    let took = max_latency(&house, 6 * MAX_TIME, &good_read()).await;
-    assert!(took < 5 * MAX_TIME, "{took:?}");
-    let took = max_latency(&house, 2 * MAX_TIME, &good_read()).await;
-    assert!(took < 2 * MAX_TIME, "afterwards one stalled request is aborted for each new one: {took:?}");
-    let text = crate::metrics::to_text(house.gateway.metrics());
+    let latency = max_latency(&server, 6 * MAX_TIME, &good_read()).await;
+    assert!(latency < 5 * MAX_TIME, "{latency:?}");
+    let latency = max_latency(&server, 2 * MAX_TIME, &good_read()).await;
+    assert!(
+        latency < 2 * MAX_TIME,
+        "afterwards one stalled request is aborted for each new one: {latency:?}"
+    );
+    let text = crate::metrics::to_text(server.gateway.metrics());
     assert!(!text.contains("tradewind_s3_stalled_clients_total 0\n"), "{text}");
 }
 
 #[tokio::test]
 async fn a_progressing_reader_keeps_its_memory_among_stalled_ones() {
-    let house = filled(small_memory()).await;
+    let server = filled(small_memory()).await;
     let (read, _) = signed("GET", "/open/large", &[], UNSIGNED);
-    let mut reader = Client::with_small_buffer(&house, HERE).await;
+    let mut reader = Client::with_small_buffer(&server, HERE).await;
     reader.send(&read).await;
-    let _stuck = stuck(&house, 40, HERE, &open_read()).await;
+    let _stuck = stuck(&server, 40, HERE, &open_read()).await;
     let mut left = LARGE_BYTES;
     let mut buffer = vec![0; 256 << 10];
     // Slower than the server, for some seconds of memory pressure.
@@ -148,10 +151,10 @@ async fn a_progressing_reader_keeps_its_memory_among_stalled_ones() {
 
 #[tokio::test]
 async fn a_single_client_uses_nearly_all_memory() {
-    let house = filled(small_memory()).await;
+    let server = filled(small_memory()).await;
     let (read, _) = signed("GET", "/open/large", &[], UNSIGNED);
-    let _stuck = stuck(&house, 40, HERE, &read).await;
-    let budget = house.gateway.budget();
+    let _stuck = stuck(&server, 40, HERE, &read).await;
+    let budget = server.gateway.budget();
     assert!(budget.free() <= budget.capacity() / 8 + (512 << 10), "{budget:?}");
 }
 
@@ -175,20 +178,20 @@ async fn read_steadily(client: &mut Client, period: Duration) -> usize {
 
 #[tokio::test]
 async fn a_steady_reader_under_pressure_is_not_cut_off() {
-    let house = filled(small_memory()).await;
+    let server = filled(small_memory()).await;
     let (read, _) = signed_by(&OTHER_SIGNER, "GET", "/open/large", &[], UNSIGNED);
     let mut readers = tokio::task::JoinSet::new();
     for _ in 0..12 {
-        let mut client = Client::new(&house).await;
+        let mut client = Client::new(&server).await;
         client.send(&read).await;
         readers.spawn(async move { read_steadily(&mut client, 5 * MAX_TIME).await });
     }
-    let mut stalled = Client::new(&house).await;
+    let mut stalled = Client::new(&server).await;
     stalled.send(&read).await;
     tokio::time::sleep(MAX_TIME / 2).await;
     // These clients hold less memory than the readers and wait for more: stalled readers are aborted for them.
     let (write, _) = signed("PUT", "/good/key", &[("content-length", "1000000")], UNSIGNED);
-    let _others = stuck(&house, 12, HERE, &write).await;
+    let _others = stuck(&server, 12, HERE, &write).await;
     let received = readers.join_all().await;
     assert!(received.iter().all(|bytes| *bytes >= LARGE_BYTES), "some were cut off: {received:?}");
     assert!(

@@ -10,8 +10,8 @@ use super::{TestGateway, config, start_gateway};
 const SHORT: Duration = Duration::from_millis(200);
 
 /// A connection in the middle of a PUT.
-async fn busy(house: &TestGateway) -> Client {
-    let mut client = Client::new(house).await;
+async fn busy(server: &TestGateway) -> Client {
+    let mut client = Client::new(server).await;
     client.request("PUT", "/bucket", &[], b"").await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "4")], UNSIGNED);
     client.send(head).await;
@@ -22,9 +22,9 @@ async fn busy(house: &TestGateway) -> Client {
 
 #[tokio::test]
 async fn connections_over_the_limit_are_rejected_with_slow_down() {
-    let house = start_gateway(config(|limits| limits.connections = 1)).await;
-    let mut first = busy(&house).await;
-    let mut second = Client::new(&house).await;
+    let server = start_gateway(config(|limits| limits.connections = 1)).await;
+    let mut first = busy(&server).await;
+    let mut second = Client::new(&server).await;
     let answer = second.read_response(false).await.unwrap();
     assert_eq!((answer.status, answer.code()), (503, "SlowDown"));
     assert!(second.is_closed().await);
@@ -32,15 +32,15 @@ async fn connections_over_the_limit_are_rejected_with_slow_down() {
     assert_eq!(first.read_response(false).await.unwrap().status, 200);
     drop(first);
     tokio::time::sleep(SHORT).await;
-    assert_eq!(Client::new(&house).await.request("GET", "/", &[], b"").await.status, 200);
+    assert_eq!(Client::new(&server).await.request("GET", "/", &[], b"").await.status, 200);
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_evicted_for_a_new_one() {
-    let house = start_gateway(config(|limits| limits.connections = 3)).await;
-    let mut first = busy(&house).await;
+    let server = start_gateway(config(|limits| limits.connections = 3)).await;
+    let mut first = busy(&server).await;
     for _ in 0..20 {
-        let mut client = Client::new(&house).await;
+        let mut client = Client::new(&server).await;
         assert_eq!(client.request("GET", "/", &[], b"").await.status, 200);
         // The client does not close the connection.
         std::mem::forget(client);
@@ -53,26 +53,26 @@ async fn an_idle_connection_is_evicted_for_a_new_one() {
 async fn a_tls_client_over_the_limit_gets_no_plain_text() {
     let mut config = config(|limits| limits.connections = 1);
     config.tls = Some(tls_identity());
-    let house = start_gateway(config).await;
-    let _first = Client::new(&house).await;
+    let server = start_gateway(config).await;
+    let _first = Client::new(&server).await;
     tokio::time::sleep(SHORT).await;
-    assert!(Client::new(&house).await.is_closed().await);
+    assert!(Client::new(&server).await.is_closed().await);
 }
 
 #[tokio::test]
 async fn a_denied_request_neither_waits_for_memory_nor_holds_any() {
-    let house = start_gateway(config(|limits| limits.admission_time = SHORT)).await;
-    let budget = house.gateway.budget();
+    let server = start_gateway(config(|limits| limits.admission_time = SHORT)).await;
+    let budget = server.gateway.budget();
     let none = Deadline::none(SystemClock::shared());
     let _all = budget.admit(budget.capacity(), &none).await.unwrap();
     for target in ["/private/key", "/private?acl", "/open?uploads"] {
-        let mut client = Client::new(&house).await;
+        let mut client = Client::new(&server).await;
         client.send(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
         let answer = client.read_response(false).await.unwrap();
         assert_eq!((answer.status, answer.code()), (403, "AccessDenied"), "{target}");
     }
     assert_eq!(budget.total_waits(), 0);
-    let answer = Client::new(&house).await.request("GET", "/", &[], b"").await;
+    let answer = Client::new(&server).await.request("GET", "/", &[], b"").await;
     assert_eq!((answer.status, answer.code()), (503, "SlowDown"), "a permitted request waits");
 }
 
@@ -80,13 +80,13 @@ async fn a_denied_request_neither_waits_for_memory_nor_holds_any() {
 async fn a_rejected_request_holds_no_memory_while_it_drains() {
     let mut config = config(|limits| limits.admission_time = SHORT / 4);
     config.memory_bytes = 64 << 10;
-    let house = start_gateway(config).await;
+    let server = start_gateway(config).await;
     // Neither client sends the body that the server drains before it responds.
     let (head, _) = signed("GET", "/missing/key", &[("content-length", "10")], UNSIGNED);
-    let mut first = Client::new(&house).await;
+    let mut first = Client::new(&server).await;
     first.send(&head).await;
     tokio::time::sleep(SHORT / 8).await;
-    let mut second = Client::new(&house).await;
+    let mut second = Client::new(&server).await;
     second.send(&head).await;
     assert_eq!(second.read_response(false).await.unwrap().code(), "NoSuchBucket");
     assert_eq!(first.read_response(false).await.unwrap().code(), "NoSuchBucket");
@@ -94,8 +94,8 @@ async fn a_rejected_request_holds_no_memory_while_it_drains() {
 
 #[tokio::test]
 async fn a_slow_xml_body_ends_at_the_deadline() {
-    let house = start_gateway(config(|limits| limits.request_time = SHORT)).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|limits| limits.request_time = SHORT)).await;
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/bucket", &[], b"").await;
     let headers = [("content-length", "1000"), ("content-md5", "1B2M2Y8AsgTpgAmY7PhCfg==")];
     let (head, _) = signed("POST", "/bucket?delete", &headers, UNSIGNED);
@@ -105,42 +105,42 @@ async fn a_slow_xml_body_ends_at_the_deadline() {
 
 #[tokio::test]
 async fn an_unfinished_head_is_rejected_at_its_limit() {
-    let house = start_gateway(config(|limits| limits.header_bytes = 2000)).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|limits| limits.header_bytes = 2000)).await;
+    let mut client = Client::new(&server).await;
     client.send(format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(7000))).await;
     assert_eq!(client.read_response(false).await.expect("a response before the end of the head").status, 431);
 }
 
 #[tokio::test]
 async fn too_many_query_parameters_are_rejected() {
-    let house = start_gateway(config(|_| ())).await;
+    let server = start_gateway(config(|_| ())).await;
     let many: Vec<String> = (0..101).map(|n| format!("{n}=")).collect();
-    let mut client = Client::new(&house).await;
+    let mut client = Client::new(&server).await;
     client.send(format!("GET /private?{} HTTP/1.1\r\nhost: a\r\n\r\n", many.join("&"))).await;
     assert_eq!(client.read_response(false).await.unwrap().code(), "InvalidArgument");
 }
 
 #[tokio::test]
 async fn slow_headers_and_idle_connections_are_closed() {
-    let house = start_gateway(config(|limits| {
+    let server = start_gateway(config(|limits| {
         limits.header_time = SHORT;
         limits.idle_time = 3 * SHORT;
     }))
     .await;
     let started = Instant::now();
-    let mut slow = Client::new(&house).await;
+    let mut slow = Client::new(&server).await;
     slow.send("GET / HTTP/1.1\r\nhost:").await;
     assert!(slow.is_closed().await);
     assert!(started.elapsed() < 10 * SHORT);
-    let mut idle = Client::new(&house).await;
+    let mut idle = Client::new(&server).await;
     assert_eq!(idle.request("GET", "/", &[], b"").await.status, 200);
     assert!(idle.is_closed().await);
 }
 
 #[tokio::test]
 async fn a_stalled_body_gets_a_timeout_and_frees_its_memory() {
-    let house = start_gateway(config(|limits| limits.slow_client_time = SHORT)).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|limits| limits.slow_client_time = SHORT)).await;
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/bucket", &[], b"").await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1000000")], UNSIGNED);
     client.send(head).await;
@@ -148,27 +148,27 @@ async fn a_stalled_body_gets_a_timeout_and_frees_its_memory() {
     let answer = client.read_response(false).await.unwrap();
     assert_eq!((answer.status, answer.code()), (400, "RequestTimeout"));
     assert!(client.is_closed().await);
-    assert_eq!(house.gateway.budget().free(), house.gateway.budget().capacity());
+    assert_eq!(server.gateway.budget().free(), server.gateway.budget().capacity());
 }
 
 #[tokio::test]
 async fn a_slow_reader_loses_its_connection_and_its_memory() {
-    let house = start_gateway(config(|limits| limits.slow_client_time = SHORT)).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|limits| limits.slow_client_time = SHORT)).await;
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/bucket", &[], b"").await;
     assert_eq!(client.request("PUT", "/bucket/key", &[], &vec![1; 32 << 20]).await.status, 200);
     // The client has a small receive buffer.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(64 << 10).unwrap();
-    let mut client = Client(socket.connect(house.address).await.unwrap());
+    let mut client = Client(socket.connect(server.address).await.unwrap());
     let (head, _) = signed("GET", "/bucket/key", &[], UNSIGNED);
     client.send(head).await;
-    let full = house.gateway.budget().capacity();
+    let full = server.gateway.budget().capacity();
     let started = Instant::now();
     let mut was_held = false;
     while started.elapsed() < 50 * SHORT {
         tokio::time::sleep(SHORT / 10).await;
-        let free = house.gateway.budget().free();
+        let free = server.gateway.budget().free();
         was_held |= free < full;
         if was_held && free == full {
             return;
@@ -179,56 +179,56 @@ async fn a_slow_reader_loses_its_connection_and_its_memory() {
 
 #[tokio::test]
 async fn heads_over_the_limits_are_rejected() {
-    let house = start_gateway(config(|limits| {
+    let server = start_gateway(config(|limits| {
         limits.header_bytes = 2000;
         limits.headers = 16;
     }))
     .await;
-    let mut client = Client::new(&house).await;
+    let mut client = Client::new(&server).await;
     let long = "v".repeat(2000);
     let answer = client.request("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
     assert_eq!((answer.status, answer.code()), (400, "RequestHeaderSectionTooLarge"));
-    let mut client = Client::new(&house).await;
+    let mut client = Client::new(&server).await;
     let many: String = (0..20).map(|n| format!("h{n}: v\r\n")).collect();
     client.send(format!("GET / HTTP/1.1\r\n{many}\r\n")).await;
     assert_eq!(client.read_response(false).await.unwrap().status, 431);
-    let mut client = Client::new(&house).await;
+    let mut client = Client::new(&server).await;
     client.send("nonsense\r\n\r\n").await;
     assert!(client.read_response(false).await.is_none_or(|answer| answer.status == 400));
 }
 
 #[tokio::test]
 async fn shutdown_finishes_requests_in_flight() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/bucket", &[], b"").await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "4")], UNSIGNED);
     client.send(head).await;
     client.send("te").await;
-    let idle = Client::new(&house).await;
+    let idle = Client::new(&server).await;
     tokio::time::sleep(SHORT).await;
-    house.shutdown.cancel();
+    server.shutdown.cancel();
     tokio::time::sleep(SHORT).await;
-    assert!(!house.serve_task.is_finished(), "a request is in flight");
-    assert!(tokio::net::TcpStream::connect(house.address).await.is_err(), "the listener is closed");
+    assert!(!server.serve_task.is_finished(), "a request is in flight");
+    assert!(tokio::net::TcpStream::connect(server.address).await.is_err(), "the listener is closed");
     client.send("xt").await;
     assert_eq!(client.read_response(false).await.unwrap().status, 200);
     assert!(client.is_closed().await);
     drop(idle);
-    tokio::time::timeout(20 * SHORT, house.serve_task).await.expect("the end").unwrap();
+    tokio::time::timeout(20 * SHORT, server.serve_task).await.expect("the end").unwrap();
 }
 
 #[tokio::test]
 async fn shutdown_does_not_exceed_the_grace_time() {
-    let house = start_gateway(config(|limits| limits.grace_time = SHORT)).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|limits| limits.grace_time = SHORT)).await;
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/bucket", &[], b"").await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "4")], UNSIGNED);
     client.send(head).await;
     tokio::time::sleep(SHORT).await;
     let started = Instant::now();
-    house.shutdown.cancel();
-    tokio::time::timeout(Duration::from_secs(10), house.serve_task).await.expect("the end").unwrap();
+    server.shutdown.cancel();
+    tokio::time::timeout(Duration::from_secs(10), server.serve_task).await.expect("the end").unwrap();
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
 }
 
@@ -236,15 +236,15 @@ async fn shutdown_does_not_exceed_the_grace_time() {
 async fn a_budget_of_one_window_serves_many_clients() {
     let mut config = config(|_| ());
     config.memory_bytes = 512 << 10;
-    let house = Arc::new(start_gateway(config).await);
-    let mut client = Client::new(&house).await;
+    let server = Arc::new(start_gateway(config).await);
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/bucket", &[], b"").await;
     client.request("PUT", "/bucket/key", &[], &vec![1; 300_000]).await;
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..32 {
-        let house = house.clone();
+        let server = server.clone();
         all.spawn(async move {
-            let mut client = Client::new(&house).await;
+            let mut client = Client::new(&server).await;
             for _ in 0..4 {
                 assert_eq!(client.request("GET", "/bucket/key", &[], b"").await.body.len(), 300_000);
             }
@@ -255,8 +255,8 @@ async fn a_budget_of_one_window_serves_many_clients() {
 
 #[tokio::test]
 async fn a_small_range_with_a_large_head_is_served() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     assert_eq!(client.request("PUT", "/bucket", &[], b"").await.status, 200);
     assert_eq!(client.request("PUT", "/bucket/key", &[], &vec![1; 100 << 10]).await.status, 200);
     let long = "v".repeat(9 << 10);

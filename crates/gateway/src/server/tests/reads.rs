@@ -9,8 +9,8 @@ const BY_OPERATIONS: (&str, &str) = ("if-unmodified-since", "Fri, 31 Dec 2100 00
 
 #[tokio::test]
 async fn fast_path_and_operations_return_equal_responses() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     assert_eq!(client.request("PUT", "/bucket", &[], b"").await.status, 200);
     let rich = [
         ("content-type", "text/plain"),
@@ -65,14 +65,14 @@ async fn fast_path_and_operations_return_equal_responses() {
         }
     }
     assert!(compared >= 16, "only {compared} responses were compared");
-    let text = crate::metrics::to_text(house.gateway.metrics());
+    let text = crate::metrics::to_text(server.gateway.metrics());
     assert!(text.contains("tradewind_s3_requests_total{operation=\"GetObject\",status=\"2xx\"}"), "{text}");
 }
 
 #[tokio::test]
 async fn every_response_has_a_request_id_and_errors_are_xml() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     let absent = client.request("GET", "/absent/key", &[], b"").await;
     assert_eq!((absent.status, absent.code()), (404, "NoSuchBucket"));
     let id = absent.header("x-amz-request-id").unwrap();
@@ -85,8 +85,8 @@ async fn every_response_has_a_request_id_and_errors_are_xml() {
 
 #[tokio::test]
 async fn anonymous_and_presigned_reads_are_checked() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     for bucket in ["open", "closed"] {
         client.request("PUT", &format!("/{bucket}"), &[], b"").await;
         client.request("PUT", &format!("/{bucket}/key"), &[], b"text").await;
@@ -120,8 +120,8 @@ async fn anonymous_and_presigned_reads_are_checked() {
 
 #[tokio::test]
 async fn a_wrong_hash_of_an_empty_body_is_rejected() {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     client.request("PUT", "/bucket", &[], b"").await;
     client.request("PUT", "/bucket/key", &[], b"text").await;
     let (head, _) = signed("GET", "/bucket/key", &[], &"0".repeat(64));
@@ -135,8 +135,8 @@ async fn requests_over_tls_are_served() {
 
     let mut config = config(|_| ());
     config.tls = Some(tls_identity());
-    let house = start_gateway(config).await;
-    let mut socket = connect_tls(&house).await;
+    let server = start_gateway(config).await;
+    let mut socket = connect_tls(&server).await;
     let (head, _) = signed("GET", "/", &[("connection", "close")], super::client::UNSIGNED);
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -146,7 +146,7 @@ async fn requests_over_tls_are_served() {
         "{answer}"
     );
     // Plain HTTP on the TLS port gets no response and does no harm.
-    let mut plain = Client::new(&house).await;
+    let mut plain = Client::new(&server).await;
     plain.send("GET / HTTP/1.1\r\n\r\n").await;
     assert!(plain.read_response(false).await.is_none_or(|answer| answer.status == 400));
 }

@@ -4,20 +4,20 @@ use crate::sigv4::testing::ChunkSignatureChain;
 use crate::sigv4::testing::SIGNER;
 
 async fn with_bucket() -> (TestGateway, Client) {
-    let house = start_gateway(config(|_| ())).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
     assert_eq!(client.request("PUT", "/bucket", &[], b"").await.status, 200);
-    (house, client)
+    (server, client)
 }
 
 /// Sends a PUT with the given `x-amz-content-sha256` and raw body. Returns its response, and that of a following GET.
 async fn put(
-    house: &TestGateway,
+    server: &TestGateway,
     payload: &str,
     headers: &[(&str, &str)],
     body: impl AsRef<[u8]>,
 ) -> (ClientResponse, ClientResponse) {
-    let mut client = Client::new(house).await;
+    let mut client = Client::new(server).await;
     client.request("DELETE", "/bucket/key", &[], b"").await;
     let length = body.as_ref().len().to_string();
     let mut all = headers.to_vec();
@@ -26,7 +26,7 @@ async fn put(
     client.send(head).await;
     client.send(body).await;
     let answer = client.read_response(false).await.expect("an answer");
-    let mut second = Client::new(house).await;
+    let mut second = Client::new(server).await;
     (answer, second.request("GET", "/bucket/key", &[], b"").await)
 }
 
@@ -36,20 +36,20 @@ fn sha256(data: &[u8]) -> [u8; 32] {
 
 #[tokio::test]
 async fn a_signed_hash_is_verified() {
-    let (house, _client) = with_bucket().await;
+    let (server, _client) = with_bucket().await;
     let body = vec![7; 700_000];
     let right = hex::encode(sha256(&body));
-    let (answer, found) = put(&house, &right, &[], &body).await;
+    let (answer, found) = put(&server, &right, &[], &body).await;
     assert_eq!((answer.status, found.body == body), (200, true));
-    let (answer, found) = put(&house, &hex::encode([1; 32]), &[], &body).await;
+    let (answer, found) = put(&server, &hex::encode([1; 32]), &[], &body).await;
     assert_eq!((answer.code(), found.status), ("XAmzContentSHA256Mismatch", 404));
-    let (answer, found) = put(&house, &hex::encode([1; 32]), &[], "").await;
+    let (answer, found) = put(&server, &hex::encode([1; 32]), &[], "").await;
     assert_eq!((answer.code(), found.status), ("XAmzContentSHA256Mismatch", 404));
 }
 
 #[tokio::test]
 async fn unsigned_chunks_are_verified_by_their_checksum() {
-    let (house, _client) = with_bucket().await;
+    let (server, _client) = with_bucket().await;
     let word = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
     let headers = [
         ("x-amz-decoded-content-length", "9"),
@@ -57,7 +57,7 @@ async fn unsigned_chunks_are_verified_by_their_checksum() {
         ("content-encoding", "zstd,aws-chunked"),
     ];
     let body = |crc: &str| format!("4\r\n1234\r\n5\r\n56789\r\n0\r\nx-amz-checksum-crc32:{crc}\r\n\r\n");
-    let (answer, found) = put(&house, word, &headers, body("y/Q5Jg==")).await;
+    let (answer, found) = put(&server, word, &headers, body("y/Q5Jg==")).await;
     assert_eq!((answer.status, found.text()), (200, "123456789"), "{answer:?}");
     assert_eq!(found.header("content-encoding"), Some("zstd"));
     assert_eq!(answer.header("x-amz-checksum-crc32"), Some("y/Q5Jg=="));
@@ -69,16 +69,16 @@ async fn unsigned_chunks_are_verified_by_their_checksum() {
         ("4\r\n1234\r\n0\r\n\r\n".to_owned(), "IncompleteBody"),
         ("4\r\n1234\r\n5\r\n56789\r\n".to_owned(), "IncompleteBody"),
     ] {
-        let (answer, found) = put(&house, word, &headers, &bad).await;
+        let (answer, found) = put(&server, word, &headers, &bad).await;
         assert_eq!((answer.code(), found.status), (code, 404), "{bad:?}");
     }
-    let (answer, _) = put(&house, word, &headers[1..], body("y/Q5Jg==")).await;
+    let (answer, _) = put(&server, word, &headers[1..], body("y/Q5Jg==")).await;
     assert_eq!((answer.status, answer.code()), (411, "MissingContentLength"));
 }
 
 #[tokio::test]
 async fn signed_chunks_are_verified() {
-    let (house, mut client) = with_bucket().await;
+    let (server, mut client) = with_bucket().await;
     let data = vec![b'a'; 300_000];
     for flipped_at in [None, Some(100), Some(200_500), Some(299_999)] {
         client.request("DELETE", "/bucket/key", &[], b"").await;
@@ -105,7 +105,7 @@ async fn signed_chunks_are_verified() {
             assert_eq!(body[at], b'a');
             body[at] = b'b';
         }
-        let mut sender = Client::new(&house).await;
+        let mut sender = Client::new(&server).await;
         sender.send(head).await;
         sender.send(&body).await;
         let answer = sender.read_response(false).await.unwrap();
@@ -119,22 +119,22 @@ async fn signed_chunks_are_verified() {
 
 #[tokio::test]
 async fn an_aborted_upload_stores_nothing_and_frees_its_memory() {
-    let (house, mut client) = with_bucket().await;
+    let (server, mut client) = with_bucket().await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1000")], UNSIGNED);
-    let mut gone = Client::new(&house).await;
+    let mut gone = Client::new(&server).await;
     gone.send(head).await;
     gone.send([1; 999]).await;
     drop(gone);
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert_eq!(client.request("GET", "/bucket/key", &[], b"").await.status, 404);
-    assert_eq!(house.gateway.budget().free(), house.gateway.budget().capacity());
+    assert_eq!(server.gateway.budget().free(), server.gateway.budget().capacity());
 }
 
 #[tokio::test]
 async fn an_error_is_received_while_a_large_body_is_in_flight() {
-    let (house, _client) = with_bucket().await;
+    let (server, _client) = with_bucket().await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "8000000")], UNSIGNED);
-    let mut client = Client::new(&house).await;
+    let mut client = Client::new(&server).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
     client.send(vec![0; 8_000_000]).await;
     let answer = client.read_response(false).await.expect("the response, not a connection reset");
@@ -153,10 +153,10 @@ async fn a_small_rejected_body_keeps_the_connection_open() {
 
 #[tokio::test]
 async fn expect_continue_is_answered_only_for_a_wanted_body() {
-    let (house, _client) = with_bucket().await;
+    let (server, _client) = with_bucket().await;
     let headers = [("content-length", "4"), ("expect", "100-continue")];
     let (head, _) = signed("PUT", "/bucket/key", &headers, UNSIGNED);
-    let mut client = Client::new(&house).await;
+    let mut client = Client::new(&server).await;
     client.send(&head).await;
     assert_eq!(client.read_response(true).await.unwrap().status, 100);
     client.send("text").await;
@@ -164,12 +164,12 @@ async fn expect_continue_is_answered_only_for_a_wanted_body() {
     // Without a body the response is sent at once, and the connection closes after it.
     let headers = [("content-length", "0"), ("expect", "100-continue")];
     let (empty, _) = signed("PUT", "/bucket/empty", &headers, UNSIGNED);
-    let mut client = Client::new(&house).await;
+    let mut client = Client::new(&server).await;
     client.send(empty).await;
     let answer = client.read_response(false).await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     // Rejected before the body was requested.
-    let mut client = Client::new(&house).await;
+    let mut client = Client::new(&server).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
     let answer = client.read_response(false).await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (403, Some("close")));
@@ -177,8 +177,8 @@ async fn expect_continue_is_answered_only_for_a_wanted_body() {
 
 #[tokio::test]
 async fn too_large_bodies_are_rejected_before_they_are_read() {
-    let house = start_gateway(config(|limits| limits.body_bytes = 1000)).await;
-    let mut client = Client::new(&house).await;
+    let server = start_gateway(config(|limits| limits.body_bytes = 1000)).await;
+    let mut client = Client::new(&server).await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1001")], UNSIGNED);
     client.send(head).await;
     assert_eq!(client.read_response(false).await.unwrap().code(), "EntityTooLarge");

@@ -35,7 +35,8 @@ fn fields_of_later_versions_are_preserved() -> Result<()> {
         seq: 5,
         durable: Position::default(),
     };
-    let copy = RecordCopy { header, fields: fields.clone(), payload: bytes::Bytes::new(), block_crcs: Vec::new() };
+    let copy =
+        RecordCopy { header, fields: fields.clone(), payload: bytes::Bytes::new(), block_crcs: Vec::new() };
     store.committer.submit_blocking(RelocateRecords(vec![copy]))?;
     drop(store);
 
@@ -70,7 +71,7 @@ fn interrupted_removal_is_finished_first() -> Result<()> {
     let mut numbers: Vec<u32> = store.state.segments.all().keys().copied().collect();
     numbers.sort_unstable();
     assert_eq!(numbers.len(), segments);
-    // The store stopped after taking the records of the second one out of the counts.
+    // The store was closed after the records of the second segment were uncounted.
     let second = store.state.segments.get(numbers[1]).expect("the segment exists");
     uncount_records(&store, &second, &UpkeepControl::default())?;
     drop(store);
@@ -88,14 +89,14 @@ fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
     let (store, _) = OpenStore::open(directory.path(), options, SystemClock::shared())?;
     let state = &store.state;
-    let make = |kind| -> Result<Arc<Segment>> {
+    let create = |kind| -> Result<Arc<Segment>> {
         let segment = state.create_segment(kind)?;
         segment.is_sealed.store(true, Ordering::Release);
         Ok(segment)
     };
     let (interrupted, log, bulk) =
-        (make(SegmentKind::Log)?, make(SegmentKind::Log)?, make(SegmentKind::Bulk)?);
-    // Its only record cannot be decoded.
+        (create(SegmentKind::Log)?, create(SegmentKind::Log)?, create(SegmentKind::Bulk)?);
+    // The only record of the interrupted segment cannot be decoded, so uncounting fails.
     let header = RecordHeader {
         kind: RecordKind::UploadEnded,
         is_relocated: false,
@@ -114,16 +115,16 @@ fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
     changes.apply()?;
 
     assert_eq!(run_once(&store)?, 1);
-    let is_there = |segment: &Segment| (state.segments.get(segment.number).is_some(), segment.path.exists());
-    assert_eq!(is_there(&bulk), (false, false));
-    assert_eq!((is_there(&interrupted), is_there(&log)), ((true, true), (true, true)));
+    let exists = |segment: &Segment| (state.segments.get(segment.number).is_some(), segment.path.exists());
+    assert_eq!(exists(&bulk), (false, false));
+    assert_eq!((exists(&interrupted), exists(&log)), ((true, true), (true, true)));
     // The obstacle is removed.
     interrupted.end.store(at.offset, Ordering::Release);
     assert_eq!(run_once(&store)?, 2);
     Ok(())
 }
 
-/// The index could not be made durable, and upkeep returns to it: nothing is taken out of the counts twice.
+/// The index could not be made durable, and a later round repeats the removal: no record is uncounted twice.
 #[test]
 fn failed_removal_resumes_at_its_last_step() -> Result<()> {
     let directory = tempfile::tempdir().unwrap();
@@ -138,14 +139,14 @@ fn failed_removal_resumes_at_its_last_step() -> Result<()> {
     let segment = store.state.segments.all().values().next().cloned().expect("the segment exists");
     uncount_records(&store, &segment, &UpkeepControl::default())?;
     let key = keys::segment(segment.number);
-    let forgotten = |what: &str| -> Result<u32> {
+    let uncounted_end = |what: &str| -> Result<u32> {
         let value = store.state.index.get(&key)?.expect(what);
         Ok(SegmentEntry::decode(&value)?.uncounted_end)
     };
-    let before = forgotten("the removal is started")?;
+    let before = uncounted_end("the removal is started")?;
     assert!(before > 0);
     retire(&store, &[segment.number])?;
-    assert_eq!(forgotten("the segment is retired")?, before);
+    assert_eq!(uncounted_end("the segment is retired")?, before);
     assert_eq!(CompactionPlan::select(&store, &HashSet::new())?.interrupted.len(), 1);
     Ok(())
 }
