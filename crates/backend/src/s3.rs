@@ -166,13 +166,13 @@ impl S3Store {
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let client_options = options.client_options();
         let S3Options { endpoint, region, credentials, expires, issuer, .. } = options;
-        let issued = credentials.map(|credentials| ExpiringCredentials { credentials, expires });
-        let login =
-            issued.map(|issued| CredentialProvider::new(issued, issuer, region.clone(), clock.clone()));
-        let shared = Arc::new(ServiceState { login, verifies_checksums: AtomicBool::new(false) });
+        let initial = credentials.map(|credentials| ExpiringCredentials { credentials, expires });
+        let credentials =
+            initial.map(|initial| CredentialProvider::new(initial, issuer, region.clone(), clock.clone()));
+        let shared = Arc::new(ServiceState { credentials, verifies_checksums: AtomicBool::new(false) });
         let protocol = Arc::new(S3Protocol::new(endpoint.clone(), None, shared.clone()));
         let client = client_options.client(&endpoint.peer, protocol, clock)?;
-        let (part_bytes, gathering) = (options.part_bytes, Budget::new(options.buffer_bytes));
+        let (part_bytes, buffer_budget) = (options.part_bytes, Budget::new(options.buffer_bytes));
         let client = Arc::new(client);
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -183,7 +183,7 @@ impl S3Store {
             rejects_signed_chunks: AtomicBool::new(false),
             region,
             part_bytes,
-            buffer_budget: gathering,
+            buffer_budget,
             dialect: OnceLock::new(),
             uploads: Mutex::default(),
         }))
@@ -237,12 +237,13 @@ impl S3Store {
         Ok(Box::new(StagedWrite::new(this, context, address, target, request)?))
     }
 
-    /// The framing of a body that is sent before all of it has arrived. `may_tell`: a checksum may be sent with it.
-    fn choose_framing(&self, may_tell: bool) -> Framing {
-        if self.shared.login.is_none() {
+    /// The framing of a body that is sent before all of it has arrived. `sends_checksum` is true if a checksum may be
+    /// sent with the body.
+    fn choose_framing(&self, sends_checksum: bool) -> Framing {
+        if self.shared.credentials.is_none() {
             // An unsigned request cannot declare its framing.
             Framing::Unframed
-        } else if may_tell && self.shared.verifies_checksums.load(Ordering::Relaxed) {
+        } else if sends_checksum && self.shared.verifies_checksums.load(Ordering::Relaxed) {
             // A service without checksums would store the framing as part of the object. Trailers are used only after
             // the service has returned a checksum.
             Framing::Trailer
@@ -260,8 +261,8 @@ impl S3Store {
         self.shared.verifies_checksums.store(supports, Ordering::Relaxed);
     }
 
-    /// Evaluates the response to a write. A service that returns the checksum supports checksums; one that was sent a
-    /// checksum (`was_told`) and returns none does not.
+    /// Evaluates the response to a write. A service that returns the checksum supports checksums; one that received a
+    /// checksum (`was_sent`) and returns none does not.
     ///
     /// # Errors
     /// [`BadDigest`](Reason::BadDigest) if the service returns another checksum: it has stored other bytes.
@@ -269,13 +270,13 @@ impl S3Store {
         &self,
         answered: &HeaderMap,
         checksum: &Checksum,
-        was_told: bool,
+        was_sent: bool,
     ) -> Result<()> {
         let (found, scope) = headers::checksums(answered)?;
         let found = found.into_iter().find(|found| found.algorithm() == checksum.algorithm());
         let found = found.filter(|_| scope == ChecksumScope::FullObject);
         let is_other = found.is_some_and(|found| found != *checksum);
-        if found.is_some() || was_told {
+        if found.is_some() || was_sent {
             self.set_supports_checksums(found.is_some() && !is_other);
         }
         if is_other {
@@ -285,8 +286,8 @@ impl S3Store {
         Ok(())
     }
 
-    /// Evaluates a failed write. If the service does not support the framing, it is not used again, and the error
-    /// becomes retryable.
+    /// Evaluates a failed write. If the service does not support the framing, this framing is not used again, and the
+    /// error becomes retryable.
     fn learn_from_failure(&self, framing: Framing, error: Error) -> Error {
         let what = match framing {
             _ if error.reason() != Reason::Unsupported => return error,

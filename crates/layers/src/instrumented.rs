@@ -53,8 +53,8 @@ impl fmt::Debug for Instrumented {
 impl Instrumented {
     /// Instruments `inner`; times are those of `clock`.
     pub fn new(inner: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let watch = Arc::new(Instruments { model: Arc::default(), clock });
-        Arc::new(Self { inner, instruments: watch })
+        let instruments = Arc::new(Instruments { model: Arc::default(), clock });
+        Arc::new(Self { inner, instruments })
     }
 
     /// The current time of the clock, as expected by the model.
@@ -154,16 +154,16 @@ impl ObjectStore for Instrumented {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
-        let mut watched = self.start_request(Operation::Get);
+        let mut request_timer = self.start_request(Operation::Get);
         let response = self.inner.get(context, address, request).await;
-        let at = watched.end_wait();
+        let at = request_timer.end_wait();
         match response {
             Ok(found) => {
-                watched.record_first_byte(at, found.body.length(), &found.observation);
-                Ok(GetResponse { body: instrument_body(found.body, at, watched), ..found })
+                request_timer.record_first_byte(at, found.body.length(), &found.observation);
+                Ok(GetResponse { body: instrument_body(found.body, at, request_timer), ..found })
             }
             Err(error) => {
-                watched.fail(at, &error);
+                request_timer.fail(at, &error);
                 Err(error)
             }
         }

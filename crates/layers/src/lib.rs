@@ -1,5 +1,5 @@
-//! Layers: stores over one other store. [`Instrumented`] measures it, [`Scheduled`] queues its requests in lanes by size
-//! and priority, and [`ReadAhead`] reads large objects in parallel ranges.
+//! Layers: stores over one other store. [`Instrumented`] measures it, [`Scheduled`] queues its requests in lanes by
+//! size and priority, and [`ReadAhead`] reads large objects in parallel ranges.
 
 pub mod instrumented;
 pub mod read_ahead;

@@ -2,8 +2,8 @@
 //! other requests are forwarded unchanged.
 //!
 //! - A read is forwarded as requested, so the store evaluates its conditions, a small object stays a single request,
-//!   and the response has all metadata. Only a range known to be large is replaced by its first part.
-//! - If the response is larger than a chunk of the plan, the rest is read ahead in ranges of the same version
+//!   and the response has all metadata. Only a range known to be large is replaced by a request for its beginning.
+//! - If the response is larger than `Plan::chunk_bytes`, the rest is read ahead in ranges of the same version
 //!   (`ordered_read`). The plan limits their concurrency over all requests, and the read-ahead budget their memory
 //!   (`read_ahead_budget`).
 //! - Memory comes from the request's own window and from a part of the admission budget; no request waits for the
@@ -151,8 +151,7 @@ impl ReadAhead {
         let origin = Origin { store: self.inner.clone(), address: address.clone() };
         let range_bytes = plan.stream_bytes.max(1);
         let max_ranges = usize::try_from(plan.max_buffered_bytes / range_bytes).unwrap_or(usize::MAX);
-        // Half of the memory is for ranges in flight, the other half for complete ones that wait for a late
-        // predecessor.
+        // Half of the memory is for ranges in flight, the other half for complete ones that wait for an earlier range.
         let max_in_flight = plan.object_concurrency(range_bytes).min(max_ranges / 2).max(1);
         let reading = OrderedRead {
             whole: VersionedObject::for_admitted_request(

@@ -7,8 +7,8 @@
 //! - **Priority** follows from the key and the client; that of a listing from the client only.
 //! - Bucket operations, server-side copies, and creating, completing and aborting uploads bypass the lanes: they
 //!   transfer no data.
-//! - **Dropping** a request releases its place. A **deadline** also applies while a request is queued, before it
-//!   reaches the store.
+//! - **Dropping** a queued request removes it from its lane. A **deadline** also applies while a request is queued,
+//!   before it reaches the store.
 //! - If the queue is full, a request is rejected as [`Overloaded`](tradewind_core::Reason::Overloaded) before it
 //!   reaches the store. A read or write of unknown size is rejected when it turns out to be large.
 //!

@@ -16,7 +16,7 @@ use tradewind_core::{
     Address, Algorithm, Body, Checksum, ChecksumScope, Metadata, ObjectInfo, ObjectStore, Span, Staged,
     SystemHeaders,
 };
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 
 use super::multipart_upload::MultipartUpload;
 use super::origin::{Origin, check_span};
@@ -122,12 +122,13 @@ impl CrossStoreCopy {
             // The object was replaced, or the response is truncated. Release the connection before waiting for another
             // response.
             drop((found.body, slot));
-            let there = self.head().await?.size;
-            if there != info.size {
-                let why = format!("the source returned {} bytes of an object of {there} bytes", info.size);
+            let actual_size = self.head().await?.size;
+            if actual_size != info.size {
+                let why =
+                    format!("the source returned {} bytes of an object of {actual_size} bytes", info.size);
                 return Err(Error::new(Reason::Io, why));
             }
-            return Box::pin(self.copy_whole_once(there)).await;
+            return Box::pin(self.copy_whole_once(actual_size)).await;
         }
         let algorithm = expected.map_or(Algorithm::Crc64Nvme, |checksum| checksum.algorithm());
         let request = StageRequest {
@@ -231,7 +232,7 @@ impl CrossStoreCopy {
     ) -> Result<Committed> {
         let have: HashSet<i64> = done.iter().map(|((part, _), _)| part.number.get().into()).collect();
         let mut waiting =
-            Plan::chunks(info.size, part_bytes).zip(1_i64..).filter(|(_, number)| !have.contains(number));
+            split_evenly(info.size, part_bytes).zip(1_i64..).filter(|(_, number)| !have.contains(number));
         loop {
             while parts.len() < self.transfers.plan().object_concurrency(part_bytes)
                 && let Some((span, number)) = waiting.next()

@@ -13,57 +13,57 @@ use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Checksum, ChecksumScope, ObjectInfo, ObjectStore};
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 
-use super::hedge::{HedgeTimer, OpenedChunk};
+use super::hedge::{HedgeTimer, OpenedRange};
 use super::origin::{Origin, expected_crc};
 use super::task::AbortOnDrop;
 use super::transfer_context::TransferContext;
 use super::versioned_object::VersionedObject;
 use range_fetch::NullSink;
 use range_fetch::RangeFetch;
-pub(super) use range_fetch::fetch_chunk;
 pub use range_fetch::fetch_into_memory;
+pub(super) use range_fetch::fetch_range;
 
 /// The destination of fetched bytes.
 pub trait Sink: Send + Sync {
     /// Writes bytes at an offset. A later write to the same offset replaces an earlier one.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
-    /// The checksum, as recorded then, of a chunk present from an earlier attempt; `None` if it must be fetched.
+    /// The checksum, as recorded then, of a range present from an earlier attempt; `None` if it must be fetched.
     fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         let _ = (offset, length);
         Ok(None)
     }
 
-    /// Chunks that may be present from an earlier attempt, as offset and length, in order.
-    fn held_chunks(&self) -> Vec<(u64, u64)> {
+    /// Ranges that may be present from an earlier attempt, as offset and length, in order.
+    fn held_ranges(&self) -> Vec<(u64, u64)> {
         Vec::new()
     }
 
-    /// Called when a held chunk of `length` bytes is reused instead of fetched.
-    fn chunk_reused(&self, length: u64) {
+    /// Called when a held range of `length` bytes is reused instead of fetched.
+    fn range_reused(&self, length: u64) {
         let _ = length;
     }
 
-    /// Called when a chunk has been written completely.
-    fn chunk_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
+    /// Called when a range has been written completely.
+    fn range_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
         let _ = (offset, length, checksum);
     }
 }
 
-/// An object being fetched, whose first chunk is in flight.
+/// An object being fetched, whose first range is in flight.
 pub struct Fetch<'a> {
     transfers: &'a Arc<TransferContext>,
     origin: Origin,
     info: ObjectInfo,
-    first: OpenedChunk<'a>,
+    first: OpenedRange<'a>,
     /// Response time of the first request.
     response_time: Duration,
 }
 
 impl<'a> Fetch<'a> {
-    /// Requests the object, or its first chunk if it is larger than one. `size` is its size according to a listing, if
+    /// Requests the object, or its first range if it is larger than one. `size` is its size according to a listing, if
     /// known.
     ///
     /// Fails with [`Io`](Reason::Io) if a response without a checksum is shorter than the object turns out to be.
@@ -81,12 +81,13 @@ impl<'a> Fetch<'a> {
                 Ok((info, first)) if listed.is_some_and(|listed| is_truncated(&info, &first, listed)) => {
                     // Release the connection before waiting for another response.
                     drop(first);
-                    let there = head_size(&origin, transfers).await?;
-                    if there == info.size {
-                        listed = Some(there);
+                    let actual_size = head_size(&origin, transfers).await?;
+                    if actual_size == info.size {
+                        listed = Some(actual_size);
                         continue;
                     }
-                    let why = format!("the store returned {} bytes of an object of {there} bytes", info.size);
+                    let why =
+                        format!("the store returned {} bytes of an object of {actual_size} bytes", info.size);
                     Error::new(Reason::Io, why)
                 }
                 Ok((info, first)) => {
@@ -111,8 +112,8 @@ impl<'a> Fetch<'a> {
         let Self { transfers, origin, info, first, response_time } = self;
         let length = first.length;
         let whole = VersionedObject::new(transfers, origin, info, first.is_whole);
-        let mut rest = transfers.plan().ranges_around(length, whole.info.size, sink.held_chunks());
-        let mut chunks = tokio::task::JoinSet::new();
+        let mut rest = transfers.plan().ranges_around(length, whole.info.size, sink.held_ranges());
+        let mut ranges = tokio::task::JoinSet::new();
         let mut found = Vec::new();
         let checksum_task = whole.prefetch_checksum();
         if length < whole.info.size {
@@ -121,30 +122,30 @@ impl<'a> Fetch<'a> {
             let Origin { store, address } = &whole.origin;
             let mut stagger = transfers.start_stagger(store.min_rtt(&address.bucket), response_time);
             for span in rest.by_ref().take(max_ranges) {
-                let (start, chunk) =
-                    (stagger.next_start(max_ranges), fetch_chunk(whole.clone(), sink.clone(), span));
+                let (start, range) =
+                    (stagger.next_start(max_ranges), fetch_range(whole.clone(), sink.clone(), span));
                 let clock = transfers.clock().clone();
-                chunks.spawn(async move {
+                ranges.spawn(async move {
                     clock.sleep_until(start).await;
-                    chunk.await
+                    range.await
                 });
             }
         }
         let fetched = async {
             let checksum = RangeFetch::new(&whole, &*sink).read_to_sink((0, length), Some(first)).await?;
-            sink.chunk_finished(0, length, &checksum);
+            sink.range_finished(0, length, &checksum);
             found.push((0, checksum, length));
-            while let Some(done) = chunks.join_next().await {
+            while let Some(done) = ranges.join_next().await {
                 found.push(done.map_err(task_failed)??);
                 if let Some(span) = rest.next() {
-                    chunks.spawn(fetch_chunk(whole.clone(), sink.clone(), span));
+                    ranges.spawn(fetch_range(whole.clone(), sink.clone(), span));
                 }
             }
             whole.verify(found).await
         };
         let fetched = fetched.await;
         // Nothing may be written after a failure is returned.
-        chunks.shutdown().await;
+        ranges.shutdown().await;
         drop(checksum_task);
         fetched?;
         Ok(whole.info.clone())
@@ -160,12 +161,12 @@ impl<'a> Fetch<'a> {
         let length = first.length;
         let whole = VersionedObject::new(transfers, origin, info, first.is_whole);
         let _checksum_task = whole.prefetch_checksum();
-        let rest = Plan::chunks(whole.info.size - length, transfers.plan().stream_bytes);
+        let rest = split_evenly(whole.info.size - length, transfers.plan().stream_bytes);
         let mut rest = rest.map(|(offset, size)| (offset + length, size)).peekable();
         let mut ahead = VecDeque::new();
         // All streams share the read-ahead permits.
         let read_ahead = |ahead: &mut VecDeque<_>, rest: &mut Peekable<_>| {
-            while ahead.len() < transfers.plan().read_ahead_chunks()
+            while ahead.len() < transfers.plan().read_ahead_ranges()
                 && rest.peek().is_some()
                 && let Ok(permit) = transfers.read_ahead_permits().try_acquire_owned()
                 && let Some(span) = rest.next()
@@ -179,8 +180,8 @@ impl<'a> Fetch<'a> {
         let checksum = handed_on.forward((0, length), Some(first), &mut take).await?;
         found.push((0, checksum, length));
         loop {
-            if let Some((mut chunk, permit)) = ahead.pop_front() {
-                let (bytes, part) = (&mut chunk.0).await.map_err(task_failed)??;
+            if let Some((mut range, permit)) = ahead.pop_front() {
+                let (bytes, part) = (&mut range.0).await.map_err(task_failed)??;
                 found.push(part);
                 take(bytes).await?;
                 drop(permit);
@@ -200,7 +201,7 @@ impl<'a> Fetch<'a> {
 
 /// Returns true if a response is shorter than listed and has no checksum to verify it: an object that has since been
 /// replaced looks the same as a truncated response.
-fn is_truncated(info: &ObjectInfo, first: &OpenedChunk<'_>, listed: u64) -> bool {
+fn is_truncated(info: &ObjectInfo, first: &OpenedRange<'_>, listed: u64) -> bool {
     let of_whole = info.scope == ChecksumScope::FullObject && !info.checksums.is_empty();
     let is_compared = expected_crc(info).is_some() || (first.is_whole && of_whole);
     info.size < listed && !is_compared
@@ -217,15 +218,15 @@ async fn head_size(origin: &Origin, transfers: &TransferContext) -> Result<u64> 
 }
 
 fn task_failed(e: tokio::task::JoinError) -> Error {
-    Error::with_source(Reason::Defect, "a chunk's task failed", e)
+    Error::with_source(Reason::Defect, "a range's task failed", e)
 }
 
-/// Requests the object's first chunk, and hedges it if it is late.
+/// Requests the object's first range, and hedges it if it is a straggler.
 async fn open_first_chunk<'a>(
     origin: &Origin,
     transfers: &'a TransferContext,
     size: Option<u64>,
-) -> Result<(ObjectInfo, OpenedChunk<'a>)> {
+) -> Result<(ObjectInfo, OpenedRange<'a>)> {
     let plan = transfers.plan();
     let is_whole = size.is_some_and(|size| size <= plan.chunk_bytes);
     let bytes = size.filter(|_| is_whole).unwrap_or(plan.max_range_bytes);
@@ -235,8 +236,8 @@ async fn open_first_chunk<'a>(
     }
     let mut slot = transfers.acquire_slot(bytes).await?;
     slot.throttle_first_piece(bytes).await;
-    let mut watch = HedgeTimer::start(transfers, bytes);
+    let mut timer = HedgeTimer::start(transfers, bytes);
     let open = |slot| origin.open(slot, bytes, is_whole);
-    let (slot, info, (body, length, is_whole)) = watch.first_success(bytes, slot, open).await?;
-    Ok((info, OpenedChunk { timer: watch, slot, body, length, is_whole }))
+    let (slot, info, (body, length, is_whole)) = timer.first_success(bytes, slot, open).await?;
+    Ok((info, OpenedRange { timer, slot, body, length, is_whole }))
 }

@@ -1,9 +1,9 @@
-//! Hedged chunks: the missing bytes of a late chunk are requested a second time.
+//! Hedged ranges: the missing bytes of a straggler are requested a second time.
 //! [`model::hedge`](tradewind_model::hedge) decides when.
 //!
 //! Both requests are for the same version of the object. Each byte is forwarded once, in order, from whichever request
 //! delivers it first; the duplicate is dropped. The consumer therefore sees a single stream. It fails only if both
-//! requests fail, or if bytes already forwarded are corrupt. Once the chunk is complete, the slower request is
+//! requests fail, or if bytes already forwarded are corrupt. Once the range is complete, the slower request is
 //! cancelled, which releases its slot and memory.
 
 use std::future::{Future, pending};
@@ -16,13 +16,13 @@ use futures::stream::{BoxStream, once};
 use futures::{StreamExt as _, TryStreamExt as _};
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::{Body, ObjectInfo};
-use tradewind_model::hedge::ChunkProgress;
+use tradewind_model::hedge::RangeProgress;
 
 use super::origin::{Origin, expected_crc};
 use super::transfer_context::{Slot, TransferContext};
 
-/// The first chunk of an object, whose response has begun.
-pub(crate) struct OpenedChunk<'a> {
+/// The first range of an object, whose response has begun.
+pub(crate) struct OpenedRange<'a> {
     pub timer: HedgeTimer<'a>,
     pub slot: Slot<'a>,
     pub body: Body,
@@ -31,17 +31,18 @@ pub(crate) struct OpenedChunk<'a> {
     pub is_whole: bool,
 }
 
-/// Measures how long the consumer waits for a chunk, and fires when the chunk should be hedged.
+/// Measures how long the consumer waits for a range, and fires when the range should be hedged.
 pub(crate) struct HedgeTimer<'a> {
     transfers: &'a TransferContext,
-    /// `None` if hedging is disabled, and after the chunk has ended.
-    chunk: Option<ChunkProgress>,
-    /// The chunk must not be hedged.
+    /// `None` if hedging is disabled, and after the range has ended.
+    range: Option<RangeProgress>,
+    /// The range must not be hedged.
     is_hedging_disabled: bool,
-    /// Accumulated waiting time, and the start of the current wait.
+    /// Accumulated waiting time, without the current wait.
     waited: Duration,
+    /// Start of the current wait; `None` while the consumer does not wait.
     waiting_since: Option<Duration>,
-    /// Waiting time at which the chunk is checked next.
+    /// Waiting time at which the range is checked next.
     next_check: Duration,
     timer: Option<BoxFuture<'static, ()>>,
 }
@@ -53,17 +54,17 @@ impl Drop for HedgeTimer<'_> {
 }
 
 impl<'a> HedgeTimer<'a> {
-    /// Starts a chunk of `bytes`, which is about to be requested.
+    /// Starts a range of `bytes`, which is about to be requested.
     pub fn start(transfers: &'a TransferContext, bytes: u64) -> Self {
-        let (mut chunk, mut next_check) = (None, Duration::ZERO);
+        let (mut range, mut next_check) = (None, Duration::ZERO);
         if let Some(mut hedges) = transfers.hedge_policy() {
             let started = hedges.begin(transfers.clock().now(), bytes);
             next_check = hedges.first_check(&started);
-            chunk = Some(started);
+            range = Some(started);
         }
         Self {
             transfers,
-            chunk,
+            range,
             is_hedging_disabled: false,
             waited: Duration::ZERO,
             waiting_since: None,
@@ -72,30 +73,30 @@ impl<'a> HedgeTimer<'a> {
         }
     }
 
-    /// Sets the actual size of the chunk.
+    /// Sets the actual size of the range.
     const fn resize(&mut self, bytes: u64) {
-        if let Some(chunk) = &mut self.chunk {
-            chunk.resize(bytes);
+        if let Some(range) = &mut self.range {
+            range.resize(bytes);
         }
     }
 
-    /// Runs `ask` and, if it is late, a second time with a spare slot. Returns the first success, or the last error if
-    /// both fail.
+    /// Runs `request` and, if it is a straggler, a second time with a free slot. Returns the first success, or the last
+    /// error if both fail.
     pub async fn first_success<T, F: Future<Output = Result<T>>>(
         &mut self,
         bytes: u64,
         slot: Slot<'a>,
-        ask: impl Fn(Slot<'a>) -> F,
+        request: impl Fn(Slot<'a>) -> F,
     ) -> Result<T> {
-        let (mut first, mut second) = (Some(Box::pin(ask(slot))), None);
+        let (mut first, mut second) = (Some(Box::pin(request(slot))), None);
         self.start_waiting();
         loop {
             let (done, failing) = tokio::select! {
                 biased;
                 done = output_of(&mut first) => (done, &mut first),
                 done = output_of(&mut second) => (done, &mut second),
-                () = self.until_late() => {
-                    second = self.hedge_slot(bytes).map(|slot| Box::pin(ask(slot)));
+                () = self.until_straggling() => {
+                    second = self.hedge_slot(bytes).map(|slot| Box::pin(request(slot)));
                     continue;
                 }
             };
@@ -112,14 +113,14 @@ impl<'a> HedgeTimer<'a> {
         }
     }
 
-    /// The consumer starts waiting for the chunk.
+    /// The consumer starts waiting for the range.
     fn start_waiting(&mut self) {
-        if self.chunk.is_some() {
+        if self.range.is_some() {
             self.waiting_since = Some(self.transfers.clock().now());
         }
     }
 
-    /// The consumer stops waiting for the chunk.
+    /// The consumer stops waiting for the range.
     fn stop_waiting(&mut self) {
         if let Some(since) = self.waiting_since.take() {
             self.waited += self.transfers.clock().now().saturating_sub(since);
@@ -128,27 +129,27 @@ impl<'a> HedgeTimer<'a> {
 
     /// Records received bytes.
     fn record_bytes(&mut self, bytes: u64) {
-        if let Some(chunk) = &mut self.chunk
+        if let Some(range) = &mut self.range
             && let Some(mut hedges) = self.transfers.hedge_policy()
         {
-            hedges.record_bytes(chunk, bytes);
+            hedges.record_bytes(range, bytes);
         }
     }
 
-    /// Ends the chunk. `came_at` is the waiting time at which it completed; `None` if it did not.
-    fn end(&mut self, came_at: Option<Duration>) {
-        if let Some(chunk) = self.chunk.take()
+    /// Ends the range. `completed_at` is the accumulated waiting time if it completed; `None` if it did not.
+    fn end(&mut self, completed_at: Option<Duration>) {
+        if let Some(range) = self.range.take()
             && let Some(mut hedges) = self.transfers.hedge_policy()
         {
-            hedges.end(chunk, self.transfers.clock().now(), came_at);
+            hedges.end(range, self.transfers.clock().now(), completed_at);
         }
     }
 
-    /// Resolves when the chunk should be hedged.
-    async fn until_late(&mut self) {
+    /// Resolves when the range should be hedged.
+    async fn until_straggling(&mut self) {
         loop {
-            let may_be = |chunk: &&mut ChunkProgress| !self.is_hedging_disabled && !chunk.is_hedged();
-            let Some(chunk) = self.chunk.as_mut().filter(may_be) else {
+            let is_hedgeable = |range: &&mut RangeProgress| !self.is_hedging_disabled && !range.is_hedged();
+            let Some(range) = self.range.as_mut().filter(is_hedgeable) else {
                 return pending().await;
             };
             let now = self.transfers.clock().now();
@@ -160,12 +161,13 @@ impl<'a> HedgeTimer<'a> {
                 self.timer = None;
                 continue;
             }
-            let Some(look) = self.transfers.hedge_policy().map(|mut hedges| hedges.check(chunk, now, age))
+            let Some(decision) =
+                self.transfers.hedge_policy().map(|mut hedges| hedges.check(range, now, age))
             else {
                 return pending().await;
             };
-            self.next_check = look.next_check;
-            if look.hedge_now {
+            self.next_check = decision.next_check;
+            if decision.hedge_now {
                 return;
             }
         }
@@ -173,10 +175,10 @@ impl<'a> HedgeTimer<'a> {
 
     /// A slot for a second request, if one is free without waiting.
     fn hedge_slot(&mut self, bytes: u64) -> Option<Slot<'a>> {
-        let chunk = self.chunk.as_mut()?;
+        let range = self.range.as_mut()?;
         let slot = self.transfers.try_acquire_slot(bytes)?;
-        self.transfers.hedge_policy()?.mark_hedged(chunk);
-        tracing::debug!(bytes, "a request is late: hedging it");
+        self.transfers.hedge_policy()?.mark_hedged(range);
+        tracing::debug!(bytes, "a request is a straggler: hedging it");
         Some(slot)
     }
 }
@@ -189,20 +191,21 @@ async fn output_of<F: Future>(request: &mut Option<Pin<Box<F>>>) -> F::Output {
     }
 }
 
-/// The bytes of a chunk, from one or two requests.
-pub(crate) struct ChunkStream<'a> {
+/// The bytes of a range, from one or two requests.
+pub(crate) struct RangeStream<'a> {
     timer: HedgeTimer<'a>,
     origin: &'a Origin,
     info: &'a ObjectInfo,
-    /// End of the forwarded bytes, and of the chunk, as offsets in the object.
+    /// End of the forwarded bytes, as an offset in the object.
     position: u64,
+    /// End of the range, as an offset in the object.
     end: u64,
-    first: Option<ChunkRequest<'a>>,
-    second: Option<ChunkRequest<'a>>,
+    first: Option<RangeRequest<'a>>,
+    second: Option<RangeRequest<'a>>,
 }
 
-/// One of the requests for a chunk.
-struct ChunkRequest<'a> {
+/// One of the requests for a range.
+struct RangeRequest<'a> {
     slot: Slot<'a>,
     pieces: BoxStream<'a, Result<Bytes>>,
     /// End of the bytes that this request delivered.
@@ -211,7 +214,7 @@ struct ChunkRequest<'a> {
     has_contributed: bool,
 }
 
-impl<'a> ChunkRequest<'a> {
+impl<'a> RangeRequest<'a> {
     /// Requests a range of the version of `info`, lazily: on the first poll.
     fn new(origin: &'a Origin, info: &'a ObjectInfo, slot: Slot<'a>, (offset, length): (u64, u64)) -> Self {
         let context = slot.context.clone();
@@ -220,20 +223,21 @@ impl<'a> ChunkRequest<'a> {
         Self { slot, pieces, position: offset, has_contributed: false }
     }
 
-    /// The part of a delivered piece that lies beyond `at`; advances `at` to its end. `None` if all of it was known.
-    fn take_new(&mut self, mut piece: Bytes, at: &mut u64) -> Option<Bytes> {
-        let duplicate = usize::try_from(*at - self.position).unwrap_or(usize::MAX);
+    /// The bytes of a delivered piece beyond `forwarded_end`, which advances to their end. `None` if all of them were
+    /// forwarded before.
+    fn take_new(&mut self, mut piece: Bytes, forwarded_end: &mut u64) -> Option<Bytes> {
+        let duplicate = usize::try_from(*forwarded_end - self.position).unwrap_or(usize::MAX);
         self.position += piece.len() as u64;
         if duplicate >= piece.len() {
             return None;
         }
         self.has_contributed = true;
-        *at = self.position;
+        *forwarded_end = self.position;
         Some(piece.split_off(duplicate))
     }
 }
 
-impl<'a> ChunkStream<'a> {
+impl<'a> RangeStream<'a> {
     /// Requests a range of the version of `info`.
     pub fn open(
         origin: &'a Origin,
@@ -241,20 +245,20 @@ impl<'a> ChunkStream<'a> {
         (transfers, slot): (&'a TransferContext, Slot<'a>),
         (offset, length): (u64, u64),
     ) -> Self {
-        let first = Some(ChunkRequest::new(origin, info, slot, (offset, length)));
-        let watch = HedgeTimer::start(transfers, length);
-        Self { timer: watch, origin, info, position: offset, end: offset + length, first, second: None }
+        let first = Some(RangeRequest::new(origin, info, slot, (offset, length)));
+        let timer = HedgeTimer::start(transfers, length);
+        Self { timer, origin, info, position: offset, end: offset + length, first, second: None }
     }
 
-    /// Continues with the first chunk of an object, whose response has begun.
-    pub fn from_opened(origin: &'a Origin, info: &'a ObjectInfo, opened: OpenedChunk<'a>) -> Self {
-        let OpenedChunk { timer: mut watch, slot, body, length, .. } = opened;
-        watch.resize(length);
-        // The leaf verifies a whole object by an MD5 or SHA, which cannot be combined: bytes of two requests would go
-        // unverified.
-        watch.is_hedging_disabled = length == info.size && expected_crc(info).is_none();
-        let first = Some(ChunkRequest { slot, pieces: body.boxed(), position: 0, has_contributed: false });
-        Self { timer: watch, origin, info, position: 0, end: length, first, second: None }
+    /// Continues with the first range of an object, whose response has begun.
+    pub fn from_opened(origin: &'a Origin, info: &'a ObjectInfo, opened: OpenedRange<'a>) -> Self {
+        let OpenedRange { mut timer, slot, body, length, .. } = opened;
+        timer.resize(length);
+        // Without a CRC, the leaf verifies a whole object by an MD5 or SHA. These cannot be combined from two requests,
+        // so that the bytes of a hedged object would be unverified.
+        timer.is_hedging_disabled = length == info.size && expected_crc(info).is_none();
+        let first = Some(RangeRequest { slot, pieces: body.boxed(), position: 0, has_contributed: false });
+        Self { timer, origin, info, position: 0, end: length, first, second: None }
     }
 
     /// The next bytes; `None` after the last. An error is final. Cancel-safe.
@@ -286,7 +290,7 @@ impl<'a> ChunkStream<'a> {
                 biased;
                 piece = piece_of(&mut self.first) => (piece, &mut self.first, &self.second),
                 piece = piece_of(&mut self.second) => (piece, &mut self.second, &self.first),
-                () = self.timer.until_late() => {
+                () = self.timer.until_straggling() => {
                     self.hedge();
                     continue;
                 }
@@ -302,7 +306,7 @@ impl<'a> ChunkStream<'a> {
                 None => None,
             };
             let has_contributed = request.take().is_some_and(|request| request.has_contributed);
-            // It is unknown which of the forwarded bytes are wrong.
+            // If bytes of this request were forwarded, it is unknown which of them are wrong.
             let is_corrupt =
                 has_contributed && failed.as_ref().is_some_and(|e| e.reason() == Reason::CorruptData);
             if other.is_none() || is_corrupt {
@@ -310,7 +314,7 @@ impl<'a> ChunkStream<'a> {
             }
             tracing::debug!(
                 error = failed.map(tracing::field::display),
-                "one of two requests for a chunk failed"
+                "one of two requests for a range failed"
             );
         }
     }
@@ -321,13 +325,13 @@ impl<'a> ChunkStream<'a> {
         if missing > 0
             && let Some(slot) = self.timer.hedge_slot(missing)
         {
-            self.second = Some(ChunkRequest::new(self.origin, self.info, slot, (self.position, missing)));
+            self.second = Some(RangeRequest::new(self.origin, self.info, slot, (self.position, missing)));
         }
     }
 }
 
 /// The next piece of `request`; pending forever if there is none.
-async fn piece_of(request: &mut Option<ChunkRequest<'_>>) -> Option<Result<Bytes>> {
+async fn piece_of(request: &mut Option<RangeRequest<'_>>) -> Option<Result<Bytes>> {
     match request {
         Some(request) => request.pieces.next().await,
         None => pending().await,

@@ -13,7 +13,7 @@ use tradewind_core::{
     Address, Algorithm, ChecksumScope, Context, Metadata, ObjectStore, Precondition, Staged,
 };
 
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 
 use super::buffer_pool::BUFFER_BYTES;
 use super::part_tracker::PartProgress;
@@ -62,7 +62,7 @@ fn matching_part(source: &dyn UploadSource, offset: u64, part: PartInfo) -> Resu
         return Ok(None);
     }
     let mut buffer = vec![0; BUFFER_BYTES];
-    for (at, length) in Plan::chunks(part.size, BUFFER_BYTES as u64) {
+    for (at, length) in split_evenly(part.size, BUFFER_BYTES as u64) {
         let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
         source.read_at(offset + at, piece)?;
         hasher.update(piece);
@@ -76,8 +76,8 @@ fn matching_part(source: &dyn UploadSource, offset: u64, part: PartInfo) -> Resu
         (None, Some((md5, expected))) => <[u8; 16]>::from(md5.finalize()) == expected,
         (None, None) => false,
     };
-    let named = CompletePart { number: part.number, etag: part.etag, checksum: Some(checksum) };
-    Ok(is_same.then_some((named, part.size)))
+    let complete_part = CompletePart { number: part.number, etag: part.etag, checksum: Some(checksum) };
+    Ok(is_same.then_some((complete_part, part.size)))
 }
 
 impl MultipartUpload {
@@ -115,8 +115,8 @@ impl MultipartUpload {
         state: &UploadState,
     ) -> Result<Option<(Self, Vec<CheckpointedPart>)>> {
         let upload = Self::from_id(transfers, store, address, state.upload.clone());
-        let there = match upload.list_parts().await {
-            Ok(Some(there)) => there,
+        let listed = match upload.list_parts().await {
+            Ok(Some(listed)) => listed,
             Ok(None) => return Ok(None),
             Err(e) if e.is_inconclusive() => return Err(e),
             Err(e) => {
@@ -126,8 +126,8 @@ impl MultipartUpload {
             }
         };
         // If a part was stored repeatedly, the last one is valid.
-        let last_of = |there: &PartInfo| state.parts.iter().rfind(|part| part.number == there.number);
-        let parts = there.iter().filter_map(|there| last_of(there).filter(|part| part.matches_listed(there)));
+        let saved = |listed: &PartInfo| state.parts.iter().rfind(|part| part.number == listed.number);
+        let parts = listed.iter().filter_map(|part| saved(part).filter(|saved| saved.matches_listed(part)));
         let parts = parts.cloned().collect();
         Ok(Some((upload, parts)))
     }
@@ -258,14 +258,15 @@ impl MultipartUpload {
         let whole = checksums.next().and_then(|(first, _)| {
             checksums.try_fold(first?, |whole, (next, length)| whole.combine(&next?, length))
         });
-        let order = CompleteUpload {
+        let completion = CompleteUpload {
             expected_size: Some(done.iter().map(|(_, length)| length).sum()),
             parts: done.into_iter().map(|(part, _)| part).collect(),
             precondition: Precondition::None,
             expected_checksum: whole,
         };
         let slot = self.transfers.acquire_slot(0).await?;
-        let completed = self.store.complete_upload(&slot.context, &self.address, &self.id, order).await?;
+        let completed =
+            self.store.complete_upload(&slot.context, &self.address, &self.id, completion).await?;
         self.is_detached.store(true, Ordering::Relaxed);
         Ok(completed)
     }

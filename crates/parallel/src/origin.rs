@@ -91,7 +91,7 @@ fn if_match_version(info: &ObjectInfo) -> ReadConditions {
     ReadConditions { if_match, ..ReadConditions::default() }
 }
 
-/// The full-object checksum that can be combined from chunks: a CRC.
+/// The full-object checksum that can be combined from ranges: a CRC.
 pub fn expected_crc(info: &ObjectInfo) -> Option<Checksum> {
     let is_usable = |checksum: &&Checksum| checksum.algorithm().is_crc();
     info.checksums.iter().find(is_usable).copied().filter(|_| info.scope == ChecksumScope::FullObject)

@@ -1,8 +1,7 @@
-//! Straggling parts at the end of an upload. Once its last part has started, [`model::late`](tradewind_model::straggler)
+//! Straggling parts at the end of an upload. Once its last part has started, [`straggler`]
 //! decides which parts delay it; these are aborted and sent again over another connection.
 //!
-//! A part is aborted only while some of its bytes have not been handed over. The store then has an incomplete part,
-//! which no name refers to.
+//! A part is aborted only while some of its bytes have not been handed over. The store discards an incomplete part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,10 +23,13 @@ const NOT_STARTED: u64 = u64::MAX;
 pub(crate) struct PartProgress {
     bytes: u64,
     sent: AtomicU64,
-    /// When sending started and when the last bytes were handed over, in nanoseconds.
+    /// Start of the current attempt, in nanoseconds, or [`NOT_STARTED`].
     started: AtomicU64,
+    /// Time at which the last bytes were handed over, in nanoseconds.
     last_sent: AtomicU64,
+    /// Notified when the current attempt must be aborted.
     straggling: Notify,
+    /// An attempt was aborted because the part was a straggler.
     was_aborted: AtomicBool,
     /// Seconds per byte of the previous part on the same connection.
     previous_seconds_per_byte: Option<f64>,
@@ -37,12 +39,12 @@ pub(crate) struct PartProgress {
 
 impl PartProgress {
     fn new(bytes: u64, previous_seconds_per_byte: Option<f64>, assigned: Duration) -> Arc<Self> {
-        let [sent, last_sent, began] = [0, 0, NOT_STARTED].map(AtomicU64::new);
+        let [sent, last_sent, started] = [0, 0, NOT_STARTED].map(AtomicU64::new);
         let (straggling, was_aborted) = (Notify::new(), AtomicBool::new(false));
         Arc::new(Self {
             bytes,
             sent,
-            started: began,
+            started,
             last_sent,
             straggling,
             was_aborted,
@@ -60,7 +62,7 @@ impl PartProgress {
         self.started.store(nanos(now), Ordering::Relaxed);
     }
 
-    /// Ends a failed or aborted attempt, of which the store keeps nothing.
+    /// Ends a failed or aborted attempt. The store discards the incomplete part.
     pub fn end_attempt(&self) {
         self.started.store(NOT_STARTED, Ordering::Relaxed);
     }
@@ -78,10 +80,10 @@ impl PartProgress {
     }
 
     fn in_flight(&self) -> Option<PartInFlight> {
-        let began = Some(self.started.load(Ordering::Relaxed)).filter(|began| *began != NOT_STARTED)?;
+        let started = Some(self.started.load(Ordering::Relaxed)).filter(|started| *started != NOT_STARTED)?;
         let (sent, last_sent) = (self.sent.load(Ordering::Relaxed), self.last_sent.load(Ordering::Relaxed));
-        let [began, moved] = [began, last_sent].map(Duration::from_nanos);
-        Some(PartInFlight { bytes: self.bytes, sent, started: began, last_progress: moved })
+        let [started, last_progress] = [started, last_sent].map(Duration::from_nanos);
+        Some(PartInFlight { bytes: self.bytes, sent, started, last_progress })
     }
 
     /// Like [`in_flight`](Self::in_flight); a part that waits for permits counts from its assignment.
@@ -97,11 +99,11 @@ impl PartProgress {
 pub(crate) struct PartTracker {
     detector: StragglerDetector,
     tracked: Vec<Arc<PartProgress>>,
-    /// Seconds per byte of the last part on each idle connection. The next part takes the most recently used one, as
-    /// leaves do.
-    idle: Vec<f64>,
+    /// Seconds per byte of the last part on each idle connection, in the order in which they became idle. The next part
+    /// is assumed to use the last of them, because leaves reuse the most recently used connection first.
+    idle_paces: Vec<f64>,
     /// When the parts are checked next.
-    next: Duration,
+    next_check: Duration,
 }
 
 impl PartTracker {
@@ -110,8 +112,8 @@ impl PartTracker {
         Self {
             detector: StragglerDetector::new(size),
             tracked: Vec::new(),
-            idle: Vec::new(),
-            next: Duration::ZERO,
+            idle_paces: Vec::new(),
+            next_check: Duration::ZERO,
         }
     }
 
@@ -121,14 +123,14 @@ impl PartTracker {
             part: part.in_flight_or_assigned(),
             previous_seconds_per_byte: part.previous_seconds_per_byte,
         });
-        self.idle.last().is_none_or(|seconds_per_byte| {
+        self.idle_paces.last().is_none_or(|seconds_per_byte| {
             straggler::should_start_part(waiting, bytes, *seconds_per_byte, busy, now)
         })
     }
 
     /// Registers a part of `bytes` that is about to be sent.
     pub fn track(&mut self, bytes: u64, now: Duration) -> Arc<PartProgress> {
-        let progress = PartProgress::new(bytes, self.idle.pop(), now);
+        let progress = PartProgress::new(bytes, self.idle_paces.pop(), now);
         self.tracked.push(progress.clone());
         progress
     }
@@ -137,27 +139,27 @@ impl PartTracker {
     pub fn complete(&mut self, progress: &Arc<PartProgress>, now: Duration) {
         self.tracked.retain(|tracked| !Arc::ptr_eq(tracked, progress));
         if let Some(part) = progress.in_flight() {
-            self.idle.push(self.detector.complete(part, now));
+            self.idle_paces.push(self.detector.complete(part, now));
         }
     }
 
-    /// Waits until the next check. Cancel-safe.
+    /// Waits until the next check. Cancellation-safe: a cancelled wait continues with the next call.
     pub async fn until_next_check(&mut self, transfers: &TransferContext) {
-        transfers.clock().sleep_until(self.next).await;
-        self.next = transfers.clock().now() + CHECK_INTERVAL;
+        transfers.clock().sleep_until(self.next_check).await;
+        self.next_check = transfers.clock().now() + CHECK_INTERVAL;
     }
 
     /// Notifies the stragglers, slowest first, as far as permits are free for sending them again.
     pub fn abort_stragglers(&mut self, transfers: &TransferContext) {
         let now = transfers.clock().now();
-        let late = |progress: &Arc<PartProgress>| {
-            // A part is aborted once at most: a second delay is not caused by the connection.
+        let straggler = |progress: &Arc<PartProgress>| {
+            // A part is aborted once at most: if it is slow again, the connection is not the cause.
             let is_first = !progress.was_aborted.load(Ordering::Relaxed);
             // A part that was handed over completely may already be stored.
             let part = progress.in_flight().filter(|part| part.sent < part.bytes && is_first)?;
             Some((self.detector.straggler_seconds_left(part, now)?, part, progress.clone()))
         };
-        let mut found: Vec<_> = self.tracked.iter().filter_map(late).collect();
+        let mut found: Vec<_> = self.tracked.iter().filter_map(straggler).collect();
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
         for (_, part, progress) in found.into_iter().take(transfers.free_requests(part_bytes(&self.tracked)))
         {
@@ -192,28 +194,31 @@ mod tests {
     #[test]
     fn slow_connection_leaves_last_parts_to_faster_ones() {
         let at = Duration::from_millis;
-        let mut late = PartTracker::new(100 * MIN_PART_BYTES);
-        let [slow, fast] = [0, 0].map(|began| {
-            let part = late.track(MIN_PART_BYTES, at(began));
-            part.start_attempt(at(began));
+        let mut tracker = PartTracker::new(100 * MIN_PART_BYTES);
+        let [slow, fast] = [0, 0].map(|started| {
+            let part = tracker.track(MIN_PART_BYTES, at(started));
+            part.start_attempt(at(started));
             part
         });
         assert!(
-            late.should_start_part(1, MIN_PART_BYTES, at(0)),
+            tracker.should_start_part(1, MIN_PART_BYTES, at(0)),
             "the first parts have no predecessor to predict their speed"
         );
-        late.complete(&fast, at(500));
-        assert!(late.should_start_part(1, MIN_PART_BYTES, at(500)));
-        let next = late.track(MIN_PART_BYTES, at(3900));
+        tracker.complete(&fast, at(500));
+        assert!(tracker.should_start_part(1, MIN_PART_BYTES, at(500)));
+        let next = tracker.track(MIN_PART_BYTES, at(3900));
         next.start_attempt(at(3900));
-        late.complete(&slow, at(4000));
+        tracker.complete(&slow, at(4000));
         // The fast connection completes its part in 0.5 s, and seven more before the slow one would complete the next.
-        assert!(!late.should_start_part(7, MIN_PART_BYTES, at(4000)), "the fast connection takes all seven");
-        assert!(late.should_start_part(8, MIN_PART_BYTES, at(4000)));
-        late.complete(&next, at(4400));
-        late.track(MIN_PART_BYTES, at(4400));
         assert!(
-            !late.should_start_part(7, MIN_PART_BYTES, at(4400)),
+            !tracker.should_start_part(7, MIN_PART_BYTES, at(4000)),
+            "the fast connection takes all seven"
+        );
+        assert!(tracker.should_start_part(8, MIN_PART_BYTES, at(4000)));
+        tracker.complete(&next, at(4400));
+        tracker.track(MIN_PART_BYTES, at(4400));
+        assert!(
+            !tracker.should_start_part(7, MIN_PART_BYTES, at(4400)),
             "the fast connection already has another part assigned"
         );
     }
@@ -221,13 +226,13 @@ mod tests {
     #[test]
     fn straggler_is_aborted_only_once() {
         let at = Duration::from_millis;
-        let mut late = PartTracker::new(100 * MIN_PART_BYTES);
-        let parts = [0; 5].map(|began| {
-            let part = late.track(MIN_PART_BYTES, at(began));
-            part.start_attempt(at(began));
+        let mut tracker = PartTracker::new(100 * MIN_PART_BYTES);
+        let parts = [0; 5].map(|started| {
+            let part = tracker.track(MIN_PART_BYTES, at(started));
+            part.start_attempt(at(started));
             part
         });
-        parts[..3].iter().for_each(|part| late.complete(part, at(500)));
+        parts[..3].iter().for_each(|part| tracker.complete(part, at(500)));
         let [was_aborted, other] = [&parts[3], &parts[4]];
         let plan = Plan { max_concurrency: 3, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
         let clock = SimulatedClock::new();
@@ -235,7 +240,7 @@ mod tests {
         let transfers = TransferContext::new(plan, Budget::new(1 << 30), clock, RetryOptions::default());
         was_aborted.was_aborted.store(true, Ordering::Relaxed);
         other.record_sent(1, at(600));
-        late.abort_stragglers(&transfers);
+        tracker.abort_stragglers(&transfers);
         assert!(
             was_aborted.until_straggling().now_or_never().is_none()
                 && other.until_straggling().now_or_never().is_some()

@@ -1,5 +1,9 @@
-//! The permits of a transfer context. Their number is fixed, or resized by the concurrency controller in
-//! [`model::steering`](tradewind_model::concurrency_controller), which is fed the measured throughput once per interval.
+//! The permits of a transfer context. Their number is fixed, or adapted by a [`ConcurrencyController`], which receives
+//! the measured throughput once per interval.
+//!
+//! A permit is 1/64 of a request at the highest concurrency. A request takes `all permits / concurrency of its size
+//! class`: at least 64, and more if the concurrency of its class is lower. Sizes thus share one pool in inverse
+//! proportion to their concurrency.
 
 mod interval_stats;
 
@@ -12,11 +16,12 @@ use tradewind_model::concurrency_controller::ConcurrencyController;
 
 use self::interval_stats::{Interval, IntervalStats};
 
-/// Permits of one request if all size classes have the same concurrency.
+/// Permits of one request of a size class with the highest concurrency.
 pub(super) const PERMITS_PER_REQUEST: usize = 64;
 
-/// Minimum number of largest requests that the permits must allow. Some hold permits while waiting for another request,
-/// as those of a search wait for its output; that one must get permits, too.
+/// Minimum number of largest requests that the pool has permits for. Objects of a search that wait for their output
+/// turn keep a slot each, and the object whose turn it is needs one, too (see the slot rule of
+/// [`transfer_context`](super::transfer_context)).
 pub const MIN_LARGEST_REQUESTS: usize = 5;
 
 /// Time after the first data request during which connections count as new.
@@ -34,29 +39,47 @@ pub(super) struct PermitPool {
     first_data_request: OnceLock<Duration>,
 }
 
-/// The state of an adaptive pool. The counters cover the current interval.
+/// Settings of an adaptive pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PermitConfig {
+    /// Number of concurrent requests at the start.
+    pub initial_concurrency: usize,
+    /// The initial concurrency was chosen by tuning.
+    pub is_tuned: bool,
+    /// Permits of a request of the largest size class.
+    pub largest_request_permits: u32,
+    /// Maximum permits of a request of any size class. On new connections a small request may need more permits than
+    /// one of the largest class.
+    pub max_request_permits: u32,
+    /// Maximum number of concurrent requests.
+    pub max_concurrency: usize,
+}
+
+/// The state of an adaptive pool.
 #[derive(Debug)]
 struct Adaptive {
-    /// Bytes transferred, and requests completed.
+    /// Bytes transferred in the current interval.
     bytes: AtomicU64,
-    done: AtomicU64,
+    /// Requests completed in the current interval.
+    completed: AtomicU64,
     packets: PacketCounters,
-    /// The concurrency comes from a plan. Fewer requests are then in flight on new connections, so the throughput of
-    /// that time is ignored.
-    is_planned: bool,
-    /// A task waited for permits.
+    /// The initial concurrency was chosen by tuning. Fewer requests are then in flight on new connections, so the
+    /// throughput of that time is ignored.
+    is_tuned: bool,
+    /// A task waited for permits in the current interval.
     has_waited: AtomicBool,
-    /// End of the interval, in nanoseconds.
-    ends: AtomicU64,
+    /// End of the current interval, in nanoseconds.
+    interval_end: AtomicU64,
     state: Mutex<ControllerState>,
 }
 
 #[derive(Debug)]
 struct ControllerState {
-    steering: ConcurrencyController,
+    controller: ConcurrencyController,
     interval: Interval,
-    /// Number of permits, and of those still held that will be retired when their requests end.
+    /// Number of permits of the pool, without `to_retire`.
     permits: usize,
+    /// Number of permits in use that are to be retired when their requests end.
     to_retire: usize,
 }
 
@@ -70,31 +93,32 @@ impl PermitPool {
         }
     }
 
-    /// A pool resized by a [`ConcurrencyController`]. It starts at `requests`, which a plan may have chosen (`is_planned`), and
-    /// never exceeds `max`. It never shrinks below [`MIN_LARGEST_REQUESTS`] of the largest requests. One request takes up to `largest`
-    /// permits, and up to `heaviest` on new connections.
-    pub fn adaptive(
-        (requests, is_planned): (usize, bool),
-        ((largest, heaviest), max): ((u32, u32), usize),
-        now: Duration,
-        packets: PacketCounters,
-    ) -> Self {
-        let min = (largest as usize * MIN_LARGEST_REQUESTS)
-            .max(heaviest as usize)
+    /// A pool resized by a [`ConcurrencyController`]. It never shrinks below one request of any size, nor below
+    /// [`MIN_LARGEST_REQUESTS`] requests of the largest size class, unless it starts with less.
+    pub fn adaptive(config: PermitConfig, now: Duration, packets: PacketCounters) -> Self {
+        let PermitConfig {
+            initial_concurrency,
+            is_tuned,
+            largest_request_permits,
+            max_request_permits,
+            max_concurrency,
+        } = config;
+        let min_concurrency = (largest_request_permits as usize * MIN_LARGEST_REQUESTS)
+            .max(max_request_permits as usize)
             .div_ceil(PERMITS_PER_REQUEST)
-            .min(requests);
-        let permits = permits_for_requests(requests);
-        let steering = ConcurrencyController::new(requests, min..=max);
-        let steering = if is_planned { steering.planned() } else { steering };
+            .min(initial_concurrency);
+        let permits = permits_for_requests(initial_concurrency);
+        let controller = ConcurrencyController::new(initial_concurrency, min_concurrency..=max_concurrency);
+        let controller = if is_tuned { controller.tuned() } else { controller };
         let interval = Interval::new(now, packets());
-        let state = ControllerState { steering, interval, permits, to_retire: 0 };
+        let state = ControllerState { controller, interval, permits, to_retire: 0 };
         let adaptive = Adaptive {
             bytes: AtomicU64::new(0),
-            done: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
             packets,
-            is_planned,
+            is_tuned,
             has_waited: AtomicBool::new(false),
-            ends: AtomicU64::new(nanos(now + ConcurrencyController::interval(Duration::ZERO))),
+            interval_end: AtomicU64::new(nanos(now + ConcurrencyController::interval(Duration::ZERO))),
             state: Mutex::new(state),
         };
         Self {
@@ -136,11 +160,11 @@ impl PermitPool {
     /// Records a successful request. Failed ones do not count as throughput.
     pub fn record_success(&self) {
         if let Some(adaptive) = &self.adaptive {
-            adaptive.done.fetch_add(1, Ordering::Relaxed);
+            adaptive.completed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Returns true while connections are too new to reach the throughput that a plan assumes.
+    /// Returns true while connections are too new to reach the throughput that the plan assumes.
     pub fn has_new_connections(&self, now: Duration) -> bool {
         self.first_data_request.get().is_none_or(|first| now.saturating_sub(*first) < NEW_CONNECTION_PERIOD)
     }
@@ -155,16 +179,16 @@ impl PermitPool {
         }
     }
 
-    /// Releases the permits of a request that started at `began`.
-    pub fn release(&self, mut permits: SemaphorePermit<'_>, began: Duration, now: Duration) {
+    /// Releases the permits of a request that started at `started`.
+    pub fn release(&self, mut permits: SemaphorePermit<'_>, started: Duration, now: Duration) {
         let Some(adaptive) = &self.adaptive else { return };
         let mut state = adaptive.state();
-        state.interval.record_end(permits.num_permits() as u64, began, now);
+        state.interval.record_end(permits.num_permits() as u64, started, now);
         let to_retire = state.to_retire.min(permits.num_permits());
         state.to_retire -= to_retire;
         drop(state);
-        if let Some(over) = permits.split(to_retire) {
-            over.forget();
+        if let Some(retired) = permits.split(to_retire) {
+            retired.forget();
         }
         drop(permits);
         self.end_interval_if_due(adaptive, now);
@@ -172,35 +196,38 @@ impl PermitPool {
 
     /// At the end of an interval, asks the controller for the new concurrency and resizes the pool.
     fn end_interval_if_due(&self, adaptive: &Adaptive, now: Duration) {
-        if nanos(now) < adaptive.ends.load(Ordering::Relaxed) {
+        if nanos(now) < adaptive.interval_end.load(Ordering::Relaxed) {
             return;
         }
         let packets = (adaptive.packets)();
         // If another task holds the lock, it either ends the interval, or a later event does.
         let Ok(mut state) = adaptive.state.try_lock() else { return };
-        if nanos(now) < adaptive.ends.load(Ordering::Relaxed) {
+        if nanos(now) < adaptive.interval_end.load(Ordering::Relaxed) {
             return;
         }
-        let [bytes, done] = [&adaptive.bytes, &adaptive.done].map(|count| count.swap(0, Ordering::Relaxed));
+        let [bytes, completed] =
+            [&adaptive.bytes, &adaptive.completed].map(|count| count.swap(0, Ordering::Relaxed));
         let permits = state.permits;
-        let was_new = adaptive.is_planned && self.has_new_connections(state.interval.started());
-        let IntervalStats { throughput: carried, is_overrun: overruns, latency } =
-            state.interval.finish(now, permits, (bytes, done), packets);
+        let has_new_connections = adaptive.is_tuned && self.has_new_connections(state.interval.started());
+        let IntervalStats { throughput, is_overrun, latency } =
+            state.interval.finish(now, permits, (bytes, completed), packets);
         // With exactly as many callers as permits no task waits, but nearly all permits are taken.
         let is_full = self.permits.available_permits() * 8 <= state.permits;
         let is_busy = adaptive.has_waited.swap(false, Ordering::Relaxed) || is_full;
-        let requests = if is_busy && !was_new {
-            state.steering.end_interval(carried, overruns)
+        let requests = if is_busy && !has_new_connections {
+            state.controller.end_interval(throughput, is_overrun)
         } else {
-            state.steering.end_idle_interval()
+            state.controller.end_idle_interval()
         };
         let wanted = permits_for_requests(requests);
         if wanted >= state.permits {
             let more = wanted - state.permits;
-            let paid = state.to_retire.min(more);
-            state.to_retire -= paid;
-            self.permits.add_permits(more - paid);
+            // Retirements that are still pending are cancelled first.
+            let cancelled_retirements = state.to_retire.min(more);
+            state.to_retire -= cancelled_retirements;
+            self.permits.add_permits(more - cancelled_retirements);
         } else {
+            // Permits in use are retired when their requests end.
             let fewer = state.permits - wanted;
             state.to_retire += fewer - self.permits.forget_permits(fewer);
         }
@@ -208,7 +235,7 @@ impl PermitPool {
             tracing::debug!(requests, "concurrency changed");
         }
         state.permits = wanted;
-        adaptive.ends.store(nanos(now + ConcurrencyController::interval(latency)), Ordering::Relaxed);
+        adaptive.interval_end.store(nanos(now + ConcurrencyController::interval(latency)), Ordering::Relaxed);
     }
 }
 
@@ -231,9 +258,24 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    fn config(
+        initial_concurrency: usize,
+        is_tuned: bool,
+        largest_request_permits: u32,
+        max_request_permits: u32,
+    ) -> PermitConfig {
+        PermitConfig {
+            initial_concurrency,
+            is_tuned,
+            largest_request_permits,
+            max_request_permits,
+            max_concurrency: 256,
+        }
+    }
+
     /// The time at which the controller first tries a higher concurrency, under constant throughput.
-    fn first_try(is_planned: bool) -> Option<Duration> {
-        let permits = PermitPool::adaptive((8, is_planned), ((64, 64), 256), Duration::ZERO, || (0, 0));
+    fn first_try(is_tuned: bool) -> Option<Duration> {
+        let permits = PermitPool::adaptive(config(8, is_tuned, 64, 64), Duration::ZERO, || (0, 0));
         let held = permits.try_acquire(8 * 64)?;
         permits.record_start(&held, true, Duration::ZERO);
         (0..100).map(|n| Duration::from_millis(50) * n).find(|now| {
@@ -246,18 +288,18 @@ mod tests {
     fn throughput_of_new_connections_is_ignored_with_a_plan() {
         // If no request ends, an interval takes 1.2 s; one that started in the first second is ignored.
         assert!(first_try(false).unwrap() < Duration::from_secs(2));
-        let planned = first_try(true).unwrap();
-        assert!(planned > Duration::from_secs(2) && planned < Duration::from_secs(5), "{planned:?}");
+        let tuned = first_try(true).unwrap();
+        assert!(tuned > Duration::from_secs(2) && tuned < Duration::from_secs(5), "{tuned:?}");
     }
 
     #[test]
     fn pool_never_shrinks_below_the_heaviest_request() {
         // Five of the largest requests take the permits of eight.
-        let permits = PermitPool::adaptive((64, true), ((100, 1024), 256), Duration::ZERO, || (0, 0));
+        let permits = PermitPool::adaptive(config(64, true, 100, 1024), Duration::ZERO, || (0, 0));
         let adaptive = permits.adaptive.as_ref().unwrap();
-        let mut steering = adaptive.state().steering.clone();
+        let mut controller = adaptive.state().controller.clone();
         // The throughput is the same at any concurrency.
-        let min = (0..500).map(|_| steering.end_interval(1e6, false)).min().unwrap();
+        let min = (0..500).map(|_| controller.end_interval(1e6, false)).min().unwrap();
         assert_eq!(min, 16);
     }
 }

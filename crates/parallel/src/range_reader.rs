@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, ByteRange, Checksum, ObjectStore, ReadConditions, Span};
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 
-use super::fetch::{Sink, fetch_chunk, fetch_into_memory};
+use super::fetch::{Sink, fetch_into_memory, fetch_range};
 use super::origin::{Origin, check_span};
 use super::task::AbortOnDrop;
 use super::transfer_context::TransferContext;
@@ -83,28 +83,28 @@ impl RangeReader {
         Ok((bytes, checksum))
     }
 
-    /// Fetches a range in concurrent chunks of the plan and returns its CRC-64/NVME. Offsets passed to the sink are
-    /// those in the object.
+    /// Fetches a span of the object in concurrent ranges of the plan and returns its CRC-64/NVME. Offsets passed to the
+    /// sink are those in the object.
     pub async fn write_to(&self, (offset, length): (u64, u64), sink: &Arc<dyn Sink>) -> Result<Checksum> {
         let plan = self.whole.transfers.plan();
-        // A range no larger than a chunk is fetched in one request.
+        // A span no larger than one range is fetched in one request.
         let single_bytes = if length <= plan.chunk_bytes { length } else { 0 };
         let rest = plan.ranges(offset + single_bytes, offset + length);
         let mut waiting = (single_bytes > 0).then_some((offset, single_bytes)).into_iter().chain(rest);
         let max_ranges = plan.range_concurrency();
-        let (mut chunks, mut found) = (JoinSet::new(), Vec::new());
+        let (mut ranges, mut found) = (JoinSet::new(), Vec::new());
         loop {
-            while chunks.len() < max_ranges
+            while ranges.len() < max_ranges
                 && let Some(span) = waiting.next()
             {
-                chunks.spawn(fetch_chunk(self.whole.clone(), sink.clone(), span));
+                ranges.spawn(fetch_range(self.whole.clone(), sink.clone(), span));
             }
-            let Some(ended) = chunks.join_next().await else { return combine(found) };
+            let Some(ended) = ranges.join_next().await else { return combine(found) };
             match ended.map_err(task_failed).flatten() {
                 Ok(part) => found.push(part),
                 Err(e) => {
                     // Nothing may be written after a failure is returned.
-                    chunks.shutdown().await;
+                    ranges.shutdown().await;
                     return Err(e);
                 }
             }
@@ -119,7 +119,7 @@ impl RangeReader {
         mut take: impl AsyncFnMut(Bytes) -> Result<()>,
     ) -> Result<Checksum> {
         let plan = self.whole.transfers.plan();
-        let chunks = Plan::chunks(length, plan.stream_bytes).map(|(at, size)| {
+        let ranges = split_evenly(length, plan.stream_bytes).map(|(at, size)| {
             let span = (offset + at, size);
             let whole = self.whole.clone();
             async move {
@@ -127,10 +127,10 @@ impl RangeReader {
                 (&mut fetched.0).await.map_err(task_failed)?
             }
         });
-        let mut chunks = futures::stream::iter(chunks).buffered(plan.read_ahead_chunks());
+        let mut ranges = futures::stream::iter(ranges).buffered(plan.read_ahead_ranges());
         let mut found = Vec::new();
-        while let Some(chunk) = chunks.next().await {
-            let (bytes, part) = chunk?;
+        while let Some(range) = ranges.next().await {
+            let (bytes, part) = range?;
             take(bytes).await?;
             found.push(part);
         }
@@ -144,7 +144,7 @@ fn combine(mut found: Vec<RangeChecksum>) -> Result<Checksum> {
     let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
     let Some((first, _)) = found.next() else { return Ok(empty_checksum()) };
     let whole = found.try_fold(first, |whole, (next, length)| whole.combine(&next, length));
-    whole.ok_or_else(|| Error::new(Reason::Defect, "the checksums of chunks cannot be combined"))
+    whole.ok_or_else(|| Error::new(Reason::Defect, "the checksums of ranges cannot be combined"))
 }
 
 fn empty_checksum() -> Checksum {
@@ -152,5 +152,5 @@ fn empty_checksum() -> Checksum {
 }
 
 fn task_failed(e: tokio::task::JoinError) -> Error {
-    Error::with_source(Reason::Defect, "a chunk's task failed", e)
+    Error::with_source(Reason::Defect, "a range's task failed", e)
 }

@@ -4,7 +4,7 @@
 use tradewind_core::Staged;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 
 use super::part_tracker::PartProgress;
 use super::transfer_context::{Slot, TransferContext};
@@ -56,8 +56,8 @@ pub(crate) async fn write_and_commit(
     committed.ok_or_else(|| Error::new(Reason::Defect, "a part without progress tracking was aborted"))
 }
 
-/// Like [`write_and_commit`], but returns `None` if the part is declared a straggler before all of it was handed over. Nothing of
-/// it is stored then.
+/// Like [`write_and_commit`], but returns `None` if the part is declared a straggler before all of it was handed over.
+/// The store discards the incomplete part.
 pub(crate) async fn write_and_commit_tracked(
     transfers: &TransferContext,
     slot: &mut Slot<'_>,
@@ -93,7 +93,7 @@ async fn write_pieces<'a>(
     progress: Option<&PartProgress>,
 ) -> Result<SentBytes<impl Fn(i64) + use<'a>>> {
     let mut sent = SentBytes::new(|bytes| source.report_sent(bytes));
-    for (at, size) in Plan::chunks(length, transfers.piece_bytes()) {
+    for (at, size) in split_evenly(length, transfers.piece_bytes()) {
         slot.throttle(size).await;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         let reservation = slot.context.window.reserve_own(size).await;

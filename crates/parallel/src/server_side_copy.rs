@@ -9,7 +9,7 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
 use tradewind_core::{Algorithm, ByteRange, ObjectStore};
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 
 use super::multipart_upload::MultipartUpload;
 use super::transfer_context::TransferContext;
@@ -63,7 +63,7 @@ async fn copy_parts(
     upload: &MultipartUpload,
     size: u64,
 ) -> Result<Committed> {
-    let parts = Plan::chunks(size, COPY_PART_BYTES).zip(1..).map(|((offset, length), number)| async move {
+    let parts = split_evenly(size, COPY_PART_BYTES).zip(1..).map(|((offset, length), number)| async move {
         let part = CopyPartRequest {
             source: request.source.clone(),
             range: Some(ByteRange::Inclusive { first: offset, last: offset + length - 1 }),

@@ -14,9 +14,9 @@ use tradewind_model::plan::MIN_PART_BYTES;
 
 use super::buffer_pool::{BUFFER_BYTES, BufferPool, PooledBuffer};
 use super::multipart_upload::MultipartUpload;
-use super::store::store_object;
 use super::transfer_context::TransferContext;
 use super::upload_checkpoint::{CheckpointedPart, StoredPart, UploadState};
+use super::upload_object::store_object;
 use super::upload_source::UploadSource;
 
 /// Parts of one size, after which the part size doubles. S3's limit of 10,000 parts then allows more than 400 GiB.

@@ -1,8 +1,12 @@
 //! State shared by all transfers of a command: concurrency permits, memory, retry budget, rate limit and hedging
 //! statistics.
 //!
-//! Each request holds a [`Slot`]: permits and a memory window. Permits are acquired before memory, and a task that
-//! holds a slot must not wait for another.
+//! Each request holds a [`Slot`]: permits and a memory window. Permits are acquired before memory.
+//!
+//! The slot rule: a task that holds a slot must not wait for another slot, or waiting tasks could hold all permits. The
+//! one exception is a search (`tradewind_transfer::grep`): an object keeps its read slot while it waits for its output
+//! turn. The search limits the number of such objects, and an adaptive pool always has permits for
+//! `MIN_LARGEST_REQUESTS` of the largest requests.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +19,13 @@ use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, random};
 use tradewind_model::hedge::HedgePolicy;
-use tradewind_model::plan::{Plan, StartStagger};
+use tradewind_model::plan::{Plan, StartStagger, split_evenly};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_model::store_model::SizeClass;
 use tradewind_model::token_bucket::TokenBucket;
 
 use super::buffer_pool::{BUFFER_BYTES, BufferPool};
-use super::permit_pool::{self, PacketCounters, PermitPool};
+use super::permit_pool::{self, PacketCounters, PermitConfig, PermitPool};
 use super::upload_source::UploadSource;
 
 /// Memory window of one request: one buffer each being read, queued, handed over and sent. The fifth lets the sender
@@ -39,7 +43,7 @@ const READ_OVERHEAD_BYTES: usize = 32 << 10;
 #[derive(Debug)]
 pub struct TransferContext {
     plan: Plan,
-    /// A request takes an equal share of the permits: all of them divided by the concurrency of its size class.
+    /// See `permit_pool` for the number of permits that a request takes.
     permits: PermitPool,
     /// Limits concurrent multi-request objects.
     large_objects: Semaphore,
@@ -50,13 +54,13 @@ pub struct TransferContext {
     clock: Arc<dyn Clock>,
     retries: RetryOptions,
     retry_budget: RetryBudget,
-    /// Set once a write succeeded: the leaf has then learnt in which form the store accepts checksums.
+    /// Set once a write succeeded: the leaf then knows in which form the store accepts checksums.
     has_stored: AtomicBool,
     rate_limit: Option<RateLimit>,
     is_adaptive: bool,
     /// Set until the first multi-request object starts.
     is_first_large: AtomicBool,
-    /// Statistics of the chunks of all objects; `None` if hedging is disabled.
+    /// Statistics of the ranges of all objects; `None` if hedging is disabled.
     hedge_policy: Option<Mutex<HedgePolicy>>,
 }
 
@@ -91,7 +95,7 @@ impl TransferContext {
     /// Creates a context with the fixed concurrency `plan.requests`, whose memory comes from `budget`.
     #[must_use]
     pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
-        let read_ahead = Arc::new(Semaphore::new(plan.read_ahead_chunks()));
+        let read_ahead = Arc::new(Semaphore::new(plan.read_ahead_ranges()));
         let (buffers, retry_budget) = (Arc::default(), RetryBudget::new());
         Self {
             permits: PermitPool::fixed(plan.max_concurrency),
@@ -117,7 +121,7 @@ impl TransferContext {
     pub fn with_rate_limit(mut self, bytes_per_second: u64) -> Self {
         self.plan.max_concurrency = TokenBucket::max_concurrency(bytes_per_second, self.plan.max_concurrency);
         self.permits = PermitPool::fixed(self.plan.max_concurrency);
-        self.read_ahead = Arc::new(Semaphore::new(self.plan.read_ahead_chunks()));
+        self.read_ahead = Arc::new(Semaphore::new(self.plan.read_ahead_ranges()));
         let tokens = Mutex::new(TokenBucket::new(bytes_per_second, self.clock.now()));
         self.rate_limit =
             Some(RateLimit { piece_bytes: Self::piece_bytes_for_rate(bytes_per_second) as u64, tokens });
@@ -126,17 +130,21 @@ impl TransferContext {
     }
 
     /// Adapts the concurrency to the measured throughput, starting at the plan's. Not to be combined with a rate limit.
-    /// `packets` reads this machine's counters of sent and retransmitted packets, which reveal queue overruns.
+    /// `packets` reads this machine's counters of sent and retransmitted packets, which reveal that the bottleneck
+    /// queue overflows.
     #[must_use]
     pub fn with_adaptive_concurrency(mut self, packets: PacketCounters) -> Self {
-        // On new connections a small request may need more permits than the largest one.
-        let heaviest =
-            SizeClass::all().map(|sizes| self.permits_for(sizes.max_bytes().unwrap_or(u64::MAX))).max();
-        let (largest, max) =
-            (self.permits_for(u64::MAX), Self::max_adaptive_concurrency(self.plan.max_concurrency));
-        let bounds = ((largest, heaviest.unwrap_or(largest)), max);
-        let initial = (self.plan.max_concurrency, self.plan.concurrency_by_size.is_some());
-        self.permits = PermitPool::adaptive(initial, bounds, self.clock.now(), packets);
+        let largest_request_permits = self.permits_for(u64::MAX);
+        let max_request_permits =
+            SizeClass::all().map(|class| self.permits_for(class.max_bytes().unwrap_or(u64::MAX))).max();
+        let config = PermitConfig {
+            initial_concurrency: self.plan.max_concurrency,
+            is_tuned: self.plan.concurrency_by_size.is_some(),
+            largest_request_permits,
+            max_request_permits: max_request_permits.unwrap_or(largest_request_permits),
+            max_concurrency: Self::max_adaptive_concurrency(self.plan.max_concurrency),
+        };
+        self.permits = PermitPool::adaptive(config, self.clock.now(), packets);
         self.is_adaptive = true;
         self
     }
@@ -157,10 +165,10 @@ impl TransferContext {
         }
     }
 
-    /// The maximum concurrency of an adaptive context that starts at `requests`.
+    /// The maximum concurrency of an adaptive context that starts at `initial_concurrency`.
     #[must_use]
-    pub fn max_adaptive_concurrency(requests: usize) -> usize {
-        requests.max(MAX_ADAPTIVE_CONCURRENCY)
+    pub fn max_adaptive_concurrency(initial_concurrency: usize) -> usize {
+        initial_concurrency.max(MAX_ADAPTIVE_CONCURRENCY)
     }
 
     /// The piece size for a rate limit, at most [`BUFFER_BYTES`].
@@ -192,7 +200,7 @@ impl TransferContext {
         self.rate_limit.as_ref().map_or(BUFFER_BYTES as u64, |limit| limit.piece_bytes)
     }
 
-    /// Permits for chunks read ahead of an in-order stream.
+    /// Permits for ranges read ahead of an in-order stream.
     pub(crate) fn read_ahead_permits(&self) -> Arc<Semaphore> {
         self.read_ahead.clone()
     }
@@ -203,29 +211,25 @@ impl TransferContext {
         &self.clock
     }
 
-    /// Locks the statistics of current and recent chunks; `None` if hedging is disabled.
+    /// Locks the statistics of current and recent ranges; `None` if hedging is disabled.
     pub(crate) fn hedge_policy(&self) -> Option<MutexGuard<'_, HedgePolicy>> {
         Some(self.hedge_policy.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Number of chunks that were hedged.
+    /// Number of ranges that were hedged.
     #[must_use]
-    pub fn hedged_chunks(&self) -> u64 {
+    pub fn hedged_ranges(&self) -> u64 {
         self.hedge_policy().map_or(0, |hedges| hedges.hedged())
     }
 
     /// The start stagger of the requests of one object. Only those of the first object use new connections and are
-    /// staggered, over one RTT. If the store reports no RTT, the response time of a request stands for it.
-    pub(crate) fn start_stagger(
-        &self,
-        round_trip: Option<Duration>,
-        response_time: Duration,
-    ) -> StartStagger {
+    /// staggered, over one RTT. If the store reports no RTT, `setup_time` stands for it: the time of at least one
+    /// request.
+    pub(crate) fn start_stagger(&self, min_rtt: Option<Duration>, setup_time: Duration) -> StartStagger {
         let is_new = self.is_first_large.swap(false, Ordering::Relaxed);
-        // The RTT cannot exceed a response time.
-        let interval =
-            if is_new { response_time.min(round_trip.unwrap_or(response_time)) } else { Duration::ZERO };
-        StartStagger::new(self.clock.now(), interval)
+        // The RTT cannot exceed the time of a request.
+        let duration = if is_new { setup_time.min(min_rtt.unwrap_or(setup_time)) } else { Duration::ZERO };
+        StartStagger::new(self.clock.now(), duration)
     }
 
     /// Waits until another multi-request object may start. Acquire it before any slot and hold it until the object is
@@ -234,7 +238,8 @@ impl TransferContext {
         self.large_objects.acquire().await.map_err(stopped)
     }
 
-    /// Waits for the permits and memory of a request of `bytes` bytes. The caller must not hold another slot.
+    /// Waits for the permits and memory of a request of `bytes` bytes. The caller must not hold another slot (see the
+    /// module documentation).
     pub async fn acquire_slot(&self, bytes: u64) -> Result<Slot<'_>> {
         self.acquire_slot_with_window(bytes, window_bytes(bytes)).await
     }
@@ -242,9 +247,9 @@ impl TransferContext {
     /// The permits that a request of `bytes` bytes takes.
     fn permits_for(&self, bytes: u64) -> u32 {
         let is_new = self.permits.has_new_connections(self.clock.now());
-        let parallel =
+        let concurrency =
             if is_new { self.plan.initial_concurrency_for(bytes) } else { self.plan.concurrency_for(bytes) };
-        let permits = permit_pool::permits_for_requests(self.plan.max_concurrency) / parallel;
+        let permits = permit_pool::permits_for_requests(self.plan.max_concurrency) / concurrency;
         u32::try_from(permits).unwrap_or(u32::MAX).max(1)
     }
 
@@ -253,7 +258,7 @@ impl TransferContext {
         self.permits.available() / self.permits_for(bytes) as usize
     }
 
-    /// Like [`slot`](Self::acquire_slot), but returns `None` instead of waiting, or if other tasks wait.
+    /// Like [`acquire_slot`](Self::acquire_slot), but returns `None` instead of waiting, or if other tasks wait.
     pub(crate) fn try_acquire_slot(&self, bytes: u64) -> Option<Slot<'_>> {
         let permits = self.permits.try_acquire(self.permits_for(bytes))?;
         let window = self.budget.try_admit_optional(window_bytes(bytes))?;
@@ -261,8 +266,8 @@ impl TransferContext {
         Some(self.new_slot(permits, bytes, context))
     }
 
-    /// Like [`slot`](Self::acquire_slot), for a read of up to `bytes` that is relayed into a write. The window has room for
-    /// both, so that bytes held by the write do not block the read.
+    /// Like [`acquire_slot`](Self::acquire_slot), for a read of up to `bytes` that is relayed into a write. The window
+    /// has room for both, so that bytes held by the write do not block the read.
     pub async fn acquire_relay_slot(&self, bytes: u64) -> Result<Slot<'_>> {
         let window = usize::try_from(bytes)
             .unwrap_or(usize::MAX)
@@ -271,8 +276,8 @@ impl TransferContext {
         self.acquire_slot_with_window(bytes, window.min(2 * REQUEST_WINDOW_BYTES)).await
     }
 
-    /// Like [`slot`](Self::acquire_slot), for a request on behalf of an already admitted one, whose window it uses: it waits
-    /// for permits only.
+    /// Like [`acquire_slot`](Self::acquire_slot), for a request on behalf of an already admitted one, whose window it
+    /// uses: it waits for permits only.
     pub(crate) async fn acquire_nested_slot(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
         let permits = self.acquire_permits(bytes).await?;
         Ok(self.new_slot(permits, bytes, context.clone()))
@@ -331,7 +336,7 @@ impl TransferContext {
         }
         let mut hasher = Hasher::new(Algorithm::Crc64Nvme);
         let mut piece = self.buffers.take(BUFFER_BYTES);
-        for (at, size) in Plan::chunks(length, BUFFER_BYTES as u64) {
+        for (at, size) in split_evenly(length, BUFFER_BYTES as u64) {
             let piece = &mut piece.bytes_mut()[..usize::try_from(size).unwrap_or(BUFFER_BYTES)];
             source.read_at(offset + at, piece)?;
             hasher.update(piece);

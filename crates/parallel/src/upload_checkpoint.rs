@@ -4,7 +4,7 @@
 use tradewind_core::checksum::{Hasher, crc64nvme};
 use tradewind_core::multipart::{CompletePart, PartInfo, PartNumber, UploadId};
 use tradewind_core::{Checksum, ETag, ObjectInfo, Timestamp};
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 
 use super::buffer_pool::BUFFER_BYTES;
 use super::upload_source::UploadSource;
@@ -87,7 +87,7 @@ impl CheckpointedPart {
         let mut hasher = Hasher::new(self.checksum.algorithm());
         let mut buffer = vec![0; BUFFER_BYTES];
         self.length == length
-            && Plan::chunks(length, BUFFER_BYTES as u64).all(|(offset, length)| {
+            && split_evenly(length, BUFFER_BYTES as u64).all(|(offset, length)| {
                 let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
                 let is_read = source.read_at(offset, piece).is_ok();
                 hasher.update(piece);
@@ -103,9 +103,9 @@ impl CheckpointedPart {
     }
 
     /// Returns true if the destination still has this part. One stored by another transfer has another ETag.
-    pub(crate) fn matches_listed(&self, there: &PartInfo) -> bool {
-        let mut same_kind = there.checksums.iter().filter(|c| c.algorithm() == self.checksum.algorithm());
-        (self.number, self.length, &self.etag) == (there.number, there.size, &there.etag)
+    pub(crate) fn matches_listed(&self, listed: &PartInfo) -> bool {
+        let mut same_kind = listed.checksums.iter().filter(|c| c.algorithm() == self.checksum.algorithm());
+        (self.number, self.length, &self.etag) == (listed.number, listed.size, &listed.etag)
             && same_kind.all(|checksum| *checksum == self.checksum)
     }
 }

@@ -148,7 +148,7 @@ async fn no_chunk_is_hedged_if_none_is_late() {
     let scene = Scene::new(FaultPlan::none()).await;
     let took = scene.fetch().await;
     assert!(took >= NORMAL && took < NORMAL + millis(400), "{took:?}");
-    assert_eq!(scene.transfers.hedged_chunks(), 0);
+    assert_eq!(scene.transfers.hedged_ranges(), 0);
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn stalled_chunk_is_hedged() {
         let scene = Scene::new(on_body(number, Fault::Hang)).await;
         let took = scene.fetch().await;
         assert!(took < normal + millis(500), "{took:?}");
-        assert_eq!(scene.transfers.hedged_chunks(), 1, "{number}");
+        assert_eq!(scene.transfers.hedged_ranges(), 1, "{number}");
     }
 }
 
@@ -169,7 +169,7 @@ async fn request_without_response_is_hedged() {
             .await;
     let took = scene.fetch().await;
     assert!(took < NORMAL + LATE + millis(300), "{took:?}");
-    assert_eq!(scene.transfers.hedged_chunks(), 1);
+    assert_eq!(scene.transfers.hedged_ranges(), 1);
 }
 
 #[tokio::test]
@@ -180,7 +180,7 @@ async fn no_chunk_is_hedged_if_all_are_slow() {
             Scene::new(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::From(from), slow)).await;
         let took = scene.fetch().await;
         assert!(took > Duration::from_secs(4), "{took:?}");
-        assert_eq!(scene.transfers.hedged_chunks(), 0, "from {from}");
+        assert_eq!(scene.transfers.hedged_ranges(), 0, "from {from}");
     }
 }
 
@@ -198,7 +198,7 @@ async fn failed_hedge_does_not_delay_the_chunk() {
             Scene::new(slow.clone().with_fault(operation, FaultSchedule::Nth(CHUNKS + 1), fault)).await;
         let took = scene.fetch().await;
         assert!((5500..6500).contains(&took.as_millis()), "{fault:?}: {took:?}");
-        assert_eq!(scene.transfers.hedged_chunks(), 1);
+        assert_eq!(scene.transfers.hedged_ranges(), 1);
     }
 }
 
@@ -216,10 +216,10 @@ async fn hedge_needs_a_free_permit() {
     while scene.clock.now() < Duration::from_secs(10) {
         scene.step().await;
     }
-    assert_eq!(scene.transfers.hedged_chunks(), 0);
+    assert_eq!(scene.transfers.hedged_ranges(), 0);
     drop(held);
     scene.run(async { fetching.await.unwrap() }).await;
-    assert_eq!(scene.transfers.hedged_chunks(), 1);
+    assert_eq!(scene.transfers.hedged_ranges(), 1);
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn no_chunk_is_hedged_under_a_rate_limit() {
     scene.transfers = Arc::new(transfers);
     let took = scene.fetch().await;
     assert!(took > Duration::from_secs(5), "{took:?}");
-    assert_eq!(scene.transfers.hedged_chunks(), 0);
+    assert_eq!(scene.transfers.hedged_ranges(), 0);
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn stalled_chunk_of_an_ordered_read_is_hedged() {
     });
     let took = took.await;
     assert!(took < 2 * NORMAL + LATE, "{took:?}");
-    assert_eq!(scene.transfers.hedged_chunks(), 1);
+    assert_eq!(scene.transfers.hedged_ranges(), 1);
 }
 
 #[tokio::test]
@@ -274,6 +274,6 @@ async fn stalled_small_object_is_hedged() {
         });
         let took = took.await;
         assert!(took < NORMAL + LATE + millis(500), "{took:?}");
-        assert_eq!(scene.transfers.hedged_chunks(), 1);
+        assert_eq!(scene.transfers.hedged_ranges(), 1);
     }
 }

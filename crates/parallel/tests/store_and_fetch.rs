@@ -89,7 +89,7 @@ impl Sink for MemorySink {
         Ok(Some(Checksum::compute(Algorithm::Crc64Nvme, &all[offset as usize..(offset + length) as usize])))
     }
 
-    fn held_chunks(&self) -> Vec<(u64, u64)> {
+    fn held_ranges(&self) -> Vec<(u64, u64)> {
         self.held.clone()
     }
 }

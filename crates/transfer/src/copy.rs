@@ -10,7 +10,7 @@ use tradewind_core::store::{CopyRequest, ETagForm, GetRequest};
 use tradewind_core::{
     Address, Checksum, ChecksumScope, Metadata, Precondition, ReadConditions, SystemHeaders,
 };
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
 use tradewind_parallel::{
     Fetch, OnProgress, Sink, TransferContext, UploadCheckpoint, UploadSource, copy_between_stores,
@@ -144,9 +144,9 @@ impl Copier {
         )?);
         let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
         let Some(mut file) = Arc::into_inner(file) else {
-            // Writes of cancelled chunks may still be in flight; the next transfer resumes or restarts the file.
+            // Writes of cancelled ranges may still be in flight; the next transfer resumes or restarts the file.
             return Err(fetched.err().unwrap_or_else(|| {
-                Error::new(Reason::Defect, "a write to the file is still in flight after its last chunk")
+                Error::new(Reason::Defect, "a write to the file is still in flight after its last range")
             }));
         };
         match fetched {
@@ -344,7 +344,7 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
 /// Reads a file sequentially and checks at the end that it did not change.
 fn read_through(source: &FileSource, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    for (offset, length) in Plan::chunks(source.size(), BUFFER_BYTES as u64) {
+    for (offset, length) in split_evenly(source.size(), BUFFER_BYTES as u64) {
         let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
         source.read_at(offset, piece)?;
         take(offset, piece)?;

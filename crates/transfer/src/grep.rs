@@ -30,7 +30,7 @@ use crate::{Item, ItemFeed, ListedItem};
 /// on its own thread.
 const MAX_BUFFERED_BYTES: u64 = 256 << 10;
 /// Maximum number of large objects searched concurrently. Each buffers a possibly long line and its matches. It is also
-/// limited below the number of requests, because objects that wait for their output turn hold one.
+/// limited below the concurrency, because an object keeps its slot while it waits for its output turn.
 const MAX_CONCURRENT_LARGE: usize = 4;
 /// The longest line; an object with a longer one cannot be searched.
 const MAX_LINE_BYTES: usize = 16 << 20;
@@ -128,18 +128,19 @@ impl Search {
         let mut found = objects.clone().find_and_prewarm(transfers.clone());
         let mut listing = Listing::default();
         listing.read_sample(&mut found, filter).await;
-        let parallel = self
+        let concurrency = self
             .query
             .concurrency
             .unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
         let output = Arc::new(OrderedOutput::new(OutputWriter::new(out), self.query.is_sorted));
         let objects = Arc::new(objects);
-        // Objects that wait for their output turn must leave a request for the one whose turn it is, whatever its size.
+        // The exception to the slot rule of `transfer_context`: an object keeps its read slot while it waits for its
+        // output turn. At least one slot must remain for the object whose turn it is, whatever its size.
         let max_large = transfers.plan().concurrency_for(u64::MAX).saturating_sub(1);
         let large = Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE.min(max_large).max(1)));
         let (mut searched, mut tasks, mut turn) = (SearchOutcome::default(), JoinSet::new(), 0);
         loop {
-            while tasks.len() < parallel.max(1)
+            while tasks.len() < concurrency.max(1)
                 && let Some(next) = listing.next(&mut found, filter).await
             {
                 match next {

@@ -193,8 +193,8 @@ mod tests {
                 Sample { point: cell, latency, relative_error: 0.02, tail: None, from_transfer: false }
             };
             let cells = [(4 << 10, 1), (64 << 10, 1), (64 << 10, 256), (1 << 20, 64)];
-            let belief = Prior::default().with_rtt(round_trip);
-            Plan::default().tuned(&[Surface::new(belief, cells.map(sample).to_vec())])
+            let prior = Prior::default().with_rtt(round_trip);
+            Plan::default().tuned(&[Surface::new(prior, cells.map(sample).to_vec())])
         });
         let transfers = Arc::new(TransferContext::new(
             plan,

@@ -272,7 +272,7 @@ fn apply_record(
         record,
         fields: &scanned.fields,
         position: scanned.position,
-        are_extent_positions_valid: are_extent_positions_valid,
+        are_extent_positions_valid,
     };
     apply(changes, &located)
 }

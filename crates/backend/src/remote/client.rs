@@ -93,7 +93,7 @@ pub(crate) struct Client {
     pub clock: Arc<dyn Clock>,
     /// Maximum time from the last byte of the request to the first of the response.
     pub response_timeout: Duration,
-    /// Maximum time between two chunks of a response.
+    /// Maximum time between two pieces of a response.
     pub stall_timeout: Duration,
 }
 
@@ -180,7 +180,7 @@ impl RequestInfo {
 /// A failed attempt.
 pub(crate) struct FailedAttempt {
     pub error: Error,
-    /// The store cannot have carried out any of it.
+    /// The store cannot have processed any part of the request.
     is_unprocessed: bool,
     /// A retry may succeed.
     is_retryable: bool,
@@ -188,8 +188,7 @@ pub(crate) struct FailedAttempt {
 
 impl FailedAttempt {
     pub(super) fn before_sending(error: Error) -> Self {
-        let is_passing = error.kind().is_retryable();
-        Self { error, is_unprocessed: true, is_retryable: is_passing }
+        Self { is_retryable: error.kind().is_retryable(), is_unprocessed: true, error }
     }
 }
 

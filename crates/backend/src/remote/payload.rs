@@ -51,8 +51,8 @@ impl StreamedBody {
     /// Returns a body of `length` bytes and the sender for its buffers. Dropping the sender before the end aborts the
     /// request.
     pub fn new(length: Option<u64>) -> (mpsc::Sender<Bytes>, Self) {
-        let (feed, pieces) = mpsc::channel(1);
-        (feed, Self { buffers: pieces, remaining_bytes: length, is_ended: length == Some(0) })
+        let (body_sender, pieces) = mpsc::channel(1);
+        (body_sender, Self { buffers: pieces, remaining_bytes: length, is_ended: length == Some(0) })
     }
 }
 
@@ -99,21 +99,21 @@ impl Body for Payload {
                 held.remaining_bytes -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
                 Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
             }
-            Self::Streamed(fed) => fed.poll_next(cx),
+            Self::Streamed(body) => body.poll_next(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Buffered(held) => held.remaining_bytes == 0,
-            Self::Streamed(fed) => fed.is_ended,
+            Self::Streamed(body) => body.is_ended,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Buffered(held) => SizeHint::with_exact(held.remaining_bytes),
-            Self::Streamed(fed) => fed.remaining_bytes.map_or_else(SizeHint::new, SizeHint::with_exact),
+            Self::Streamed(body) => body.remaining_bytes.map_or_else(SizeHint::new, SizeHint::with_exact),
         }
     }
 }

@@ -31,8 +31,8 @@ use super::socket::{CountedStream, PlainSocket};
 /// Longest time that a connection stays idle. After that, the store may close it at the moment it is used.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
 
-/// Default read buffer of a connection. Half of it doubles the number of chunks written to a file, and the kernel
-/// serializes the writes to one file.
+/// Default read buffer of a connection. Half of this size doubles the number of pieces written to a file, and
+/// the kernel serializes the writes to one file.
 const DEFAULT_READ_BYTES: usize = 256 << 10;
 /// Smallest read buffer: a response head must fit.
 const MIN_READ_BYTES: usize = 32 << 10;
@@ -82,13 +82,13 @@ pub(crate) struct Pool {
 const NO_RTT: u64 = u64::MAX;
 
 struct IdleConnection {
-    link: HttpConnection,
+    http: HttpConnection,
     since: Duration,
 }
 
 /// A connection that a task is opening, or has opened. Dropping it aborts the task.
 struct PendingConnection {
-    link: AbortOnDropHandle<Result<HttpConnection>>,
+    task: AbortOnDropHandle<Result<HttpConnection>>,
     since: Duration,
     runtime: Option<Id>,
 }
@@ -100,8 +100,8 @@ fn current_runtime() -> Option<Id> {
 
 /// A connection for one request. Dropping it closes the connection, unless it is returned by [`Pool::release`].
 pub(crate) struct Connection {
-    link: HttpConnection,
-    /// It was opened earlier, so the store may have closed it since.
+    http: HttpConnection,
+    /// The connection was opened earlier, so the store may have closed it since.
     pub is_reused: bool,
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -114,21 +114,21 @@ struct HttpConnection {
     /// `None` if a separate task drives the connection, or after it has ended.
     driver: Option<Driver>,
     rcv_lowat: Arc<RcvLowat>,
-    /// The runtime that opened it.
+    /// The runtime that opened the connection.
     runtime: Option<Id>,
 }
 
 impl HttpConnection {
-    /// Polls `what` and the connection's driver in the calling task, which saves the wake-up of a separate task.
-    async fn drive<T>(&mut self, mut what: Pin<&mut impl Future<Output = T>>) -> T {
+    /// Polls `work` and the connection's driver in the calling task, which saves the wake-up of a separate task.
+    async fn drive<T>(&mut self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|cx| {
-            if let Poll::Ready(done) = what.as_mut().poll(cx) {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(done);
             }
             if !self.poll_driver(cx) {
                 return Poll::Pending;
             }
-            what.as_mut().poll(cx)
+            work.as_mut().poll(cx)
         })
         .await
     }
@@ -162,33 +162,33 @@ impl HttpConnection {
 }
 
 impl Connection {
-    fn new(link: HttpConnection, is_reused: bool, permit: Option<OwnedSemaphorePermit>) -> Self {
-        link.rcv_lowat.start_request();
-        Self { link, is_reused, _permit: permit }
+    fn new(http: HttpConnection, is_reused: bool, permit: Option<OwnedSemaphorePermit>) -> Self {
+        http.rcv_lowat.start_request();
+        Self { http, is_reused, _permit: permit }
     }
 
-    /// Waits for `what`, and drives the connection meanwhile. The connection makes no progress unless it is driven here
+    /// Waits for `work`, and drives the connection meanwhile. The connection makes no progress unless it is driven here
     /// or by a separate task.
-    pub async fn drive<T>(&mut self, what: Pin<&mut impl Future<Output = T>>) -> T {
-        self.link.drive(what).await
+    pub async fn drive<T>(&mut self, work: Pin<&mut impl Future<Output = T>>) -> T {
+        self.http.drive(work).await
     }
 
     /// Moves the driver to a separate task, so that the sender of a body can do other work between two buffers.
     pub fn spawn_driver(&mut self) {
-        if let Some(driver) = self.link.driver.take() {
+        if let Some(driver) = self.http.driver.take() {
             tokio::spawn(async move { log_failure(driver.await) });
         }
     }
 
     /// Announces a response body of `bytes` bytes and batches its wake-ups.
     pub(super) fn expect_body(&self, bytes: u64) -> Arc<RcvLowat> {
-        self.link.rcv_lowat.expect_body(bytes);
-        self.link.rcv_lowat.clone()
+        self.http.rcv_lowat.expect_body(bytes);
+        self.http.rcv_lowat.clone()
     }
 
     /// The sender of requests.
     pub const fn sender(&mut self) -> &mut SendRequest<Payload> {
-        &mut self.link.sender
+        &mut self.http.sender
     }
 }
 
@@ -208,8 +208,8 @@ impl Pool {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
-        let (idle, coming, min_rtt_nanos) = (Mutex::default(), Mutex::default(), AtomicU64::new(NO_RTT));
-        Self { peer, tls, options, idle, pending: coming, permits, min_rtt_nanos, clock }
+        let (idle, pending, min_rtt_nanos) = (Mutex::default(), Mutex::default(), AtomicU64::new(NO_RTT));
+        Self { peer, tls, options, idle, pending, permits, min_rtt_nanos, clock }
     }
 
     /// Creates a pool with the same settings for another peer; it has its own limit.
@@ -234,66 +234,71 @@ impl Pool {
             false => Some(self.permits.clone().acquire_owned().await.map_err(closed)?),
         };
         self.close_expired_pending();
-        while let Some(mut link) = self.pop_idle() {
+        while let Some(mut http) = self.pop_idle() {
             // Ready at once, unless the end of its last response is still unread.
-            let ready = tokio::time::timeout(self.options.connect_timeout, link.is_ready()).await;
+            let ready = tokio::time::timeout(self.options.connect_timeout, http.is_ready()).await;
             if ready.unwrap_or(false) {
-                return Ok(Connection::new(link, true, permit));
+                return Ok(Connection::new(http, true, permit));
             }
         }
-        if let Some(coming) = self.pop_pending()
-            && let Ok(Ok(Ok(mut link))) = tokio::time::timeout(self.options.connect_timeout, coming).await
-            && link.is_ready().await
+        if let Some(task) = self.pop_pending()
+            && let Ok(Ok(Ok(mut http))) = tokio::time::timeout(self.options.connect_timeout, task).await
+            && http.is_ready().await
         {
-            // It may have been idle for a while, so it counts as reused.
-            return Ok(Connection::new(link, true, permit));
+            // The connection may have been idle for a while, so it counts as reused.
+            return Ok(Connection::new(http, true, permit));
         }
-        let link = self.connect_with_timeout().await?;
-        Ok(Connection::new(link, false, permit))
+        let http = self.connect_with_timeout().await?;
+        Ok(Connection::new(http, false, permit))
     }
 
-    /// Opens connections in the background, up to `max_connections` in this runtime and up to the pool's maximum. Returns
+    /// Opens connections in the background, up to `connections` in this runtime and up to the pool's maximum. Returns
     /// at once.
     pub fn prewarm(self: &Arc<Self>, connections: usize) {
         let Ok(runtime) = Handle::try_current() else { return };
         if self.options.is_single_use || self.permits.is_closed() {
             return;
         }
-        let (now, home) = (self.clock.now(), Some(runtime.id()));
-        let mut coming = self.pending.lock();
-        coming.retain(|each| each.since + MAX_IDLE_TIME >= now);
-        let (all, own) = {
+        let (now, this_runtime) = (self.clock.now(), Some(runtime.id()));
+        let mut pending = self.pending.lock();
+        pending.retain(|each| each.since + MAX_IDLE_TIME >= now);
+        let (idle_count, idle_in_runtime) = {
             let idle = self.idle.lock();
-            (idle.len(), idle.iter().filter(|each| each.link.runtime == home).count())
+            (idle.len(), idle.iter().filter(|each| each.http.runtime == this_runtime).count())
         };
-        let there = own + coming.iter().filter(|each| each.runtime == home).count();
+        let pending_in_runtime = pending.iter().filter(|each| each.runtime == this_runtime).count();
+        let existing = idle_in_runtime + pending_in_runtime;
         // Connections in use, idle and being opened all count towards the maximum.
-        let room = self.permits.available_permits().saturating_sub(all + coming.len());
-        for _ in 0..connections.saturating_sub(there).min(room) {
+        let room = self.permits.available_permits().saturating_sub(idle_count + pending.len());
+        for _ in 0..connections.saturating_sub(existing).min(room) {
             let pool = self.clone();
-            let link = runtime.spawn(async move { pool.connect_with_timeout().await });
-            coming.push(PendingConnection { link: AbortOnDropHandle::new(link), since: now, runtime: home });
+            let task = runtime.spawn(async move { pool.connect_with_timeout().await });
+            pending.push(PendingConnection {
+                task: AbortOnDropHandle::new(task),
+                since: now,
+                runtime: this_runtime,
+            });
         }
         // The pool may have been closed concurrently.
         if self.permits.is_closed() {
-            coming.clear();
+            pending.clear();
         }
     }
 
     /// Closes connections that were opened in advance and not used in time.
     fn close_expired_pending(&self) {
         let now = self.clock.now();
-        let mut coming = self.pending.lock();
-        if coming.first().is_some_and(|each| each.since + MAX_IDLE_TIME < now) {
-            coming.retain(|each| each.since + MAX_IDLE_TIME >= now);
+        let mut pending = self.pending.lock();
+        if pending.first().is_some_and(|each| each.since + MAX_IDLE_TIME < now) {
+            pending.retain(|each| each.since + MAX_IDLE_TIME >= now);
         }
     }
 
     /// Takes this runtime's oldest connection opened in advance, finished or not.
     fn pop_pending(&self) -> Option<AbortOnDropHandle<Result<HttpConnection>>> {
-        let mut coming = self.pending.lock();
-        let index = coming.iter().position(|each| each.runtime == current_runtime())?;
-        Some(coming.remove(index).link)
+        let mut pending = self.pending.lock();
+        let index = pending.iter().position(|each| each.runtime == current_runtime())?;
+        Some(pending.remove(index).task)
     }
 
     async fn connect_with_timeout(&self) -> Result<HttpConnection> {
@@ -321,8 +326,8 @@ impl Pool {
 
     /// Returns a connection to the pool. Its last response must have been read to the end.
     pub fn release(&self, connection: Connection) {
-        if !self.options.is_single_use && !connection.link.sender.is_closed() && !self.permits.is_closed() {
-            self.idle.lock().push(IdleConnection { link: connection.link, since: self.clock.now() });
+        if !self.options.is_single_use && !connection.http.sender.is_closed() && !self.permits.is_closed() {
+            self.idle.lock().push(IdleConnection { http: connection.http, since: self.clock.now() });
         }
     }
 
@@ -337,11 +342,11 @@ impl Pool {
         let now = self.clock.now();
         let mut idle = self.idle.lock();
         // Sorted by age, oldest first.
-        let old = idle.partition_point(|each| each.since + MAX_IDLE_TIME < now);
-        idle.drain(..old);
-        let here = current_runtime();
-        if let Some(index) = idle.iter().rposition(|each| each.link.runtime == here) {
-            return Some(idle.remove(index).link);
+        let expired = idle.partition_point(|each| each.since + MAX_IDLE_TIME < now);
+        idle.drain(..expired);
+        let this_runtime = current_runtime();
+        if let Some(index) = idle.iter().rposition(|each| each.http.runtime == this_runtime) {
+            return Some(idle.remove(index).http);
         }
         // The caller opens a new connection. At the maximum, the oldest idle one is closed to make room.
         let used = self.options.max_connections.saturating_sub(self.permits.available_permits());
@@ -352,24 +357,24 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<HttpConnection> {
-        let (Peer { host, port, .. }, home) = (&self.peer, current_runtime());
+        let (Peer { host, port, .. }, runtime) = (&self.peer, current_runtime());
         let connecting = async {
             let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
-            let began = self.clock.now();
+            let started = self.clock.now();
             let socket = TcpStream::connect(&addresses[..]).await?;
-            self.record_connect_time(socket.peer_addr()?, self.clock.now().saturating_sub(began));
+            self.record_connect_time(socket.peer_addr()?, self.clock.now().saturating_sub(started));
             Ok(socket)
         };
         let socket = connecting.await.map_err(|e| self.connect_error("connecting to", e))?;
         socket.set_nodelay(true).map_err(|e| self.connect_error("setting up the connection to", e))?;
-        let waking = Arc::new(RcvLowat::default());
-        let socket = CountedStream::new(socket, self.options.traffic.clone(), waking.clone());
+        let rcv_lowat = Arc::new(RcvLowat::default());
+        let socket = CountedStream::new(socket, self.options.traffic.clone(), rcv_lowat.clone());
         let (sender, driver) = match &self.tls {
             None => self.http_handshake(PlainSocket::new(socket)).await?,
             // Boxed, so that plain connections do not pay for the size of this future.
             Some(tls) => Box::pin(self.tls_handshake(tls, socket)).await?,
         };
-        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat: waking, runtime: home })
+        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat, runtime })
     }
 
     async fn tls_handshake(
@@ -413,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn take_reuses_connections_of_its_own_runtime_only() {
+    fn acquire_reuses_connections_of_its_own_runtime_only() {
         // The kernel completes the handshakes; nothing calls accept.
         let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let peer =
@@ -421,12 +426,18 @@ mod tests {
         let pool = |connections| pool(&peer, connections);
         let (one, other) = (runtime(), runtime());
         let (few, more) = (pool(1), pool(2));
-        assert_eq!([&one, &one, &other, &other].map(|home| reuses(&few, home)), [false, true, false, true]);
+        assert_eq!(
+            [&one, &one, &other, &other].map(|runtime| reuses(&few, runtime)),
+            [false, true, false, true]
+        );
         assert_eq!(few.idle.lock().len(), 1, "the other runtime's connection replaced the first");
-        assert_eq!([&one, &other, &one, &other].map(|home| reuses(&more, home)), [false, false, true, true]);
+        assert_eq!(
+            [&one, &other, &one, &other].map(|runtime| reuses(&more, runtime)),
+            [false, false, true, true]
+        );
         drop(other);
         assert_eq!(
-            [&one, &one].map(|home| reuses(&few, home)),
+            [&one, &one].map(|runtime| reuses(&few, runtime)),
             [false, true],
             "connections of a dropped runtime are not reused"
         );
@@ -440,21 +451,22 @@ mod tests {
     #[test]
     fn round_trip_is_the_lowest_connect_time_beyond_loopback() {
         let pool = pool(&Peer { is_tls: false, host: "far".to_owned(), port: 80 }, 1);
-        let [here, far] = ["[::ffff:127.0.0.1]:80", "10.1.2.3:80"].map(|address| address.parse().unwrap());
+        let [loopback, far] =
+            ["[::ffff:127.0.0.1]:80", "10.1.2.3:80"].map(|address| address.parse().unwrap());
         let at = Duration::from_millis;
-        [(here, 1), (far, 180), (far, 176), (far, 1200)]
+        [(loopback, 1), (far, 180), (far, 176), (far, 1200)]
             .into_iter()
             .for_each(|(to, took)| pool.record_connect_time(to, at(took)));
         assert_eq!(pool.min_rtt(), Some(at(176)));
     }
 
     #[test]
-    fn expect_opens_missing_connections_up_to_the_maximum() {
+    fn prewarm_opens_missing_connections_up_to_the_maximum() {
         let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let peer =
             Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
-        let (home, pool) = (runtime(), pool(&peer, 3));
-        home.block_on(async {
+        let (runtime, pool) = (runtime(), pool(&peer, 3));
+        runtime.block_on(async {
             let held = pool.acquire(false).await.unwrap();
             assert_eq!(pool.min_rtt(), None, "loopback has no RTT");
             pool.prewarm(2);
@@ -474,7 +486,7 @@ mod tests {
         // A failure to connect in advance is reported to the next caller.
         drop(store);
         let pool = self::pool(&peer, 2);
-        home.block_on(async {
+        runtime.block_on(async {
             pool.prewarm(1);
             assert!(pool.acquire(false).await.is_err());
         });
@@ -484,9 +496,9 @@ mod tests {
         Builder::new_current_thread().enable_all().build().unwrap()
     }
 
-    /// Returns true if `take` in the given runtime returns a reused connection.
-    fn reuses(pool: &Pool, home: &Runtime) -> bool {
-        home.block_on(async {
+    /// Returns true if `acquire` in the given runtime returns a reused connection.
+    fn reuses(pool: &Pool, runtime: &Runtime) -> bool {
+        runtime.block_on(async {
             let connection = pool.acquire(false).await.unwrap();
             let is_reused = connection.is_reused;
             pool.release(connection);

@@ -49,19 +49,20 @@ impl RcvLowat {
         self.reader.wake();
     }
 
-    pub fn received(&self, bytes: usize) {
+    /// Records bytes received on the connection.
+    pub fn record_received(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The threshold to set now, given the current one. It is raised only to the full [`WAKE_THRESHOLD_BYTES`], and
+    /// The threshold to set now, given the `current` one. It is raised only to the full [`WAKE_THRESHOLD_BYTES`], and
     /// lowered as the end of the body comes closer.
-    fn threshold(&self, before: u32) -> u32 {
-        let to_come =
+    fn threshold(&self, current: u32) -> u32 {
+        let expected =
             self.body_end.load(Ordering::Relaxed).saturating_sub(self.received.load(Ordering::Relaxed));
-        if before == DEFAULT_THRESHOLD_BYTES && to_come < u64::from(WAKE_THRESHOLD_BYTES) {
+        if current == DEFAULT_THRESHOLD_BYTES && expected < u64::from(WAKE_THRESHOLD_BYTES) {
             return DEFAULT_THRESHOLD_BYTES;
         }
-        u32::try_from(to_come)
+        u32::try_from(expected)
             .unwrap_or(WAKE_THRESHOLD_BYTES)
             .clamp(DEFAULT_THRESHOLD_BYTES, WAKE_THRESHOLD_BYTES)
     }
@@ -77,15 +78,15 @@ impl AppliedThreshold {
 
     /// Sets the socket's threshold; called before each poll. If the kernel rejects it, the threshold stays disabled for
     /// this response.
-    pub fn apply(&mut self, socket: &impl AsFd, waking: &RcvLowat, cx: &Context<'_>) -> io::Result<()> {
-        if waking.body_end.load(Ordering::Relaxed) > 0 {
+    pub fn apply(&mut self, socket: &impl AsFd, rcv_lowat: &RcvLowat, cx: &Context<'_>) -> io::Result<()> {
+        if rcv_lowat.body_end.load(Ordering::Relaxed) > 0 {
             // Registered before the threshold is computed, so that a concurrent `disable` is not missed.
-            waking.reader.register(cx.waker());
+            rcv_lowat.reader.register(cx.waker());
         }
-        let worth = waking.threshold(self.0);
-        if worth != self.0 {
-            set_rcv_lowat(socket, worth).inspect_err(|_| waking.disable())?;
-            self.0 = worth;
+        let threshold = rcv_lowat.threshold(self.0);
+        if threshold != self.0 {
+            set_rcv_lowat(socket, threshold).inspect_err(|_| rcv_lowat.disable())?;
+            self.0 = threshold;
         }
         Ok(())
     }
@@ -108,37 +109,37 @@ mod tests {
 
     #[test]
     fn threshold_never_exceeds_the_bytes_expected() {
-        let waking = RcvLowat::default();
-        assert_eq!(waking.threshold(DEFAULT_THRESHOLD_BYTES), DEFAULT_THRESHOLD_BYTES);
-        waking.received(5000);
-        waking.start_request();
-        waking.received(10_000);
-        waking.expect_body(1 << 20);
-        assert_eq!(waking.body_end.load(Ordering::Relaxed), 5000 + (1 << 20));
+        let rcv_lowat = RcvLowat::default();
+        assert_eq!(rcv_lowat.threshold(DEFAULT_THRESHOLD_BYTES), DEFAULT_THRESHOLD_BYTES);
+        rcv_lowat.record_received(5000);
+        rcv_lowat.start_request();
+        rcv_lowat.record_received(10_000);
+        rcv_lowat.expect_body(1 << 20);
+        assert_eq!(rcv_lowat.body_end.load(Ordering::Relaxed), 5000 + (1 << 20));
         // The response head counts too: more bytes follow than the bound says.
-        waking.received(20_000);
-        assert_eq!(waking.threshold(DEFAULT_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
+        rcv_lowat.record_received(20_000);
+        assert_eq!(rcv_lowat.threshold(DEFAULT_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
         let receive_all_but = |left: u64| {
-            let arrived = waking.body_end.load(Ordering::Relaxed) - received(&waking) - left;
-            waking.received(usize::try_from(arrived).unwrap());
+            let arrived = rcv_lowat.body_end.load(Ordering::Relaxed) - received(&rcv_lowat) - left;
+            rcv_lowat.record_received(usize::try_from(arrived).unwrap());
         };
         receive_all_but(40_000);
-        assert_eq!(waking.threshold(WAKE_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
+        assert_eq!(rcv_lowat.threshold(WAKE_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
         receive_all_but(20_000);
         assert_eq!(
-            (waking.threshold(DEFAULT_THRESHOLD_BYTES), waking.threshold(WAKE_THRESHOLD_BYTES)),
+            (rcv_lowat.threshold(DEFAULT_THRESHOLD_BYTES), rcv_lowat.threshold(WAKE_THRESHOLD_BYTES)),
             (DEFAULT_THRESHOLD_BYTES, 20_000)
         );
-        waking.received(1 << 20);
-        assert_eq!(waking.threshold(20_000), DEFAULT_THRESHOLD_BYTES);
-        waking.start_request();
-        waking.expect_body(u64::from(WAKE_THRESHOLD_BYTES));
-        assert_eq!(waking.threshold(DEFAULT_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
-        waking.disable();
-        assert_eq!(waking.threshold(WAKE_THRESHOLD_BYTES), DEFAULT_THRESHOLD_BYTES);
+        rcv_lowat.record_received(1 << 20);
+        assert_eq!(rcv_lowat.threshold(20_000), DEFAULT_THRESHOLD_BYTES);
+        rcv_lowat.start_request();
+        rcv_lowat.expect_body(u64::from(WAKE_THRESHOLD_BYTES));
+        assert_eq!(rcv_lowat.threshold(DEFAULT_THRESHOLD_BYTES), WAKE_THRESHOLD_BYTES);
+        rcv_lowat.disable();
+        assert_eq!(rcv_lowat.threshold(WAKE_THRESHOLD_BYTES), DEFAULT_THRESHOLD_BYTES);
     }
 
-    fn received(waking: &RcvLowat) -> u64 {
-        waking.received.load(Ordering::Relaxed)
+    fn received(rcv_lowat: &RcvLowat) -> u64 {
+        rcv_lowat.received.load(Ordering::Relaxed)
     }
 }

@@ -89,8 +89,8 @@ impl StoreResponse {
             .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))
     }
 
-    /// The next chunk of the body; `None` at its end.
-    async fn next_chunk(&mut self) -> Result<Option<Bytes>> {
+    /// The next piece of the body; `None` at its end.
+    async fn next_piece(&mut self) -> Result<Option<Bytes>> {
         loop {
             let Some(frame) = self.next_frame().await? else {
                 self.release_connection();
@@ -124,8 +124,8 @@ impl StoreResponse {
         let received = match soon {
             Some(frame) => Ok(frame),
             None => {
-                if let Some(waking) = self.rcv_lowat.take() {
-                    waking.disable();
+                if let Some(rcv_lowat) = self.rcv_lowat.take() {
+                    rcv_lowat.disable();
                 }
                 tokio::time::timeout(self.stall_timeout, frame).await
             }
@@ -153,7 +153,7 @@ impl StoreResponse {
     /// Reads the whole body. Fails if it is longer than `max_bytes`.
     pub async fn collect(mut self, max_bytes: usize) -> Result<Bytes> {
         let mut all = BytesMut::new();
-        while let Some(piece) = self.next_chunk().await? {
+        while let Some(piece) = self.next_piece().await? {
             if all.len() + piece.len() > max_bytes {
                 return Err(too_long_error(max_bytes));
             }
@@ -179,7 +179,7 @@ impl StoreResponse {
     }
 
     /// Converts the response into an object's body of `length` bytes, verified against `expected` if given. The last
-    /// chunk is yielded only after the checksum of all bytes matches. An empty body is verified here, because it may
+    /// piece is yielded only after the checksum of all bytes matches. An empty body is verified here, because it may
     /// never be polled.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl StoreResponse {
         let reading = BodyReader { response: self, context, remaining_bytes: length, verifier };
         let stream = futures::stream::try_unfold(Some(reading), |reading| async {
             let Some(mut reading) = reading else { return Ok(None) };
-            let piece = reading.next_chunk().await?;
+            let piece = reading.next_piece().await?;
             Ok(piece.map(|piece| (piece, Some(reading))))
         });
         Ok(Body::from_stream(length, stream))
@@ -319,8 +319,8 @@ struct BodyReader {
 }
 
 impl BodyReader {
-    async fn next_chunk(&mut self) -> Result<Option<Bytes>> {
-        let piece = self.context.guard(self.response.next_chunk()).await??;
+    async fn next_piece(&mut self) -> Result<Option<Bytes>> {
+        let piece = self.context.guard(self.response.next_piece()).await??;
         match &piece {
             Some(piece) => {
                 self.remaining_bytes = self
@@ -334,7 +334,7 @@ impl BodyReader {
             None if self.remaining_bytes > 0 => return Err(self.length_mismatch("fewer")),
             None => {}
         }
-        // Also covers an empty body, which has no chunks.
+        // Also covers an empty body, which has no pieces.
         if self.remaining_bytes == 0
             && let Some(verifier) = self.verifier.take()
         {

@@ -1,6 +1,6 @@
-//! Sockets as hyper and TLS see them. [`CountedStream`] counts bytes and sets the wake-up threshold. [`PlainSocket`], for plain
-//! HTTP, skips `shutdown`: the drop that follows closes the connection anyway, and some services use a connection for
-//! one response only, so that the extra system call would be paid per request.
+//! Sockets as hyper and TLS see them. [`CountedStream`] counts bytes and sets the wake-up threshold. [`PlainSocket`],
+//! for plain HTTP, skips `shutdown`: the drop that follows closes the connection anyway. Some services close a
+//! connection after one response, and the system call would then be paid per request.
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
@@ -24,11 +24,11 @@ pub(super) struct CountedStream {
 }
 
 impl CountedStream {
-    pub fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>, waking: Arc<RcvLowat>) -> Self {
+    pub fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>, rcv_lowat: Arc<RcvLowat>) -> Self {
         if let (Some(traffic), Ok(address)) = (&traffic, stream.peer_addr()) {
             traffic.record_connection(address);
         }
-        Self { stream, traffic, rcv_lowat: waking, applied_threshold: AppliedThreshold::DEFAULT }
+        Self { stream, traffic, rcv_lowat, applied_threshold: AppliedThreshold::DEFAULT }
     }
 
     fn count_sent(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
@@ -45,14 +45,14 @@ impl AsyncRead for CountedStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
-        let Self { stream, traffic, rcv_lowat: waking, applied_threshold: told } = &mut *self;
-        if let Err(e) = told.apply(stream, waking, cx) {
+        let Self { stream, traffic, rcv_lowat, applied_threshold } = &mut *self;
+        if let Err(e) = applied_threshold.apply(stream, rcv_lowat, cx) {
             tracing::debug!(error = %e, "cannot set SO_RCVLOWAT: the reader is woken for each packet");
         }
         let before = buffer.filled().len();
         let read = ready!(Pin::new(stream).poll_read(cx, buffer));
         let bytes = buffer.filled().len() - before;
-        waking.received(bytes);
+        rcv_lowat.record_received(bytes);
         if let Some(traffic) = traffic {
             traffic.record_received(bytes);
         }

@@ -48,14 +48,15 @@ struct InFlight {
 
 impl Client {
     /// Starts a request whose body is supplied while it is sent. Only connecting is retried. `length` is the length of
-    /// the body on the wire, in bytes, if known. For a request with `Expect: 100-continue`, see [`StreamingRequest::wait_for_continue`].
+    /// the body on the wire, in bytes, if known. For a request with `Expect: 100-continue`, see
+    /// [`StreamingRequest::wait_for_continue`].
     pub async fn start_streaming(
         self: &Arc<Self>,
         context: &Context,
         call: &Call<'_>,
         length: Option<u64>,
     ) -> Result<StreamingRequest> {
-        let begun = self.clock.now();
+        let started = self.clock.now();
         let mut attempt = 1;
         let mut connection = loop {
             self.pool.check_open()?;
@@ -81,7 +82,7 @@ impl Client {
             hyper::ext::on_informational(&mut request, move |_| notified.notify_one());
             received
         });
-        let mut about = Box::new(self.request_info(call, begun, length.unwrap_or_default()));
+        let mut about = Box::new(self.request_info(call, started, length.unwrap_or_default()));
         about.unsent_bytes = about.unsent_bytes.min(MAX_UNSENT_BYTES);
         let response = Box::pin(connection.sender().send_request(request));
         connection.spawn_driver();
@@ -104,18 +105,18 @@ impl StreamingRequest {
         self.signer.take()
     }
 
-    /// Waits for `100 Continue` before the body is sent. Returns false if it does not arrive within `time`: some
+    /// Waits for `100 Continue` before the body is sent. Returns false if it does not arrive within `timeout`: some
     /// services and proxies never send it but accept the body. Fails with the service's error response.
-    pub async fn wait_for_continue(&mut self, time: Duration) -> Result<bool> {
-        let Some(invitation) = self.continue_received.take() else { return Ok(true) };
+    pub async fn wait_for_continue(&mut self, timeout: Duration) -> Result<bool> {
+        let Some(continue_received) = self.continue_received.take() else { return Ok(true) };
         let Some(InFlight { response, .. }) = &mut self.in_flight else { return Err(self.ended_early()) };
-        let invited = async {
+        let response_or_continue = async {
             tokio::select! {
-                () = invitation.notified() => None,
+                () = continue_received.notified() => None,
                 early = response => Some(early),
             }
         };
-        let early = match self.context.guard(tokio::time::timeout(time, invited)).await? {
+        let early = match self.context.guard(tokio::time::timeout(timeout, response_or_continue)).await? {
             Ok(None) => return Ok(true),
             Ok(Some(early)) => early,
             Err(_) => return Ok(false),
@@ -129,10 +130,10 @@ impl StreamingRequest {
     /// before it has received the whole body.
     pub async fn write(&mut self, piece: Bytes) -> Result<()> {
         let Some(InFlight { response, .. }) = &mut self.in_flight else { return Err(self.ended_early()) };
-        let feed = &self.body_sender;
+        let body_sender = &self.body_sender;
         let sent = async {
             tokio::select! {
-                sent = feed.send(piece) => Ok(sent.is_ok()),
+                sent = body_sender.send(piece) => Ok(sent.is_ok()),
                 early = response => Err(early),
             }
         };

@@ -60,11 +60,11 @@ impl S3Store {
         context: &Context,
         address: &Address,
         call: &Call<'_>,
-        named: Option<&IdentifiedWrite>,
+        identified: Option<&IdentifiedWrite>,
         error: Error,
     ) -> Result<ResponseHead> {
-        match named.filter(|_| call.outcome_unknown.load(Ordering::Relaxed)) {
-            Some(named) => self.resolve_failed_write(context, address, named, error).await,
+        match identified.filter(|_| call.outcome_unknown.load(Ordering::Relaxed)) {
+            Some(identified) => self.resolve_failed_write(context, address, identified, error).await,
             None => Err(error),
         }
     }
@@ -75,7 +75,7 @@ impl S3Store {
         &self,
         context: &Context,
         address: &Address,
-        named: &IdentifiedWrite,
+        identified: &IdentifiedWrite,
         error: Error,
     ) -> Result<ResponseHead> {
         let is_in_doubt =
@@ -93,10 +93,10 @@ impl S3Store {
         let length = answer.content_length();
         let found = answer.drain().await?;
         let (checksums, _) = headers::checksums(&found.headers)?;
-        let same = checksums.iter().find(|sum| sum.algorithm() == named.checksum.algorithm());
-        let is_it = found.headers.get(WRITE_ID) == Some(&named.id)
-            && length == Some(named.size)
-            && same.is_none_or(|sum| *sum == named.checksum);
-        if is_it { Ok(found) } else { Err(error) }
+        let same = checksums.iter().find(|sum| sum.algorithm() == identified.checksum.algorithm());
+        let is_same_write = found.headers.get(WRITE_ID) == Some(&identified.id)
+            && length == Some(identified.size)
+            && same.is_none_or(|sum| *sum == identified.checksum);
+        if is_same_write { Ok(found) } else { Err(error) }
     }
 }

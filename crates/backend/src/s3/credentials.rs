@@ -1,4 +1,4 @@
-//! Credentials that may expire. They are renewed before they do, and when the service rejects them as expired. One
+//! Credentials that may expire. They are renewed before they expire, and when the service rejects them as expired. One
 //! request renews them while the others wait.
 
 use std::fmt;
@@ -37,21 +37,24 @@ pub(super) struct CredentialProvider {
     pub signer: Signer,
     issuer: Option<Arc<dyn CredentialIssuer>>,
     clock: Arc<dyn Clock>,
-    state: Mutex<LoginState>,
+    state: Mutex<CredentialState>,
     renewal: RenewalLock,
 }
 
-struct LoginState {
+struct CredentialState {
     /// Number of renewals.
     generation: u64,
     credentials: Credentials,
+    /// When to renew them; `None` if they do not expire.
     renew_at: Option<Timestamp>,
+    /// When they expire; `None` if unknown or never.
     expires: Option<Timestamp>,
+    /// The service rejected the credentials as expired; a renewal is due.
     is_expired: bool,
 }
 
 impl CredentialProvider {
-    /// Creates a login that signs for `region` by default.
+    /// Creates a provider that signs for `region` by default.
     pub fn new(
         issued: ExpiringCredentials,
         issuer: Option<Arc<dyn CredentialIssuer>>,
@@ -59,7 +62,7 @@ impl CredentialProvider {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let signer = Signer::new(issued.credentials.clone(), region);
-        let state = Mutex::new(LoginState::new(0, issued, clock.wall()));
+        let state = Mutex::new(CredentialState::new(0, issued, clock.wall()));
         Self { signer, issuer, clock, state, renewal: RenewalLock::new() }
     }
 
@@ -79,14 +82,14 @@ impl CredentialProvider {
         let mut state = self.state.lock();
         match issued {
             Ok(issued) if state.is_expired && issued.credentials == state.credentials => {
-                // No others are available: rejected requests fail.
+                // The issuer has no other credentials: the rejection is final, and no further renewal is tried for it.
                 state.is_expired = false;
                 state.renew_at = state.renew_at.map(|_| Timestamp::from_millis(now.millis() + RETRY_MILLIS));
                 Ok(state.generation)
             }
             Ok(issued) => {
                 self.signer.set_credentials(issued.credentials.clone());
-                *state = LoginState::new(state.generation + 1, issued, now);
+                *state = CredentialState::new(state.generation + 1, issued, now);
                 Ok(state.generation)
             }
             Err(e) if !state.is_expired && state.expires.is_none_or(|end| now < end) => {
@@ -116,7 +119,7 @@ impl CredentialProvider {
     }
 }
 
-impl LoginState {
+impl CredentialState {
     fn new(generation: u64, issued: ExpiringCredentials, now: Timestamp) -> Self {
         let ExpiringCredentials { credentials, expires } = issued;
         let renew_at = expires.map(|end| {

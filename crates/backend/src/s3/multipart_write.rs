@@ -155,14 +155,14 @@ impl MultipartWrite {
         }
         let upload = &mut self.upload;
         let Some(id) = upload.id.take() else { unreachable!("the upload id was checked above") };
-        let order = CompleteUpload {
+        let completion = CompleteUpload {
             parts: std::mem::take(&mut upload.parts),
             precondition,
             expected_size: Some(self.size),
             expected_checksum: Some(checksum).filter(|checksum| checksum.algorithm().is_crc()),
         };
         let completed =
-            upload.store.complete_upload_checked(&upload.context, &upload.address, &id, order).await;
+            upload.store.complete_upload_checked(&upload.context, &upload.address, &id, completion).await;
         if completed.is_err() {
             // The upload still exists, unless the completion succeeded after all; then the store rejects the abort.
             upload.id = Some(id);
@@ -181,9 +181,9 @@ impl MultipartWrite {
         headers::write_metadata(&self.metadata, &mut call.headers)?;
         headers::write_precondition(precondition, &mut call.headers)?;
         call.is_idempotent = IdentifiedWrite::add_id(precondition, &self.metadata, &mut call.headers)?;
-        let named = IdentifiedWrite::from_headers(&call.headers, self.size, checksum);
+        let identified = IdentifiedWrite::from_headers(&call.headers, self.size, checksum);
         call.payload = BufferedBody::from_buffers([self.buffer.take()]);
-        let answered = store.put(context, address, call, checksum.into(), named).await?;
+        let answered = store.put(context, address, call, checksum.into(), identified).await?;
         Ok((store.build_committed(&answered.headers, self.size, computed)?, answered.observation))
     }
 }

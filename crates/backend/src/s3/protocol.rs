@@ -23,7 +23,7 @@ pub(super) const DECODED_LENGTH: &str = "x-amz-decoded-content-length";
 /// State of a service that the clients of all its regions share.
 pub(super) struct ServiceState {
     /// `None` sends unsigned requests.
-    pub login: Option<CredentialProvider>,
+    pub credentials: Option<CredentialProvider>,
     /// The service has returned a checksum, so it verifies them.
     pub verifies_checksums: AtomicBool,
 }
@@ -53,8 +53,8 @@ impl S3Protocol {
         match body {
             _ if headers.contains_key(TRAILER) => SignedBody::UnsignedTrailer,
             _ if headers.contains_key(DECODED_LENGTH) => SignedBody::SignedChunks,
-            Payload::Buffered(held) if held.length() == 0 => SignedBody::Empty,
-            Payload::Buffered(held) if !is_protected => SignedBody::Sha256(held.sha256()),
+            Payload::Buffered(buffered) if buffered.length() == 0 => SignedBody::Empty,
+            Payload::Buffered(buffered) if !is_protected => SignedBody::Sha256(buffered.sha256()),
             Payload::Buffered(_) | Payload::Streamed(_) => SignedBody::Unsigned,
         }
     }
@@ -82,17 +82,20 @@ impl Protocol for S3Protocol {
         body: &Payload,
         now: Timestamp,
     ) -> Result<Option<ChunkSigner>> {
-        let Some(login) = &self.shared.login else { return Ok(None) };
+        let Some(credentials) = &self.shared.credentials else { return Ok(None) };
         let payload = self.signed_payload(headers, body);
-        login.signer.sign(self.region.as_deref(), method, uri, headers, payload, now).map_err(|e| {
+        credentials.signer.sign(self.region.as_deref(), method, uri, headers, payload, now).map_err(|e| {
             Error::with_source(Reason::InvalidArgument, format!("the request cannot be signed: {e}"), e)
         })
     }
 
     fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
         let ErrorResponse { status, headers, body, resource, request } = *response;
-        let refusal = ServiceError::parse(status, headers, body);
-        let (is_retryable, is_unprocessed) = (refusal.is_retryable(status), refusal.is_unprocessed(status));
-        ClassifiedError { error: refusal.into_error(status, resource, request), is_retryable, is_unprocessed }
+        let service_error = ServiceError::parse(status, headers, body);
+        ClassifiedError {
+            is_retryable: service_error.is_retryable(status),
+            is_unprocessed: service_error.is_unprocessed(status),
+            error: service_error.into_error(status, resource, request),
+        }
     }
 }

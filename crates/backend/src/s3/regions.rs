@@ -54,7 +54,7 @@ impl S3Store {
     /// Sends a request. Learns the service's dialect from the response, and corrects region and credentials.
     pub(super) async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
         self.check_key(call)?;
-        let mut learned = Vec::new();
+        let mut corrections = Vec::new();
         loop {
             let sent = self.prepare(context, call.bucket).await?;
             match self.client_for_bucket(call.bucket).send(context, call).await {
@@ -65,14 +65,15 @@ impl S3Store {
                 }
                 Err(e) => match Box::pin(self.correct(context, call.bucket, sent, &e)).await? {
                     // Each correction is tried once per request.
-                    Some(lesson) if !learned.contains(&lesson) => learned.push(lesson),
+                    Some(correction) if !corrections.contains(&correction) => corrections.push(correction),
                     _ => return Err(e),
                 },
             }
         }
     }
 
-    /// Starts a request whose body is supplied while it is sent. It cannot be retried here: see [`Self::explain_failure`].
+    /// Starts a request whose body is supplied while it is sent. It cannot be retried here: see
+    /// [`Self::explain_failure`].
     pub(super) async fn start_streaming(
         &self,
         context: &Context,
@@ -102,12 +103,12 @@ impl S3Store {
 
     /// Ensures valid credentials. Returns the assumptions for [`Self::correct`].
     async fn prepare(&self, context: &Context, bucket: Option<&str>) -> Result<SentWith> {
-        let generation = match &self.shared.login {
-            Some(login) => Some(login.ensure_valid(context).await?),
+        let credentials_generation = match &self.shared.credentials {
+            Some(credentials) => Some(credentials.ensure_valid(context).await?),
             None => None,
         };
-        let is_abroad = bucket.is_some_and(|bucket| self.regions.lock().by_bucket.contains_key(bucket));
-        Ok(SentWith { credentials_generation: generation, is_redirected: is_abroad })
+        let is_redirected = bucket.is_some_and(|bucket| self.regions.lock().by_bucket.contains_key(bucket));
+        Ok(SentWith { credentials_generation, is_redirected })
     }
 
     /// Evaluates an error response; returns a correction if the request is worth sending once more.
@@ -118,18 +119,18 @@ impl S3Store {
         sent: SentWith,
         error: &Error,
     ) -> Result<Option<Correction>> {
-        let Some(refusal) = ServiceError::from_source(error) else { return Ok(None) };
-        self.set_dialect(refusal.dialect);
-        if let (Some(bucket), Some(region)) = (bucket, refusal.redirect_region())
+        let Some(response) = ServiceError::from_source(error) else { return Ok(None) };
+        self.set_dialect(response.dialect);
+        if let (Some(bucket), Some(region)) = (bucket, response.redirect_region())
             && self.redirect_bucket(bucket, region, sent)
         {
             tracing::debug!(bucket, region, "a bucket is in another region");
             return Ok(Some(Correction::Region));
         }
-        if let (true, Some(login), Some(generation)) =
-            (refusal.is_expired(), &self.shared.login, sent.credentials_generation)
-            && login.mark_expired(generation)
-            && login.ensure_valid(context).await? != generation
+        if let (true, Some(credentials), Some(generation)) =
+            (response.is_expired(), &self.shared.credentials, sent.credentials_generation)
+            && credentials.mark_expired(generation)
+            && credentials.ensure_valid(context).await? != generation
         {
             return Ok(Some(Correction::Credentials));
         }
@@ -139,29 +140,29 @@ impl S3Store {
     /// Caches the region of a bucket. Returns true if the request would now be sent elsewhere. Only the first redirect
     /// is followed, so that regions that redirect to each other cause no loop.
     fn redirect_bucket(&self, bucket: &str, region: &str, sent: SentWith) -> bool {
-        let mut places = self.regions.lock();
-        if let Some(known) = places.by_bucket.get(bucket) {
+        let mut regions = self.regions.lock();
+        if let Some(known) = regions.by_bucket.get(bucket) {
             // Another request received the same redirect while this one was in flight.
             return !sent.is_redirected && **known == *region;
         }
         if region == self.region
-            || (!places.clients.contains_key(region) && places.clients.len() == MAX_REGIONS)
+            || (!regions.clients.contains_key(region) && regions.clients.len() == MAX_REGIONS)
         {
             return false;
         }
-        if places.by_bucket.len() == MAX_CACHED_BUCKETS {
-            places.by_bucket.clear();
+        if regions.by_bucket.len() == MAX_CACHED_BUCKETS {
+            regions.by_bucket.clear();
         }
-        places.by_bucket.insert(bucket.into(), region.into());
-        places.clients.entry(region.into()).or_insert_with(|| Arc::new(self.client_for_region(region)));
+        regions.by_bucket.insert(bucket.into(), region.into());
+        regions.clients.entry(region.into()).or_insert_with(|| Arc::new(self.client_for_region(region)));
         true
     }
 
     /// The client of the bucket's region; the store's own region if unknown.
     pub(super) fn client_for_bucket(&self, bucket: Option<&str>) -> Arc<Client> {
-        let places = self.regions.lock();
-        let abroad = bucket.and_then(|bucket| places.clients.get(places.by_bucket.get(bucket)?));
-        abroad.unwrap_or(&self.client).clone()
+        let regions = self.regions.lock();
+        let redirected = bucket.and_then(|bucket| regions.clients.get(regions.by_bucket.get(bucket)?));
+        redirected.unwrap_or(&self.client).clone()
     }
 
     fn client_for_region(&self, region: &str) -> Client {

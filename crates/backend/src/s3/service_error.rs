@@ -40,24 +40,24 @@ impl ServiceError {
 
     /// Parses the head and body of a response.
     pub fn parse(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        let mut refusal = Self::parse_body(body);
-        refusal.status = status;
+        let mut error = Self::parse_body(body);
+        error.status = status;
         let region = headers.get("x-amz-bucket-region").and_then(|region| region.to_str().ok());
-        refusal.region = refusal.region.or(region.map(str::to_owned));
-        refusal.dialect = Dialect::detect(headers);
-        refusal
+        error.region = error.region.or(region.map(str::to_owned));
+        error.dialect = Dialect::detect(headers);
+        error
     }
 
-    /// Parses a body. One that is not an S3 error, such as a proxy's page, gives an empty refusal.
+    /// Parses a body. One that is not an S3 error, such as a proxy's page, gives an empty code and message.
     pub fn parse_body(body: &[u8]) -> Self {
-        let mut refusal = Self::default();
+        let mut error = Self::default();
         let read = xml::for_each_element(body, |path, text| match path {
-            ["Error", "Code"] => refusal.code = text.to_owned(),
-            ["Error", "Message"] => refusal.message = text.to_owned(),
-            ["Error", "Region"] => refusal.region = Some(text.to_owned()),
+            ["Error", "Code"] => error.code = text.to_owned(),
+            ["Error", "Message"] => error.message = text.to_owned(),
+            ["Error", "Region"] => error.region = Some(text.to_owned()),
             _ => {}
         });
-        if read.is_ok() { refusal } else { Self::default() }
+        if read.is_ok() { error } else { Self::default() }
     }
 
     /// The region that the request must be signed for and sent to instead. A response to HEAD has no code; its status
@@ -242,9 +242,8 @@ mod tests {
             if let Some(region) = header {
                 headers.insert("x-amz-bucket-region", HeaderValue::from_static(region));
             }
-            let refusal =
-                ServiceError::parse(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes());
-            refusal.redirect_region().map(str::to_owned)
+            let error = ServiceError::parse(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes());
+            error.redirect_region().map(str::to_owned)
         };
         let error = |code: &str, more: &str| format!("<Error><Code>{code}</Code>{more}</Error>");
         let there = Some("eu-west-1".to_owned());
@@ -265,10 +264,10 @@ mod tests {
 
     #[test]
     fn is_passing_depends_on_code_and_status() {
-        let refusal = |code: &str| ServiceError { code: code.to_owned(), ..ServiceError::default() };
-        assert!(refusal("RequestTimeout").is_retryable(StatusCode::BAD_REQUEST));
-        assert!(refusal("").is_retryable(StatusCode::BAD_GATEWAY));
-        assert!(!refusal("NoSuchKey").is_retryable(StatusCode::NOT_FOUND));
-        assert!(!refusal("NotImplemented").is_retryable(StatusCode::NOT_IMPLEMENTED));
+        let error = |code: &str| ServiceError { code: code.to_owned(), ..ServiceError::default() };
+        assert!(error("RequestTimeout").is_retryable(StatusCode::BAD_REQUEST));
+        assert!(error("").is_retryable(StatusCode::BAD_GATEWAY));
+        assert!(!error("NoSuchKey").is_retryable(StatusCode::NOT_FOUND));
+        assert!(!error("NotImplemented").is_retryable(StatusCode::NOT_IMPLEMENTED));
     }
 }

@@ -1,6 +1,7 @@
 //! Staged writes. A body that is small or of unknown size is buffered: it becomes one request that can be retried, or
-//! the parts of an upload. A larger body is streamed: its request is in flight while bytes arrive, and the last buffer
-//! is held back until the commit.
+//! the parts of an upload. A larger body is streamed: its request is in flight while bytes arrive. The last buffer is
+//! held back until the commit, because the store completes the write once it has the whole body: a write that is
+//! dropped, or that fails verification, must stay incomplete.
 
 use std::sync::Arc;
 
@@ -60,9 +61,10 @@ pub(super) struct StagedWrite {
 enum WriteMode {
     /// Buffered until the commit.
     Buffered(Vec<Bytes>),
-    /// Like `Gathered`, but copied, so that the caller's buffers can be reused.
+    /// Like `Buffered`, but copied, so that the caller's buffers can be reused.
     BufferedCopy(PartBuffer),
-    /// Streamed: the request starts with the first buffer; the latest buffer is held back.
+    /// Streamed: the request starts with the first buffer. The latest buffer is held back until the next one or the
+    /// commit.
     Streamed(Option<StreamingWrite>, Bytes),
     /// Sent part by part.
     Parts(MultipartWrite),
@@ -73,8 +75,8 @@ struct StreamingWrite {
     request: StreamingRequest,
     sent_with: SentWith,
     frame: Option<FrameEncoder>,
-    /// Its headers, if they contain a write id.
-    named: Option<HeaderMap>,
+    /// The headers of the request, if they contain a write id.
+    headers_with_id: Option<HeaderMap>,
 }
 
 impl StreamingWrite {
@@ -116,9 +118,9 @@ impl StagedWrite {
         if algorithms.is_empty() {
             algorithms.push(Algorithm::Crc64Nvme);
         }
-        let may_tell = !matches!(target, WriteTarget::Part { algorithm: None, .. });
-        let is_whole = store.choose_framing(may_tell) == Framing::Whole;
-        let way = match (request.size, &target) {
+        let sends_checksum = !matches!(target, WriteTarget::Part { algorithm: None, .. });
+        let is_whole = store.choose_framing(sends_checksum) == Framing::Whole;
+        let mode = match (request.size, &target) {
             (Some(size), _) if size <= MAX_BUFFERED_BYTES => WriteMode::Buffered(Vec::new()),
             (_, WriteTarget::Object) if is_whole => {
                 WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
@@ -150,7 +152,7 @@ impl StagedWrite {
             md5: request.verify_md5.then(Md5::new),
             progress: WriteProgress::new(request.size),
             request,
-            mode: way,
+            mode,
         })
     }
 
@@ -172,7 +174,7 @@ impl StagedWrite {
                 }
                 pieces.push(bytes);
             }
-            WriteMode::BufferedCopy(gathered) => gathered.append(&self.store, &bytes)?,
+            WriteMode::BufferedCopy(buffer) => buffer.append(&self.store, &bytes)?,
             WriteMode::Parts(parts) => parts.write(bytes).await?,
             WriteMode::Streamed(..) => self.send_previous(bytes).await?,
         }
@@ -228,9 +230,9 @@ impl StagedWrite {
         let framing = self.store.choose_framing(self.sends_checksum());
         let on_wire = match framing {
             Framing::Trailer => {
-                let told = self.checksum_placeholder();
-                call.headers.insert(TRAILER, HeaderValue::from_static(told.algorithm().header()));
-                UnsignedChunks::framed_length(length, &told)
+                let placeholder = self.checksum_placeholder();
+                call.headers.insert(TRAILER, HeaderValue::from_static(placeholder.algorithm().header()));
+                UnsignedChunks::framed_length(length, &placeholder)
             }
             Framing::SignedChunks => {
                 headers::write_body_digests(declared, &mut call.headers)?;
@@ -250,7 +252,7 @@ impl StagedWrite {
         if on_wire != length {
             call.headers.insert(DECODED_LENGTH, length.into());
             let encodings = match call.headers.get(CONTENT_ENCODING) {
-                Some(own) => [b"aws-chunked,", own.as_bytes()].concat(),
+                Some(encoding) => [b"aws-chunked,", encoding.as_bytes()].concat(),
                 None => b"aws-chunked".to_vec(),
             };
             let encodings = HeaderValue::from_bytes(&encodings).map_err(|e| {
@@ -258,14 +260,14 @@ impl StagedWrite {
             })?;
             call.headers.insert(CONTENT_ENCODING, encodings);
         }
-        let named = call.headers.contains_key(WRITE_ID).then(|| call.headers.clone());
-        let (mut sending, sent) = self.store.start_streaming(&self.context, &call, on_wire).await?;
-        let frame = match (framing, sending.take_signer()) {
+        let headers_with_id = call.headers.contains_key(WRITE_ID).then(|| call.headers.clone());
+        let (mut request, sent_with) = self.store.start_streaming(&self.context, &call, on_wire).await?;
+        let frame = match (framing, request.take_signer()) {
             (Framing::Trailer, _) => Some(FrameEncoder::Trailing(UnsignedChunks::new(length))),
             (_, Some(signer)) => Some(FrameEncoder::Signed(SignedChunks::new(length, signer))),
             (_, None) => None,
         };
-        Ok(StreamingWrite { request: sending, sent_with: sent, frame, named })
+        Ok(StreamingWrite { request, sent_with, frame, headers_with_id })
     }
 
     /// Finishes a streamed request: sends the held-back buffer and the end of the framing, and reads the response.
@@ -292,12 +294,13 @@ impl StagedWrite {
     ) -> Result<ResponseHead> {
         let mut call = self.call()?;
         call.payload = BufferedBody::from_buffers(pieces);
-        let named = IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
-        let told = Some(*checksum).filter(|_| self.sends_checksum());
-        let digests = BodyDigests { checksum: told, md5: expected.md5 };
-        let answered = self.store.put(&self.context, &self.address, call, digests, named).await?;
-        if told.is_none() {
-            // The store may have computed one itself.
+        let identified =
+            IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
+        let sent_checksum = Some(*checksum).filter(|_| self.sends_checksum());
+        let digests = BodyDigests { checksum: sent_checksum, md5: expected.md5 };
+        let answered = self.store.put(&self.context, &self.address, call, digests, identified).await?;
+        if sent_checksum.is_none() {
+            // The store may have computed a checksum itself.
             self.store.check_response_checksum(&answered.headers, checksum, false)?;
         }
         Ok(answered)
@@ -331,8 +334,7 @@ impl Staged for StagedWrite {
         let computed: Vec<Checksum> =
             std::mem::take(&mut self.hashers).into_iter().map(Hasher::finish).collect();
         let md5: Option<[u8; 16]> = self.md5.take().map(|md5| md5.finalize().into());
-        let expected = expected.with_default_size(self.request.size);
-        let mut expected = expected;
+        let mut expected = expected.with_default_size(self.request.size);
         expected.checksums.extend(self.request.checksum);
         expected.verify(self.progress.written_bytes(), md5, &computed)?;
         let Some(checksum) = computed.first().copied() else {
@@ -343,21 +345,22 @@ impl Staged for StagedWrite {
                 return parts.commit(self.request.precondition, checksum, computed).await;
             }
             WriteMode::Buffered(pieces) => self.put_buffered(pieces, &checksum, &expected).await?,
-            WriteMode::BufferedCopy(mut gathered) => {
-                self.put_buffered(vec![gathered.take()], &checksum, &expected).await?
+            WriteMode::BufferedCopy(mut buffer) => {
+                self.put_buffered(vec![buffer.take()], &checksum, &expected).await?
             }
             WriteMode::Streamed(Some(mut streaming), waiting) => {
                 let (sent, framing) = (streaming.sent_with, streaming.framing());
-                let named = streaming.named.take();
-                let named = named.and_then(|headers| {
+                let identified = streaming.headers_with_id.take().and_then(|headers| {
                     IdentifiedWrite::from_headers(&headers, self.progress.written_bytes(), checksum)
                 });
-                let answered = match (Self::finish_streaming(streaming, waiting, &checksum).await, named) {
+                let answered = match (Self::finish_streaming(streaming, waiting, &checksum).await, identified)
+                {
                     (Ok(answered), _) => answered,
-                    (Err(e), Some(named)) if e.kind() != ErrorKind::Precondition => {
+                    (Err(e), Some(identified)) if e.kind() != ErrorKind::Precondition => {
                         let (context, address) = (self.context.clone(), self.address.clone());
-                        let settled = self.store.resolve_failed_write(&context, &address, &named, e).await;
-                        match settled {
+                        let resolved =
+                            self.store.resolve_failed_write(&context, &address, &identified, e).await;
+                        match resolved {
                             Ok(answered) => answered,
                             Err(e) => return Err(self.explain(sent, framing, e).await),
                         }
@@ -365,8 +368,8 @@ impl Staged for StagedWrite {
                     (Err(e), _) => return Err(self.explain(sent, framing, e).await),
                 };
                 self.store.set_dialect(Dialect::detect(&answered.headers));
-                let was_told = self.request.checksum.is_some() && self.sends_checksum();
-                self.store.check_response_checksum(&answered.headers, &checksum, was_told)?;
+                let was_sent = self.request.checksum.is_some() && self.sends_checksum();
+                self.store.check_response_checksum(&answered.headers, &checksum, was_sent)?;
                 answered
             }
             WriteMode::Streamed(None, _) => {
@@ -390,11 +393,11 @@ impl S3Store {
         address: &Address,
         mut call: Call<'_>,
         digests: BodyDigests,
-        named: Option<IdentifiedWrite>,
+        identified: Option<IdentifiedWrite>,
     ) -> Result<ResponseHead> {
         headers::write_body_digests(digests, &mut call.headers)?;
         let head = match self.send(context, &call).await {
-            Err(e) => return self.resolve_failed_call(context, address, &call, named.as_ref(), e).await,
+            Err(e) => return self.resolve_failed_call(context, address, &call, identified.as_ref(), e).await,
             Ok(answer) => answer.drain().await?,
         };
         if let Some(checksum) = digests.checksum {

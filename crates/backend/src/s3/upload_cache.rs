@@ -72,29 +72,29 @@ impl UploadCache {
     pub fn object_checksum(
         &self,
         upload: &UploadId,
-        order: &CompleteUpload,
+        completion: &CompleteUpload,
         algorithm: Algorithm,
         scope: ChecksumScope,
     ) -> Option<Checksum> {
-        let begun = self.uploads.get(upload);
-        let is_meant = |checksum: &Checksum| checksum.algorithm() == algorithm;
-        let stored = |named: &CompletePart| {
-            let part = begun?.parts.get(&named.number)?;
-            (part.etag == named.etag && is_meant(&part.checksum)).then_some(part)
+        let cached = self.uploads.get(upload);
+        let has_algorithm = |checksum: &Checksum| checksum.algorithm() == algorithm;
+        let stored = |listed: &CompletePart| {
+            let part = cached?.parts.get(&listed.number)?;
+            (part.etag == listed.etag && has_algorithm(&part.checksum)).then_some(part)
         };
         match scope {
             ChecksumScope::Composite => {
-                let of_part = |named: &CompletePart| {
-                    named.checksum.filter(is_meant).or_else(|| Some(stored(named)?.checksum))
+                let of_part = |listed: &CompletePart| {
+                    listed.checksum.filter(has_algorithm).or_else(|| Some(stored(listed)?.checksum))
                 };
-                let parts: Option<Vec<Checksum>> = order.parts.iter().map(of_part).collect();
+                let parts: Option<Vec<Checksum>> = completion.parts.iter().map(of_part).collect();
                 Some(Checksum::composite(algorithm, &parts?))
             }
             ChecksumScope::FullObject => {
-                if let Some(expected) = order.expected_checksum.filter(is_meant) {
+                if let Some(expected) = completion.expected_checksum.filter(has_algorithm) {
                     return Some(expected);
                 }
-                let mut parts = order.parts.iter().map(stored);
+                let mut parts = completion.parts.iter().map(stored);
                 let first = parts.next()??.checksum;
                 parts.try_fold(first, |whole, part| {
                     let part = part?;
@@ -119,31 +119,31 @@ mod tests {
     struct CachedParts {
         all: UploadCache,
         id: UploadId,
-        order: CompleteUpload,
+        completion: CompleteUpload,
     }
 
     fn begun(algorithm: Algorithm) -> CachedParts {
         let (mut all, id) = (UploadCache::default(), UploadId("upload".to_owned()));
         all.insert(&id, Some(algorithm), Tags::default());
-        let mut order = CompleteUpload::default();
+        let mut completion = CompleteUpload::default();
         for (at, bytes) in (1..).zip(PARTS) {
             let (number, etag) = (number(at), ETag::from_tag(&at.to_string()));
             let checksum = Checksum::compute(algorithm, bytes);
             let part = CachedPart { etag: etag.clone(), size: bytes.len() as u64, checksum };
             all.insert_part(&id, number, part);
-            order.parts.push(CompletePart { number, etag, checksum: None });
+            completion.parts.push(CompletePart { number, etag, checksum: None });
         }
-        CachedParts { all, id, order }
+        CachedParts { all, id, completion }
     }
 
     #[test]
     fn checksum_of_computes_every_algorithm_and_scope() {
         for algorithm in Algorithm::ALL {
-            let CachedParts { all, id, order } = begun(algorithm);
+            let CachedParts { all, id, completion } = begun(algorithm);
             let of_parts = PARTS.map(|bytes| Checksum::compute(algorithm, bytes));
-            let composite = all.object_checksum(&id, &order, algorithm, ChecksumScope::Composite);
+            let composite = all.object_checksum(&id, &completion, algorithm, ChecksumScope::Composite);
             assert_eq!(composite, Some(Checksum::composite(algorithm, &of_parts)));
-            let whole = all.object_checksum(&id, &order, algorithm, ChecksumScope::FullObject);
+            let whole = all.object_checksum(&id, &completion, algorithm, ChecksumScope::FullObject);
             assert_eq!(whole, algorithm.is_crc().then(|| Checksum::compute(algorithm, &PARTS.concat())));
         }
     }
@@ -151,14 +151,14 @@ mod tests {
     #[test]
     fn checksum_of_ignores_a_part_replaced_elsewhere() {
         let (algorithm, scope) = (Algorithm::Crc32, ChecksumScope::FullObject);
-        let CachedParts { mut all, id, mut order } = begun(algorithm);
-        order.parts[1].etag = ETag::from_tag("another");
-        assert_eq!(all.object_checksum(&id, &order, algorithm, scope), None);
-        assert_eq!(all.object_checksum(&id, &order, algorithm, ChecksumScope::Composite), None);
-        order.parts[1].checksum = Some(Checksum::compute(algorithm, b"2"));
-        assert!(all.object_checksum(&id, &order, algorithm, ChecksumScope::Composite).is_some());
+        let CachedParts { mut all, id, mut completion } = begun(algorithm);
+        completion.parts[1].etag = ETag::from_tag("another");
+        assert_eq!(all.object_checksum(&id, &completion, algorithm, scope), None);
+        assert_eq!(all.object_checksum(&id, &completion, algorithm, ChecksumScope::Composite), None);
+        completion.parts[1].checksum = Some(Checksum::compute(algorithm, b"2"));
+        assert!(all.object_checksum(&id, &completion, algorithm, ChecksumScope::Composite).is_some());
         all.remove(&id);
-        assert_eq!((all.part_count, all.object_checksum(&id, &order, algorithm, scope)), (0, None));
+        assert_eq!((all.part_count, all.object_checksum(&id, &completion, algorithm, scope)), (0, None));
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl S3Store {
         address: &Address,
         upload: &UploadId,
     ) -> Result<Option<Algorithm>> {
-        let cached = self.uploads.lock().get(upload).map(|begun| begun.algorithm);
+        let cached = self.uploads.lock().get(upload).map(|upload| upload.algorithm);
         if let Some(cached) = cached {
             return Ok(cached);
         }
@@ -112,18 +112,18 @@ impl S3Store {
         context: &Context,
         address: &Address,
         upload: &UploadId,
-        order: CompleteUpload,
+        completion: CompleteUpload,
     ) -> Result<Committed> {
-        self.check_write_condition(context, &order.precondition).await?;
-        self.check_order(context, address, upload, &order).await?;
-        let ended = match self.complete_when_free(context, address, upload, &order).await {
+        self.check_write_condition(context, &completion.precondition).await?;
+        self.check_completion(context, address, upload, &completion).await?;
+        let ended = match self.complete_when_free(context, address, upload, &completion).await {
             Err(e) if e.kind() == ErrorKind::Unavailable => {
-                self.find_completed_object(context, address, upload, &order).await.ok_or(e)
+                self.find_completed_object(context, address, upload, &completion).await.ok_or(e)
             }
             ended => ended,
         }?;
-        let begun = self.uploads.lock().remove(upload);
-        let tags = begun.map(|begun| begun.tags).filter(|tags| !tags.is_empty());
+        let cached = self.uploads.lock().remove(upload);
+        let tags = cached.map(|upload| upload.tags).filter(|tags| !tags.is_empty());
         if let Some(tags) = tags
             && self.is_ceph(context).await?
         {
@@ -139,16 +139,16 @@ impl S3Store {
         context: &Context,
         address: &Address,
         upload: &UploadId,
-        order: &CompleteUpload,
+        completion: &CompleteUpload,
     ) -> Result<Committed> {
         let mut attempt = 1;
         loop {
-            match self.send_completion(context, address, upload, order).await {
+            match self.send_completion(context, address, upload, completion).await {
                 Err(e) if is_being_completed(&e) && attempt < self.client.retry_options.max_attempts => {
                     match self.parts_page(context, address, upload, None, 1).await {
                         Err(gone) if gone.reason() == Reason::NoSuchUpload => {
                             return self
-                                .find_completed_object(context, address, upload, order)
+                                .find_completed_object(context, address, upload, completion)
                                 .await
                                 .ok_or(gone);
                         }
@@ -162,29 +162,29 @@ impl S3Store {
     }
 
     /// Checks what not every service checks: the order of the parts and, for radosgw, their total size.
-    async fn check_order(
+    async fn check_completion(
         &self,
         context: &Context,
         address: &Address,
         upload: &UploadId,
-        order: &CompleteUpload,
+        completion: &CompleteUpload,
     ) -> Result<()> {
-        if !order.parts.is_sorted_by(|one, next| one.number < next.number) {
+        if !completion.parts.is_sorted_by(|one, next| one.number < next.number) {
             // A missing upload takes precedence.
             self.parts_page(context, address, upload, None, 1).await?;
             return Err(Error::new(Reason::InvalidPartOrder, "parts must be listed in ascending order"));
         }
-        let Some(expected) = order.expected_size else { return Ok(()) };
+        let Some(expected) = completion.expected_size else { return Ok(()) };
         if !self.is_ceph(context).await? {
             return Ok(());
         }
         let (mut size, mut after) = (0, None);
         loop {
             let page = self.parts_page(context, address, upload, after, MAX_PAGE_ENTRIES).await?;
-            let is_named = |part: &&PartInfo| {
-                order.parts.binary_search_by_key(&part.number, |named| named.number).is_ok()
+            let is_listed = |part: &&PartInfo| {
+                completion.parts.binary_search_by_key(&part.number, |listed| listed.number).is_ok()
             };
-            size += page.parts.iter().filter(is_named).map(|part| part.size).sum::<u64>();
+            size += page.parts.iter().filter(is_listed).map(|part| part.size).sum::<u64>();
             after = page.next;
             if after.is_none() {
                 break;
@@ -203,19 +203,19 @@ impl S3Store {
         context: &Context,
         address: &Address,
         upload: &UploadId,
-        order: &CompleteUpload,
+        completion: &CompleteUpload,
     ) -> Option<Committed> {
-        let tag = multipart_etag(&order.parts);
+        let tag = multipart_etag(&completion.parts);
         match self.parts_page(context, address, upload, None, 1).await {
             Err(e) if e.reason() == Reason::NoSuchUpload => {}
             _ => return None,
         }
         let info = self.read_head(context, address, &GetRequest::default()).await.ok()?.info;
         let has_checksum = info.scope == ChecksumScope::FullObject
-            && order.expected_checksum.is_some_and(|expected| info.checksums.contains(&expected));
-        let is_it =
-            Some(info.size) == order.expected_size && (has_checksum || tag.as_ref() == Some(&info.etag));
-        is_it.then_some(Committed {
+            && completion.expected_checksum.is_some_and(|expected| info.checksums.contains(&expected));
+        let is_same =
+            Some(info.size) == completion.expected_size && (has_checksum || tag.as_ref() == Some(&info.etag));
+        is_same.then_some(Committed {
             etag: info.etag,
             size: info.size,
             modified: info.modified,
@@ -231,15 +231,15 @@ impl S3Store {
         context: &Context,
         address: &Address,
         upload: &UploadId,
-        order: &CompleteUpload,
+        completion: &CompleteUpload,
     ) -> Result<Committed> {
-        if order.parts.is_empty() {
+        if completion.parts.is_empty() {
             // A missing upload takes precedence.
             self.parts_page(context, address, upload, None, 1).await?;
             return Err(Error::new(Reason::InvalidRequest, "a completion must list at least one part"));
         }
         let mut document = "<CompleteMultipartUpload>".to_owned();
-        for part in &order.parts {
+        for part in &completion.parts {
             let _ = write!(document, "<Part><PartNumber>{}</PartNumber><ETag>", part.number.get());
             xml::escape(&format!("\"{}\"", part.etag), &mut document);
             document.push_str("</ETag>");
@@ -254,33 +254,33 @@ impl S3Store {
         call.is_idempotent = false;
         call.is_long_running = true;
         call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
-        headers::write_precondition(&order.precondition, &mut call.headers)?;
-        if let Some(checksum) = order.expected_checksum {
+        headers::write_precondition(&completion.precondition, &mut call.headers)?;
+        if let Some(checksum) = completion.expected_checksum {
             call.headers
                 .insert(checksum.algorithm().header(), header_fields::header_value(&checksum.to_base64())?);
         }
-        if let Some(size) = order.expected_size {
+        if let Some(size) = completion.expected_size {
             call.headers.insert("x-amz-mp-object-size", size.into());
         }
         let answer = self.send(context, &call).await?;
         let (status, date) = (answer.head.status, header_fields::parse_date(&answer.head.headers, &DATE)?);
         let document = answer.collect(MAX_PAGE_BYTES).await?;
         let (mut etag, mut answered) = (None, ResponseChecksums::default());
-        let mut is_refused = false;
+        let mut is_error = false;
         COMPLETION.for_each_element(&document, |path, text| match path {
-            ["Error"] => is_refused = true,
+            ["Error"] => is_error = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
             [_, name] => answered.read(name, text),
             _ => {}
         })?;
-        if is_refused {
+        if is_error {
             let what = format!("completing the upload of {}", address.key);
             return Err(ServiceError::parse_body(&document).into_error(status, ResourceKind::Upload, &what));
         }
         let (checksums, scope) = answered.finish();
-        self.verify_completed(upload, order, &checksums, scope)?;
+        self.verify_completed(upload, completion, &checksums, scope)?;
         let modified = date.unwrap_or_else(|| self.client.clock.wall());
-        let (etag, size) = match (etag.filter(|etag| !etag.as_str().is_empty()), order.expected_size) {
+        let (etag, size) = match (etag.filter(|etag| !etag.as_str().is_empty()), completion.expected_size) {
             (Some(etag), Some(size)) => (etag, size),
             // radosgw's response does not describe the object.
             (etag, _) => {
@@ -299,13 +299,13 @@ impl S3Store {
     fn verify_completed(
         &self,
         upload: &UploadId,
-        order: &CompleteUpload,
+        completion: &CompleteUpload,
         checksums: &[Checksum],
         scope: ChecksumScope,
     ) -> Result<()> {
         let uploads = self.uploads.lock();
         for found in checksums {
-            let expected = uploads.object_checksum(upload, order, found.algorithm(), scope);
+            let expected = uploads.object_checksum(upload, completion, found.algorithm(), scope);
             if let Some(expected) = expected.filter(|expected| expected != found) {
                 let scope = scope.name();
                 let why = format!(
@@ -406,10 +406,10 @@ fn multipart_etag(parts: &[CompletePart]) -> Option<ETag> {
 
 /// Returns true for radosgw's error if the upload is being completed concurrently, or does not exist.
 fn is_being_completed(error: &Error) -> bool {
-    ServiceError::from_source(error).is_some_and(|refusal| {
-        refusal.dialect == Some(Dialect::Ceph)
-            && refusal.code == "InternalError"
-            && refusal.message.contains("completion is already in progress")
+    ServiceError::from_source(error).is_some_and(|response| {
+        response.dialect == Some(Dialect::Ceph)
+            && response.code == "InternalError"
+            && response.message.contains("completion is already in progress")
     })
 }
 

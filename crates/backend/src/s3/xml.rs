@@ -21,8 +21,8 @@ pub(super) struct DocumentKind {
 }
 
 impl DocumentKind {
-    /// Like [`for_each_element`], but fails if the document is empty or of another kind: it must not be taken for an empty
-    /// response.
+    /// Like [`for_each_element`], but fails if the document is empty or of another kind: it must not be taken for an
+    /// empty response.
     pub fn for_each_element(&self, document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
         let mut is_answer = false;
         for_each_element(document, |path, text| {

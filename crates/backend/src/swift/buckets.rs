@@ -75,10 +75,10 @@ impl SwiftStore {
             let page = json::parse_account(status, &answer.collect(MAX_PAGE_BYTES).await?)?;
             let is_last = page.len() < MAX_PAGE_ENTRIES;
             marker = page.last().map(|(name, _)| name.clone());
-            let named = |(name, created): (String, _)| {
+            let bucket_info = |(name, created): (String, _)| {
                 Some(BucketInfo { name: BucketName::new(&name).ok()?, created })
             };
-            found.extend(page.into_iter().filter_map(named));
+            found.extend(page.into_iter().filter_map(bucket_info));
             if is_last {
                 found.sort_by(|a: &BucketInfo, b| a.name.cmp(&b.name));
                 return Ok(found);

@@ -92,7 +92,7 @@ impl SwiftStore {
         upload: &UploadId,
         record: &PartRecord,
     ) -> Result<Timestamp> {
-        let _turn = self.upload_locks.lock_shared(context, upload).await?;
+        let _lock = self.upload_locks.lock_shared(context, upload).await?;
         self.find_upload(context, address, upload).await?;
         let companion = names::companion(&address.bucket);
         let name = names::record_name(&upload.0, record.number.get());

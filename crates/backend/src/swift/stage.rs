@@ -146,12 +146,12 @@ impl StagedWrite {
         md5: [u8; 16],
         checksums: Vec<Checksum>,
     ) -> Result<(Committed, Observation)> {
-        let Self { store, context, address, metadata, id, progress, mode: way, .. } = self;
+        let Self { store, context, address, metadata, id, progress, mode, .. } = self;
         let size = progress.written_bytes();
         let etag = ETag::from_md5(&md5);
         let scope = ChecksumScope::FullObject;
         let mut kept = StoredMetadata { metadata, checksums: checksums.clone(), ..StoredMetadata::default() };
-        let head = match way {
+        let head = match mode {
             WriteMode::Buffered(pieces) => {
                 store.replace_object(&context, &address, kept, ObjectContent::Bytes(pieces)).await?
             }
@@ -172,12 +172,12 @@ impl StagedWrite {
 
     async fn commit_part(self, md5: [u8; 16], checksums: Vec<Checksum>) -> Result<(Committed, Observation)> {
         let mut segments = self.new_segment_writer();
-        let Self { store, context, address, target, progress, mode: way, .. } = self;
+        let Self { store, context, address, target, progress, mode, .. } = self;
         let size = progress.written_bytes();
         let WriteTarget::Part { upload, number, .. } = target else {
             unreachable!("`commit_part` is called for parts only")
         };
-        let whole = match way {
+        let whole = match mode {
             WriteMode::Buffered(pieces) => {
                 let mut before = Md5::new();
                 for piece in pieces {

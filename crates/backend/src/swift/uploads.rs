@@ -53,15 +53,15 @@ impl UploadLocks {
     }
 
     async fn lock(&self, context: &Context, upload: &UploadId, count: u32) -> Result<OwnedSemaphorePermit> {
-        let turns = {
+        let permits = {
             let mut uploads = self.uploads.lock();
             if uploads.len() > MAX_UNUSED_LOCKS {
-                uploads.retain(|_, turns| Arc::strong_count(turns) > 1);
+                uploads.retain(|_, permits| Arc::strong_count(permits) > 1);
             }
             let new = || Arc::new(Semaphore::new(SHARED_PERMITS as usize));
             uploads.entry(upload.clone()).or_insert_with(new).clone()
         };
-        let taken = context.guard(turns.acquire_many_owned(count)).await?;
+        let taken = context.guard(permits.acquire_many_owned(count)).await?;
         taken.map_err(|e| Error::with_source(Reason::Defect, "upload locks are never closed", e))
     }
 }
@@ -144,13 +144,14 @@ impl SwiftStore {
         context: &Context,
         address: &Address,
         upload: &UploadId,
-        order: CompleteUpload,
+        completion: CompleteUpload,
     ) -> Result<Committed> {
         context.check()?;
-        reject_condition(&order.precondition)?;
+        reject_condition(&completion.precondition)?;
         let (store, context, address, upload) =
             (self.this(), context.clone(), address.clone(), upload.clone());
-        let ending = tokio::spawn(async move { store.complete(&context, &address, &upload, order).await });
+        let ending =
+            tokio::spawn(async move { store.complete(&context, &address, &upload, completion).await });
         ending
             .await
             .map_err(|e| Error::with_source(Reason::Defect, "a completion ended without a result", e))?
@@ -161,7 +162,7 @@ impl SwiftStore {
         context: &Context,
         address: &Address,
         upload: &UploadId,
-        order: CompleteUpload,
+        completion: CompleteUpload,
     ) -> Result<Committed> {
         let _turns = self.upload_locks.lock_exclusive(context, upload).await?;
         let marker = self.find_upload(context, address, upload).await?;
@@ -169,10 +170,10 @@ impl SwiftStore {
         for (record, modified) in self.all_records(context, address, upload).await? {
             records.insert(record.number, (record.info(modified), record));
         }
-        let matched = multipart::match_parts(&order.parts, |number| records.get(&number).cloned())?;
+        let matched = multipart::match_parts(&completion.parts, |number| records.get(&number).cloned())?;
         let (parts, records): (Vec<PartInfo>, Vec<PartRecord>) = matched.into_iter().unzip();
         let size = parts.iter().map(|part| part.size).sum();
-        let (checksum, scope) = completed_checksum(&marker, &order, &parts, size)?;
+        let (checksum, scope) = completed_checksum(&marker, &completion, &parts, size)?;
         let etag = multipart_etag(&parts);
         let segments: Vec<_> = records.into_iter().filter_map(PartRecord::into_segment).collect();
         let chosen: HashSet<String> = segments.iter().map(|segment| segment.name.clone()).collect();
@@ -253,17 +254,17 @@ impl SwiftStore {
 /// The checksum of the whole object. Fails if it or the size differs from what the request expects.
 fn completed_checksum(
     marker: &UploadMarker,
-    order: &CompleteUpload,
+    completion: &CompleteUpload,
     parts: &[PartInfo],
     size: u64,
 ) -> Result<(Checksum, ChecksumScope)> {
     let (algorithm, scope) = marker.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
     let checksum = multipart::checksum_of_parts(algorithm, scope, parts)
         .ok_or_else(|| Error::new(Reason::Defect, "a part lacks the checksum of its upload"))?;
-    if order.expected_size.is_some_and(|expected| expected != size) {
+    if completion.expected_size.is_some_and(|expected| expected != size) {
         return Err(Error::new(Reason::InvalidRequest, format!("the parts have {size} bytes in total")));
     }
-    match order.expected_checksum {
+    match completion.expected_checksum {
         Some(expected) if expected.algorithm() != algorithm => {
             Err(Error::new(Reason::InvalidRequest, "the upload has another checksum algorithm"))
         }

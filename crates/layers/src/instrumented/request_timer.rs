@@ -25,9 +25,10 @@ pub(super) struct RequestTimer {
     /// `None` once the request has ended.
     in_flight: Option<InFlightRequest>,
     started: Duration,
+    /// Total time that the caller waited, without the current wait.
     waited: Duration,
     /// Start of the current wait; `None` while the caller does not wait.
-    since: Option<Duration>,
+    waiting_since: Option<Duration>,
 }
 
 /// The end of a wait: something arrived, or failed.
@@ -40,38 +41,38 @@ pub(super) struct Arrival {
 
 impl RequestTimer {
     /// Starts a request; the caller waits from now on.
-    pub fn start(watch: &Arc<Instruments>, operation: Operation) -> Self {
-        let underway = Some(watch.model.begin(operation));
-        let started = watch.clock.now();
+    pub fn start(instruments: &Arc<Instruments>, operation: Operation) -> Self {
+        let in_flight = Some(instruments.model.begin(operation));
+        let started = instruments.clock.now();
         Self {
-            instruments: watch.clone(),
+            instruments: instruments.clone(),
             operation,
-            in_flight: underway,
+            in_flight,
             started,
             waited: Duration::ZERO,
-            since: Some(started),
+            waiting_since: Some(started),
         }
     }
 
     /// Starts a wait, unless one is running.
     pub fn start_wait(&mut self) {
-        if self.since.is_none() {
-            self.since = Some(self.instruments.clock.now());
+        if self.waiting_since.is_none() {
+            self.waiting_since = Some(self.instruments.clock.now());
         }
     }
 
     /// Ends the current wait.
     pub fn end_wait(&mut self) -> Arrival {
         let now = self.instruments.clock.now();
-        let waited = self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let waited = self.waiting_since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
         self.waited += waited;
         Arrival { now, waited }
     }
 
     /// Records the first byte of the response to a request that transfers `bytes` in total.
     pub fn record_first_byte(&self, at: Arrival, bytes: u64, observation: &Observation) {
-        if let Some(underway) = &self.in_flight {
-            self.instruments.model.record_first_byte(at.now, underway, bytes, at.waited, observation.queued);
+        if let Some(in_flight) = &self.in_flight {
+            self.instruments.model.record_first_byte(at.now, in_flight, bytes, at.waited, observation.queued);
         }
     }
 
@@ -101,9 +102,9 @@ impl RequestTimer {
         }
     }
 
-    fn end(&mut self, at: Arrival, end: RequestOutcome) {
-        if let Some(underway) = self.in_flight.take() {
-            self.instruments.model.end(at.now, underway, end);
+    fn end(&mut self, at: Arrival, outcome: RequestOutcome) {
+        if let Some(in_flight) = self.in_flight.take() {
+            self.instruments.model.end(at.now, in_flight, outcome);
         }
     }
 

@@ -122,8 +122,8 @@ impl ReadTask {
         // Before its own ranges take the free permits.
         let slot = whole.spare_slot(self.reading.range_bytes.min(self.end - self.delivered_to));
         self.fetch_ahead();
-        let ends = self.delivered_to + first.length();
-        self.deliver_until_ahead(&whole, (slot, Some((first, ends))), to).await?;
+        let open_end = self.delivered_to + first.length();
+        self.deliver_until_ahead(&whole, (slot, Some((first, open_end))), to).await?;
         while self.delivered_to < self.end {
             let Some((_, mut range)) = self.ahead.pop_front() else {
                 self.deliver_until_ahead(&whole, (None, None), to).await?;
@@ -193,7 +193,7 @@ impl ReadTask {
         while self.delivered_to < self.ahead_start() {
             let permit = reserve(whole, to, &mut slot).await?;
             if slot.is_none() {
-                open = open.filter(|(_, ends)| *ends > self.delivered_to);
+                open = open.filter(|(_, open_end)| *open_end > self.delivered_to);
                 let left = self.ahead_start() - self.delivered_to;
                 slot = if open.is_some() { whole.spare_slot(left) } else { Some(whole.slot(left).await?) };
             }
@@ -223,13 +223,13 @@ impl ReadTask {
 
     /// The next piece of the open response. Sends a request first if none is open.
     async fn next_piece(&self, open: &mut Option<OpenResponse>) -> Result<Bytes> {
-        if open.as_ref().is_none_or(|(_, ends)| *ends <= self.delivered_to) {
+        if open.as_ref().is_none_or(|(_, open_end)| *open_end <= self.delivered_to) {
             let VersionedObject { origin, info, .. } = &*self.reading.whole;
-            let ends = self.ahead_start();
+            let open_end = self.ahead_start();
             let body = origin
-                .get(&self.reading.context, info, (self.delivered_to, ends - self.delivered_to))
+                .get(&self.reading.context, info, (self.delivered_to, open_end - self.delivered_to))
                 .await?;
-            *open = Some((body, ends));
+            *open = Some((body, open_end));
         }
         let piece = match open {
             Some((body, _)) => body.next().await,

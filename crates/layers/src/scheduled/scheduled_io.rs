@@ -42,7 +42,7 @@ struct ScheduledBody {
     request: ScheduledRequest,
     deadline: Deadline,
     left: u64,
-    /// The dispatch charged for the last piece, awaited before the next one is read.
+    /// The dispatch requested after the last piece, with its size. It is awaited before the next piece is read.
     dispatch: Option<BoxFuture<'static, Result<()>>>,
 }
 

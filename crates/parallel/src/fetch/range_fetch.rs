@@ -8,10 +8,10 @@ use tradewind_core::Checksum;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::Sink;
-use crate::hedge::{ChunkStream, OpenedChunk};
+use crate::hedge::{OpenedRange, RangeStream};
 use crate::versioned_object::{RangeChecksum, VersionedObject};
 
-/// A sink that collects one chunk in memory.
+/// A sink that collects one range in memory.
 struct ChunkBuffer {
     offset: u64,
     bytes: Mutex<Vec<u8>>,
@@ -49,27 +49,27 @@ pub async fn fetch_into_memory(
 }
 
 /// Fetches a range into a sink, unless the sink holds it from an earlier attempt.
-pub(crate) async fn fetch_chunk(
+pub(crate) async fn fetch_range(
     whole: Arc<VersionedObject>,
     sink: Arc<dyn Sink>,
     span: (u64, u64),
 ) -> Result<RangeChecksum> {
     let earlier = {
         let sink = sink.clone();
-        // The sink may have to read the chunk from disk.
+        // The sink may have to read the range from disk.
         let held = tokio::task::spawn_blocking(move || sink.held_checksum(span.0, span.1));
         held.await.map_err(|e| {
-            Error::with_source(Reason::Defect, "the task that looks for a stored chunk failed", e)
+            Error::with_source(Reason::Defect, "the task that looks for a stored range failed", e)
         })??
     };
     if let Some(checksum) = earlier
         && checksum.algorithm() == whole.algorithm().await?
     {
-        sink.chunk_reused(span.1);
+        sink.range_reused(span.1);
         return Ok((span.0, checksum, span.1));
     }
     let checksum = RangeFetch::new(&whole, &*sink).read_to_sink(span, None).await?;
-    sink.chunk_finished(span.0, span.1, &checksum);
+    sink.range_finished(span.0, span.1, &checksum);
     Ok((span.0, checksum, span.1))
 }
 
@@ -88,18 +88,18 @@ impl<'a> RangeFetch<'a> {
     async fn open<'b>(
         &self,
         (offset, length): (u64, u64),
-        opened: Option<OpenedChunk<'b>>,
-    ) -> Result<ChunkStream<'b>>
+        opened: Option<OpenedRange<'b>>,
+    ) -> Result<RangeStream<'b>>
     where
         'a: 'b,
     {
         let VersionedObject { transfers, origin, info, .. } = self.whole;
         if let Some(opened) = opened {
-            return Ok(ChunkStream::from_opened(origin, info, opened));
+            return Ok(RangeStream::from_opened(origin, info, opened));
         }
         let mut slot = self.whole.slot(length).await?;
         slot.throttle_first_piece(length).await;
-        Ok(ChunkStream::open(origin, info, (transfers, slot), (offset, length)))
+        Ok(RangeStream::open(origin, info, (transfers, slot), (offset, length)))
     }
 
     /// Forwards a range as it arrives. An interrupted request is resumed. Corruption is an error, because
@@ -107,7 +107,7 @@ impl<'a> RangeFetch<'a> {
     pub async fn forward<F: Future<Output = Result<()>>>(
         &self,
         (offset, length): (u64, u64),
-        mut opened: Option<OpenedChunk<'_>>,
+        mut opened: Option<OpenedRange<'_>>,
         take: &mut impl FnMut(Bytes) -> F,
     ) -> Result<Checksum> {
         let mut hashers = self.whole.hashers();
@@ -147,7 +147,7 @@ impl<'a> RangeFetch<'a> {
     pub async fn read_to_sink(
         &self,
         (offset, length): (u64, u64),
-        mut opened: Option<OpenedChunk<'_>>,
+        mut opened: Option<OpenedRange<'_>>,
     ) -> Result<Checksum> {
         let mut hashers = self.whole.hashers();
         let mut done = 0;

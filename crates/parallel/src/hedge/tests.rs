@@ -1,4 +1,4 @@
-//! Two requests for the same chunk, piece by piece.
+//! Two requests for the same range, piece by piece.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const CONTENT: &[u8] = b"0123456789";
 
 type PieceResults = Vec<Result<&'static str, Reason>>;
 
-/// Reads a chunk from two requests, of which the second starts at an offset. Returns the bytes forwarded and the
+/// Reads a range from two requests, of which the second starts at an offset. Returns the bytes forwarded and the
 /// result.
 async fn read_hedged(
     first: PieceResults,
@@ -42,14 +42,14 @@ async fn read_hedged(
                 .map_err(|reason| Error::new(reason, "it failed"))
         });
         let pieces = if stalls { pieces.chain(never()).boxed() } else { pieces.boxed() };
-        ChunkRequest {
+        RangeRequest {
             slot: transfers.acquire_slot(10).await.unwrap(),
             pieces,
             position: at,
             has_contributed: false,
         }
     };
-    let mut stream = ChunkStream {
+    let mut stream = RangeStream {
         timer: HedgeTimer::start(&transfers, 10),
         origin: &origin,
         info: &info,
@@ -78,7 +78,7 @@ async fn read_hedged(
 }
 
 #[tokio::test]
-async fn each_byte_of_a_hedged_chunk_is_forwarded_once() {
+async fn each_byte_of_a_hedged_range_is_forwarded_once() {
     let whole = ("0123456789".to_owned(), Ok(()));
     assert_eq!(read_hedged(vec![Ok("012345"), Ok("6789")], false, None).await, whole);
     // The first stalls; the second delivers the missing bytes, however they are split.
@@ -97,7 +97,7 @@ async fn each_byte_of_a_hedged_chunk_is_forwarded_once() {
 }
 
 #[tokio::test]
-async fn chunk_survives_failure_of_one_request() {
+async fn range_survives_failure_of_one_request() {
     let whole = ("0123456789".to_owned(), Ok(()));
     let rest = || Some((2, vec![Ok("234"), Ok("56789")]));
     for reason in [Reason::Io, Reason::Conflict] {
@@ -111,7 +111,7 @@ async fn chunk_survives_failure_of_one_request() {
 }
 
 #[tokio::test]
-async fn chunk_fails_if_both_requests_fail() {
+async fn range_fails_if_both_requests_fail() {
     let failed = |received: &str, reason| (received.to_owned(), Err(reason));
     let second = || Some((2, vec![Ok("234"), Err(Reason::Overloaded)]));
     assert_eq!(
@@ -126,7 +126,7 @@ async fn chunk_fails_if_both_requests_fail() {
 
 /// It is unknown which of the forwarded bytes are damaged.
 #[tokio::test]
-async fn corruption_fails_the_chunk_only_if_bytes_were_forwarded() {
+async fn corruption_fails_the_range_only_if_bytes_were_forwarded() {
     let rest = Some((2, vec![Ok("234"), Ok("56789")]));
     let first = vec![Ok("01"), Err(Reason::CorruptData)];
     assert_eq!(read_hedged(first, false, rest).await, ("01".to_owned(), Err(Reason::CorruptData)));
@@ -151,11 +151,11 @@ async fn whole_object_verified_by_the_leaf_is_not_hedged() {
     for (info, size, is_once) in [(&known, 10, false), (&unknown, 10, true), (&unknown, 20, false)] {
         let info = ObjectInfo { size, ..info.clone() };
         let body = Body::from_bytes(Bytes::from_static(CONTENT));
-        let (watch, slot) = (HedgeTimer::start(&transfers, 10), transfers.acquire_slot(10).await.unwrap());
-        let stream = ChunkStream::from_opened(
+        let (timer, slot) = (HedgeTimer::start(&transfers, 10), transfers.acquire_slot(10).await.unwrap());
+        let stream = RangeStream::from_opened(
             &origin,
             &info,
-            OpenedChunk { timer: watch, slot, body, length: 10, is_whole: true },
+            OpenedRange { timer, slot, body, length: 10, is_whole: true },
         );
         assert_eq!(stream.timer.is_hedging_disabled, is_once);
     }

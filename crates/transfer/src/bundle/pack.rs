@@ -6,7 +6,7 @@ use tradewind_core::Algorithm;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Result};
 use tradewind_model::bundle::BundleSize;
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::split_evenly;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
 use tradewind_parallel::{StreamingUpload, UploadSource as _};
 
@@ -136,13 +136,13 @@ impl Packing<'_> {
             open.sequence.write(&head).await?;
             member.offset = open.sequence.written();
             let mut buffer = vec![0; BUFFER_BYTES];
-            for (offset, length) in Plan::chunks(member.size, BUFFER_BYTES as u64) {
-                let chunk = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
-                if let Err(e) = source.read_at(offset, chunk) {
+            for (offset, length) in split_evenly(member.size, BUFFER_BYTES as u64) {
+                let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
+                if let Err(e) = source.read_at(offset, piece) {
                     return Ok(Err(e));
                 }
-                hasher.update(chunk);
-                open.sequence.write(chunk).await?;
+                hasher.update(piece);
+                open.sequence.write(piece).await?;
                 let length = i64::try_from(length).unwrap_or(i64::MAX);
                 progress.add_bytes(length);
                 reported += length;

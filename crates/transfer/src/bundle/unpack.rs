@@ -22,7 +22,8 @@ use crate::workers::{Completion, Outcome};
 
 /// Number of threads that write files.
 const WRITER_THREADS: usize = 4;
-/// Maximum number of concurrent requests of up to [`MAX_BUFFERED_MEMBER_BYTES`] each. Their bytes wait in memory for a thread.
+/// Maximum number of concurrent requests of up to [`MAX_BUFFERED_MEMBER_BYTES`] each. Their bytes wait in memory for a
+/// thread.
 const MAX_CONCURRENT_RANGES: usize = 16;
 
 /// Writes the members of bundles to files.
@@ -183,7 +184,7 @@ impl Unpacker {
         };
         bundle.fetch_verified(member, fetch).await?;
         drop(sink);
-        let why = "a write to the file is still in flight after its last chunk";
+        let why = "a write to the file is still in flight after its last range";
         let mut file = Arc::into_inner(file).ok_or_else(|| Error::new(Reason::Defect, why))?;
         file.finish(&attributes)?;
         Ok(member.size)

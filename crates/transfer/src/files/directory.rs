@@ -206,8 +206,8 @@ impl Directory {
         *self.supports_unnamed.get_or_init(|| supports_unnamed_files(parent, &spare()))
     }
 
-    /// Like [`create_file`](Self::create_file), for a version of an object. Resumes the unfinished file that the journal records,
-    /// if it is of the same version; otherwise removes it and starts a new one.
+    /// Like [`create_file`](Self::create_file), for a version of an object. Resumes the unfinished file that the journal
+    /// records, if it is of the same version; otherwise removes it and starts a new one.
     pub fn resume_file(
         &self,
         below: &Path,
@@ -238,7 +238,7 @@ impl Directory {
                     })?;
                 }
                 let mut new = self.file(tree, below, draft, progress, &options);
-                new.resume_state = Some(ResumeState { chunks: recorded_chunks(records), journal });
+                new.resume_state = Some(ResumeState { ranges: recorded_ranges(records), journal });
                 return Ok(new);
             }
             if let Some(name) = unfinished_name(&unfinished)
@@ -254,7 +254,7 @@ impl Directory {
         let record =
             DownloadRecord::Begun { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
         match journal.reset().and_then(|()| journal.append(&record)) {
-            Ok(()) => new.resume_state = Some(ResumeState { chunks: HashMap::new(), journal }),
+            Ok(()) => new.resume_state = Some(ResumeState { ranges: HashMap::new(), journal }),
             Err(e) => tracing::warn!(error = %e, "cannot write the download journal; it cannot be resumed"),
         }
         Ok(new)
@@ -305,15 +305,15 @@ fn unfinished_name(recorded: &Path) -> Option<OsString> {
     recorded.file_name().filter(|name| is_unfinished(name.as_encoded_bytes())).map(OsStr::to_owned)
 }
 
-fn recorded_chunks(records: impl Iterator<Item = DownloadRecord>) -> HashMap<(u64, u64), Checksum> {
-    let chunk = |line| match line {
+fn recorded_ranges(records: impl Iterator<Item = DownloadRecord>) -> HashMap<(u64, u64), Checksum> {
+    let range = |record| match record {
         DownloadRecord::Chunk { offset, length, algorithm, checksum } => {
             let algorithm: Algorithm = algorithm.parse().ok()?;
             Some(((offset, length), Checksum::from_base64(algorithm, &checksum).ok()?))
         }
         DownloadRecord::Begun { .. } => None,
     };
-    records.filter_map(chunk).collect()
+    records.filter_map(range).collect()
 }
 
 fn descriptor_error(e: io::Error) -> Error {

@@ -54,8 +54,8 @@ pub struct NewFile {
 /// The journal of a file, from which another transfer resumes.
 #[derive(Debug)]
 pub(super) struct ResumeState {
-    /// Chunks that an earlier transfer wrote, by offset and length, with their checksums.
-    pub chunks: HashMap<(u64, u64), Checksum>,
+    /// Ranges that an earlier transfer wrote, by offset and length, with their checksums.
+    pub ranges: HashMap<(u64, u64), Checksum>,
     pub journal: JournalFile,
 }
 
@@ -70,7 +70,7 @@ pub(super) enum DownloadRecord {
         #[serde(default)]
         id: Option<DraftId>,
     },
-    /// A chunk that was written.
+    /// A range that was written.
     Chunk { offset: u64, length: u64, algorithm: String, checksum: String },
 }
 
@@ -174,17 +174,17 @@ fn free_bytes(stats: &StatFs) -> u64 {
 
 impl Sink for NewFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let turn = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.draft.file.write_all_at(bytes, offset).map_err(|e| file_error("write", &self.path, e))?;
-        drop(turn);
+        drop(guard);
         self.progress.add_bytes(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
         Ok(())
     }
 
-    /// Verifies a recorded chunk by reading it back: after a power loss the journal may list data that is not on disk.
+    /// Verifies a recorded range by reading it back: after a power loss the journal may list data that is not on disk.
     fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         let recorded =
-            self.resume_state.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
+            self.resume_state.as_ref().and_then(|resumable| resumable.ranges.get(&(offset, length)));
         let Some(recorded) = recorded else { return Ok(None) };
         let mut hasher = Hasher::new(recorded.algorithm());
         let mut buffer = vec![0; READ_BUFFER_BYTES];
@@ -208,24 +208,24 @@ impl Sink for NewFile {
         Ok(Some(found))
     }
 
-    fn held_chunks(&self) -> Vec<(u64, u64)> {
-        let chunks = self.resume_state.as_ref().map(|resumable| resumable.chunks.keys().copied());
-        let mut chunks: Vec<_> = chunks.into_iter().flatten().collect();
-        chunks.sort_unstable();
-        chunks
+    fn held_ranges(&self) -> Vec<(u64, u64)> {
+        let ranges = self.resume_state.as_ref().map(|resumable| resumable.ranges.keys().copied());
+        let mut ranges: Vec<_> = ranges.into_iter().flatten().collect();
+        ranges.sort_unstable();
+        ranges
     }
 
-    fn chunk_reused(&self, length: u64) {
+    fn range_reused(&self, length: u64) {
         self.progress.add_bytes(i64::try_from(length).unwrap_or(i64::MAX));
     }
 
-    fn chunk_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
+    fn range_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
         let Some(resumable) = &self.resume_state else { return };
         let (algorithm, checksum) = (checksum.algorithm().name().to_owned(), checksum.to_base64());
         if let Err(e) =
             resumable.journal.append(&DownloadRecord::Chunk { offset, length, algorithm, checksum })
         {
-            tracing::warn!(error = %e, "cannot record a chunk in the journal; a resumed download repeats it");
+            tracing::warn!(error = %e, "cannot record a range in the journal; a resumed download repeats it");
         }
     }
 }

@@ -8,7 +8,7 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
-use tradewind_model::plan::{Plan, StartStagger};
+use tradewind_model::plan::{StartStagger, split_evenly};
 
 use super::multipart_upload::MultipartUpload;
 use super::part_tracker::PartTracker;
@@ -17,7 +17,8 @@ use super::transfer_context::TransferContext;
 use super::upload_checkpoint::StoredPart;
 use super::upload_source::UploadSource;
 
-/// Stores an object of `size` bytes. A large one is stored in parts, and resumes the source's earlier upload, if any.
+/// Stores an object of `size` bytes. A large one is stored in parts, and resumes an unfinished upload of the source, if
+/// there is one.
 pub async fn store_object(
     transfers: &Arc<TransferContext>,
     store: &Arc<dyn ObjectStore>,
@@ -30,7 +31,7 @@ pub async fn store_object(
     match transfers.plan().part_bytes(size).filter(|_| is_multipart) {
         None => {
             if let Some(id) = source.stale_upload().or_else(|| source.resumable_upload().map(|(id, _)| id)) {
-                // The source was larger, or the part size smaller, at the time of the earlier upload.
+                // When that upload was started, the source was larger or the part size smaller.
                 MultipartUpload::from_id(transfers, store, address, id).abort().await;
             }
             store_whole(transfers, store, address, &*source, size, metadata).await
@@ -72,12 +73,12 @@ async fn store_in_parts(
 ) -> Result<Committed> {
     let parts = usize::try_from(size.div_ceil(part_bytes)).unwrap_or(usize::MAX);
     store.prewarm(&address.bucket, transfers.plan().object_concurrency(part_bytes).min(parts));
-    let requested_at = transfers.clock().now();
+    let setup_started = transfers.clock().now();
     if let Some(id) = source.stale_upload() {
         // The upload is of different bytes and cannot be resumed.
         MultipartUpload::from_id(transfers, store, address, id).abort().await;
     }
-    let earlier = match source.resumable_upload() {
+    let resumed = match source.resumable_upload() {
         Some((id, part_bytes)) => {
             let upload = Arc::new(MultipartUpload::from_id(transfers, store, address, id));
             match upload.matching_parts(&source, (size, part_bytes)).await {
@@ -92,7 +93,7 @@ async fn store_in_parts(
         }
         None => None,
     };
-    let (upload, part_bytes, done, is_resumable) = match earlier {
+    let (upload, part_bytes, done, is_resumable) = match resumed {
         Some((upload, part_bytes, done)) => (upload, part_bytes, done, true),
         None => {
             let upload = Arc::new(
@@ -105,8 +106,8 @@ async fn store_in_parts(
             (upload, part_bytes, Vec::new(), is_resumable)
         }
     };
-    let response_time = transfers.clock().now().saturating_sub(requested_at);
-    let stagger = transfers.start_stagger(store.min_rtt(&address.bucket), response_time);
+    let setup_time = transfers.clock().now().saturating_sub(setup_started);
+    let stagger = transfers.start_stagger(store.min_rtt(&address.bucket), setup_time);
     let stored = store_parts(transfers, &upload, source, (size, part_bytes), (done, stagger)).await;
     if let Err(e) = &stored
         && !(is_resumable && e.is_resumable())
@@ -123,22 +124,23 @@ async fn store_parts(
     (size, part_bytes): (u64, u64),
     (mut done, mut stagger): (Vec<StoredPart>, StartStagger),
 ) -> Result<Committed> {
-    // Dropped with this future, so no part outlives a failure.
+    // Dropping this future aborts the parts in flight, so none of them outlives a failure.
     let mut parts = tokio::task::JoinSet::new();
-    let have: HashSet<u16> = done.iter().map(|(part, _)| part.number.get()).collect();
-    let waiting = Plan::chunks(size, part_bytes).zip(1_u16..).filter(|(_, number)| !have.contains(number));
+    let stored_numbers: HashSet<u16> = done.iter().map(|(part, _)| part.number.get()).collect();
+    let waiting =
+        split_evenly(size, part_bytes).zip(1_u16..).filter(|(_, number)| !stored_numbers.contains(number));
     let mut waiting: VecDeque<_> = waiting.collect();
-    let mut late = PartTracker::new(size);
+    let mut tracker = PartTracker::new(size);
     let max_parts = transfers.plan().object_concurrency(part_bytes);
     loop {
         while parts.len() < max_parts {
             let now = transfers.clock().now();
-            // With no part in flight, no event would start the next one later.
-            let begins = parts.is_empty()
+            // With no part in flight, no completion would trigger the start of the next one.
+            let may_start = parts.is_empty()
                 || transfers.is_rate_limited()
-                || late.should_start_part(waiting.len(), part_bytes, now);
-            let Some((span, number)) = begins.then(|| waiting.pop_front()).flatten() else { break };
-            let (upload, source, progress) = (upload.clone(), source.clone(), late.track(span.1, now));
+                || tracker.should_start_part(waiting.len(), part_bytes, now);
+            let Some((span, number)) = may_start.then(|| waiting.pop_front()).flatten() else { break };
+            let (upload, source, progress) = (upload.clone(), source.clone(), tracker.track(span.1, now));
             let (clock, start) = (transfers.clock().clone(), stagger.next_start(max_parts));
             parts.spawn(async move {
                 clock.sleep_until(start).await;
@@ -147,14 +149,14 @@ async fn store_parts(
                 Ok::<_, Error>((part, progress))
             });
         }
-        let is_watched = (waiting.is_empty() || parts.len() < max_parts) && !transfers.is_rate_limited();
+        let needs_checks = (waiting.is_empty() || parts.len() < max_parts) && !transfers.is_rate_limited();
         let ended = tokio::select! {
             biased;
             ended = parts.join_next() => ended,
-            () = late.until_next_check(transfers), if is_watched => {
-                // While parts wait, faster connections simply take more of them.
+            () = tracker.until_next_check(transfers), if needs_checks => {
+                // While parts wait, no part is aborted: faster connections take more of the waiting ones.
                 if waiting.is_empty() {
-                    late.abort_stragglers(transfers);
+                    tracker.abort_stragglers(transfers);
                 }
                 continue;
             }
@@ -162,7 +164,7 @@ async fn store_parts(
         let Some(ended) = ended else { break };
         let task_failed = |e| Error::with_source(Reason::Defect, "a part's task failed", e);
         let (part, progress) = ended.map_err(task_failed)??;
-        late.complete(&progress, transfers.clock().now());
+        tracker.complete(&progress, transfers.clock().now());
         done.push(part);
     }
     source.check_unchanged()?;
