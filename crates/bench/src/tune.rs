@@ -1,6 +1,6 @@
-//! Samples a store with probes of one size and concurrency each, one after another, always where a probe is most
-//! informative (Hou 2017, section 5.1). [`tradewind_model::tune`] chooses the probes and interprets them; this module
-//! executes them.
+//! Samples a store with one probe after another, each of one request size and concurrency. The next probe is always the
+//! most informative one (Hou 2017, section 5.1). [`tradewind_model::tune`] chooses the probes and interprets them; this
+//! module executes them.
 
 pub mod probe;
 pub mod probe_target;
@@ -72,11 +72,12 @@ pub async fn measure_min_rtt(target: &ProbeTarget) -> Result<Option<Duration>> {
     Ok(min)
 }
 
-/// Samples one direction until enough is known or the budget is spent. If stopped, returns the results so far.
+/// Samples one direction until no further probe is worthwhile or the budget is spent. If stopped, returns the results
+/// so far.
 pub async fn sample(
     target: &Arc<ProbeTarget>,
     direction: Direction,
-    (config, belief): (&SamplingConfig, Prior),
+    (config, prior): (&SamplingConfig, Prior),
     stop: &StopSignal,
     mut on_event: impl FnMut(SamplingEvent<'_>),
 ) -> Result<SamplingResult> {
@@ -87,7 +88,7 @@ pub async fn sample(
     }
     let mut sampled = SamplingResult {
         probes: Vec::new(),
-        surface: Surface::new(belief, Vec::new()),
+        surface: Surface::new(prior, Vec::new()),
         remaining_budget: config.budget,
     };
     while !stop.is_triggered() {
@@ -95,18 +96,18 @@ pub async fn sample(
             break;
         };
         on_event(SamplingEvent::ProbeStarted(direction, point));
-        let extent = probe_limits(&sampled.surface.predict(point), &sampled.remaining_budget);
-        let probed = probe::run_probe(target, (direction, point), extent, (config.cores, stop)).await?;
+        let limits = probe_limits(&sampled.surface.predict(point), &sampled.remaining_budget);
+        let probed = probe::run_probe(target, (direction, point), limits, (config.cores, stop)).await?;
         sampled.remaining_budget = sampled
             .remaining_budget
             .minus_probe(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
-        // Without any response, points with at least this size and concurrency would not get one either.
+        // If no request succeeded, none would succeed at a point with at least this size and concurrency.
         let mut samples = sampled.surface.samples().to_vec();
         match probed.sample {
             Some(sample) => samples.push(sample),
             None => points.retain(|other| other.bytes < point.bytes || other.concurrency < point.concurrency),
         }
-        sampled.surface = Surface::new(belief, samples);
+        sampled.surface = Surface::new(prior, samples);
         on_event(SamplingEvent::Probed(&probed, &sampled.surface));
         sampled.probes.push(probed);
     }
@@ -114,11 +115,18 @@ pub async fn sample(
 }
 
 /// The limits of a probe, from its expected cost and the remaining budget.
-fn probe_limits(expected: &Prediction, left: &Budget) -> ProbeLimits {
-    let (cost, full) = (sampling::min_cost(expected), sampling::max_cost(expected));
-    let max_time = Duration::from_secs_f64(left.seconds);
-    let time = Duration::from_secs_f64(full.seconds * MAX_COST_FACTOR).max(MIN_PROBE_TIME).min(max_time);
-    let longer = (full.bytes * MAX_COST_FACTOR).min(left.bytes * MAX_BUDGET_FRACTION);
-    let bytes = (cost.bytes * MAX_COST_FACTOR).max(longer).min(left.bytes) as u64;
-    ProbeLimits { max_time: time, max_bytes: bytes, max_with_losses: (max_time, left.bytes as u64) }
+fn probe_limits(expected: &Prediction, remaining: &Budget) -> ProbeLimits {
+    let (min_cost, max_cost) = (sampling::min_cost(expected), sampling::max_cost(expected));
+    let remaining_time = Duration::from_secs_f64(remaining.seconds);
+    let max_time =
+        Duration::from_secs_f64(max_cost.seconds * MAX_COST_FACTOR).max(MIN_PROBE_TIME).min(remaining_time);
+    // A probe that is less precise than expected may use more bytes, but only a part of the remaining ones.
+    let max_imprecise_bytes = (max_cost.bytes * MAX_COST_FACTOR).min(remaining.bytes * MAX_BUDGET_FRACTION);
+    let max_bytes = (min_cost.bytes * MAX_COST_FACTOR).max(max_imprecise_bytes).min(remaining.bytes) as u64;
+    ProbeLimits {
+        max_time,
+        max_bytes,
+        max_time_with_losses: remaining_time,
+        max_bytes_with_losses: remaining.bytes as u64,
+    }
 }

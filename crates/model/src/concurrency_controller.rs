@@ -1,14 +1,14 @@
-//! Hill climbing on the number of concurrent requests: a plan may have been measured on another day, by another client,
-//! or never.
+//! Hill climbing on the number of concurrent requests, because the tuned concurrency of a plan may be outdated, may
+//! come from another client, or may be missing.
 //!
 //! Time is divided into *intervals*. After an interval at the current concurrency follows one at a trial value. The
 //! trial is kept if it pays off: a higher value if throughput rises enough, a lower one if throughput does not fall
 //! (Hou 2017, section 4.1.1: beyond the knee, more requests only cost). Steps are small, a failed trial is undone, and
 //! the concurrency stays within its bounds. When neither direction helps, trials become rare until throughput changes.
 //!
-//! If many packets are retransmitted while requests stall, a queue overruns (Jacobson 1988), and some connections will
-//! stall for seconds. Much lower values are tried first in that case. A link with random loss keeps its concurrency,
-//! because lower values reduce throughput there.
+//! If many packets are retransmitted while requests stall, the bottleneck queue overflows (Jacobson 1988), and some
+//! connections will stall for seconds. Much lower values are tried first in that case. A link with random loss keeps
+//! its concurrency, because lower values reduce throughput there.
 //!
 //! Throughput is counted in bytes; each request counts as a fixed number of extra bytes, so that objects per second
 //! matter too.
@@ -18,30 +18,35 @@ use std::time::Duration;
 
 /// The cost of a request besides its bytes, expressed in bytes.
 pub const REQUEST_COST_BYTES: f64 = 64.0 * 1024.0;
-/// Factors of a step up (large while throughput grows with it) and divisor of a step down.
+/// Factor of a step up while throughput scales well with concurrency.
 const FAST_STEP_UP: f64 = 2.0;
+/// Factor of any other step up.
 const STEP_UP: f64 = 1.4;
+/// Divisor of a step down.
 const STEP_DOWN: f64 = 1.3;
-/// Divisor of a step down while a queue overruns.
+/// Divisor of a step down while the bottleneck queue overflows.
 const OVERRUN_STEP_DOWN: f64 = 2.0;
-/// Throughput that a step up must gain, as a fraction of the growth in concurrency, and throughput that a step down may
-/// lose. Below the value of a plan the rules differ, or noise would lead down step by step: a step down may lose
-/// nothing, and a step back up needs no gain unless a queue overruns.
+/// Throughput that a step up must gain, as a fraction of the growth in concurrency. A step back up to the tuned
+/// concurrency must only not lose throughput, unless the bottleneck queue overflows.
 const MIN_GAIN_PER_GROWTH: f64 = 0.15;
+/// Fraction of the throughput that a step down may lose. Below the tuned concurrency it may lose nothing, or noise
+/// would lead down step by step.
 const MAX_LOSS: f64 = 0.03;
-/// Total throughput that steps down may lose while a queue overruns. Throughput varies more between intervals there.
+/// Fraction of the throughput that all steps down together may lose while the bottleneck queue overflows. Throughput
+/// then varies more between intervals.
 const MAX_LOSS_OVERRUN: f64 = 0.1;
 /// Factor by which the best throughput decays each interval.
 const BEST_DECAY: f64 = 0.99;
 /// Relative difference beyond which throughput is taken to have changed.
 const CHANGE_THRESHOLD: f64 = 0.2;
-/// Maximum number of intervals between trials once neither direction helps. It doubles with each failed pair up to
-/// this.
+/// Maximum number of intervals between trials once neither direction helps. The number doubles with each pair of failed
+/// trials up to this.
 const MAX_REST_INTERVALS: u32 = 8;
 /// Maximum number of intervals that the mean throughput is taken over.
 const MAX_MEAN_INTERVALS: u32 = 8;
-/// An interval lasts as long as two requests, within these bounds.
+/// Minimum length of an interval, which otherwise lasts as long as two requests.
 const MIN_INTERVAL: Duration = Duration::from_millis(300);
+/// Maximum length of an interval.
 const MAX_INTERVAL: Duration = Duration::from_millis(1200);
 
 /// Adapts the number of concurrent requests to throughput.
@@ -51,27 +56,32 @@ pub struct ConcurrencyController {
     current: f64,
     min: f64,
     max: f64,
-    /// The concurrency of a plan; 0 without one.
-    planned: f64,
+    /// The concurrency that tuning chose; 0 if the store was not tuned.
+    tuned_concurrency: f64,
     /// The trial value in progress.
     trial: Option<f64>,
     /// The current interval still reflects the previous concurrency and does not count.
     is_transition_interval: bool,
-    /// Mean throughput at the current concurrency over `intervals` intervals, and the decaying maximum of that mean.
+    /// Mean throughput at the current concurrency, over `intervals` intervals.
     throughput: f64,
+    /// Number of intervals that `throughput` covers, at most [`MAX_MEAN_INTERVALS`].
     intervals: u32,
+    /// Maximum of `throughput`, which decays by [`BEST_DECAY`] each interval.
     best_throughput: f64,
     /// Factor of the next step up.
     step_up: f64,
-    /// A queue overruns, and whether the trial in progress is a step down because of it.
-    overruns: bool,
-    is_retreat: bool,
-    /// Throughput before the first of those steps, or of one that was clearly better.
-    throughput_before_retreat: f64,
-    /// A step down because of an overrun lost throughput, or a step up gained some.
-    is_retreat_ruled_out: bool,
-    /// Consecutive failed trials, and intervals left until the next trial.
+    /// The bottleneck queue overflowed in the last interval.
+    is_overrun: bool,
+    /// The trial in progress, or the last one kept, is a step down because of an overrun.
+    is_overrun_step_down: bool,
+    /// Reference for steps down because of an overrun: the throughput before the first of them, or 90 % of that of a
+    /// later one if this is higher.
+    throughput_before_overrun: f64,
+    /// A step down because of an overrun lost throughput, or a step up gained some: no further one is tried.
+    is_overrun_step_down_ruled_out: bool,
+    /// Number of consecutive failed trials. If it is odd, the next trial is a step down, otherwise a step up.
     failed_trials: u32,
+    /// Number of intervals left until the next trial.
     rest_intervals: u32,
 }
 
@@ -84,26 +94,26 @@ impl ConcurrencyController {
             current: initial as f64,
             min: (*bounds.start()).min(initial).max(1) as f64,
             max: (*bounds.end()).max(initial) as f64,
-            planned: 0.0,
+            tuned_concurrency: 0.0,
             trial: None,
             is_transition_interval: true,
             throughput: 0.0,
             intervals: 0,
             best_throughput: 0.0,
             step_up: FAST_STEP_UP,
-            overruns: false,
-            is_retreat: false,
-            throughput_before_retreat: 0.0,
-            is_retreat_ruled_out: false,
+            is_overrun: false,
+            is_overrun_step_down: false,
+            throughput_before_overrun: 0.0,
+            is_overrun_step_down_ruled_out: false,
             failed_trials: 0,
             rest_intervals: 0,
         }
     }
 
-    /// Marks the initial concurrency as that of a plan.
+    /// Marks the initial concurrency as chosen by tuning.
     #[must_use]
-    pub const fn planned(self) -> Self {
-        Self { planned: self.current, ..self }
+    pub const fn tuned(self) -> Self {
+        Self { tuned_concurrency: self.current, ..self }
     }
 
     /// The concurrency to use now.
@@ -119,10 +129,10 @@ impl ConcurrencyController {
     }
 
     /// Ends an interval with this throughput in bytes per second, in which requests waited for permits throughout.
-    /// `overruns` is true if many packets were retransmitted and requests stalled. Returns the concurrency to use from
-    /// now on.
-    pub fn end_interval(&mut self, throughput: f64, overruns: bool) -> usize {
-        self.overruns = overruns;
+    /// `is_overrun` is true if many packets were retransmitted and requests stalled. Returns the concurrency to use
+    /// from now on.
+    pub fn end_interval(&mut self, throughput: f64, is_overrun: bool) -> usize {
+        self.is_overrun = is_overrun;
         if std::mem::take(&mut self.is_transition_interval) {
             return self.concurrency();
         }
@@ -136,7 +146,7 @@ impl ConcurrencyController {
     /// Ends an interval in which no request waited for a permit, so that its throughput says nothing about the
     /// concurrency.
     pub fn end_idle_interval(&mut self) -> usize {
-        (self.trial, self.is_retreat, self.is_transition_interval) = (None, false, true);
+        (self.trial, self.is_overrun_step_down, self.is_transition_interval) = (None, false, true);
         self.concurrency()
     }
 
@@ -158,44 +168,47 @@ impl ConcurrencyController {
     }
 
     fn start_trial(&mut self) {
-        let was_retreat = self.is_retreat;
-        self.is_retreat =
-            self.overruns && !self.is_retreat_ruled_out && (self.failed_trials == 0 || was_retreat);
-        if self.is_retreat && !was_retreat {
-            self.throughput_before_retreat = self.throughput;
+        let was_overrun_step_down = self.is_overrun_step_down;
+        self.is_overrun_step_down = self.is_overrun
+            && !self.is_overrun_step_down_ruled_out
+            && (self.failed_trials == 0 || was_overrun_step_down);
+        if self.is_overrun_step_down && !was_overrun_step_down {
+            self.throughput_before_overrun = self.throughput;
         }
-        let wanted = if self.is_retreat {
+        let target = if self.is_overrun_step_down {
             self.current / OVERRUN_STEP_DOWN
         } else if self.failed_trials.is_multiple_of(2) {
+            // Even: a step up.
             let up = self.current * self.step_up;
-            if self.current < self.planned { up.min(self.planned) } else { up }
+            if self.current < self.tuned_concurrency { up.min(self.tuned_concurrency) } else { up }
         } else {
+            // Odd: a step down.
             self.current / STEP_DOWN
         };
-        let wanted = wanted.clamp(self.min, self.max).round();
-        if wanted == self.current.round() {
-            if std::mem::take(&mut self.is_retreat) {
+        let target = target.clamp(self.min, self.max).round();
+        if target == self.current.round() {
+            if std::mem::take(&mut self.is_overrun_step_down) {
                 // Already at the lower bound: try a step up instead.
-                (self.is_retreat_ruled_out, self.failed_trials) = (true, 0);
+                (self.is_overrun_step_down_ruled_out, self.failed_trials) = (true, 0);
                 return self.start_trial();
             }
             return self.record_failed_trial();
         }
-        (self.trial, self.is_transition_interval) = (Some(wanted), true);
+        (self.trial, self.is_transition_interval) = (Some(target), true);
     }
 
     fn evaluate_trial(&mut self, trial: f64, throughput: f64) {
         self.trial = None;
-        let is_more = trial > self.current;
+        let is_step_up = trial > self.current;
         let required = self.throughput * (1.0 + MIN_GAIN_PER_GROWTH * (trial / self.current - 1.0));
-        let helps = if is_more {
-            let is_back_to_plan = trial <= self.planned && !self.overruns;
-            if is_back_to_plan { throughput > self.throughput } else { throughput > required }
+        let helps = if is_step_up {
+            let is_back_to_tuned = trial <= self.tuned_concurrency && !self.is_overrun;
+            if is_back_to_tuned { throughput > self.throughput } else { throughput > required }
         } else {
             let best = self.throughput.max(self.best_throughput);
-            let (reference, max_loss) = if self.is_retreat {
-                (self.throughput_before_retreat.max(self.best_throughput), MAX_LOSS_OVERRUN)
-            } else if trial < self.planned {
+            let (reference, max_loss) = if self.is_overrun_step_down {
+                (self.throughput_before_overrun.max(self.best_throughput), MAX_LOSS_OVERRUN)
+            } else if trial < self.tuned_concurrency {
                 (best, 0.0)
             } else {
                 (best, MAX_LOSS)
@@ -203,20 +216,20 @@ impl ConcurrencyController {
             throughput >= reference * (1.0 - max_loss)
         };
         if !helps {
-            self.is_retreat_ruled_out |= std::mem::take(&mut self.is_retreat);
+            self.is_overrun_step_down_ruled_out |= std::mem::take(&mut self.is_overrun_step_down);
             return self.record_failed_trial();
         }
-        if self.is_retreat {
+        if self.is_overrun_step_down {
             // Keep a gain that exceeds noise as the new reference.
-            self.throughput_before_retreat =
-                self.throughput_before_retreat.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
+            self.throughput_before_overrun =
+                self.throughput_before_overrun.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
         }
-        let is_much = (throughput / self.throughput - 1.0) > (trial / self.current - 1.0) / 2.0;
-        self.step_up = if is_much { FAST_STEP_UP } else { STEP_UP };
-        self.failed_trials = u32::from(!is_more);
-        self.is_retreat_ruled_out |= is_more && throughput > required;
+        let scales_well = (throughput / self.throughput - 1.0) > (trial / self.current - 1.0) / 2.0;
+        self.step_up = if scales_well { FAST_STEP_UP } else { STEP_UP };
+        // Continue in the same direction: 0 leads to another step up, 1 to another step down.
+        self.failed_trials = u32::from(!is_step_up);
+        self.is_overrun_step_down_ruled_out |= is_step_up && throughput > required;
         (self.current, self.throughput, self.intervals) = (trial, throughput, 1);
-        // Continue in the same direction at once.
         self.start_trial();
     }
 

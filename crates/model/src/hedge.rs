@@ -1,38 +1,38 @@
-//! Decides when a slow chunk is requested again on another connection: a *hedge* (Dean and Barroso 2013, "The Tail at
-//! Scale"). Racing replicas (Wang 2012, section 3) duplicates every request; a hedge duplicates only the few that fall
-//! behind others like them.
+//! Decides when a slow range of a download is requested again on another connection: a *hedge* (Dean and Barroso 2013,
+//! "The Tail at Scale"). Racing replicas (Wang 2012, section 3) duplicates every request; a hedge duplicates only the
+//! few that fall behind others like them.
 //!
-//! A chunk is hedged at most once, and only if all of this holds:
-//! - Its age is at least 4 times the median of recent chunks of its size class, and at least 500 ms.
-//! - At its recent rate, the missing bytes take longer than a new request usually takes for the whole chunk. A chunk
+//! A range is hedged at most once, and only if all of this holds:
+//! - Its age is at least 4 times the median of recent ranges of its size class, and at least 500 ms.
+//! - At its recent rate, the missing bytes take longer than a new request usually takes for the whole range. A range
 //!   that has stalled or crawls qualifies; one that started late but progresses well does not.
-//! - Concurrent chunks were twice as fast, measured from its start until now. If all are slow, the store or the link is
+//! - Concurrent ranges were twice as fast, measured from its start until now. If all are slow, the store or the link is
 //!   the cause, and more requests would add load.
 //! - At most one request plus one in twenty is hedged.
 //!
-//! The age of a chunk is the time spent waiting for its bytes, without the time that the reader took to process them.
+//! The age of a range is the time spent waiting for its bytes, without the time that the reader took to process them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::store_model::SizeClass;
 
-/// A chunk is a straggler beyond this multiple of the median of its size class, …
+/// A range is a straggler beyond this multiple of the median of its size class, …
 const STRAGGLER_VS_MEDIAN: u32 = 4;
-/// … and beyond this multiple of what concurrent chunks need, …
+/// … and beyond this multiple of what concurrent ranges need, …
 const STRAGGLER_VS_CONCURRENT: u32 = 2;
 /// … but never before this age: a lost packet or the store's own retry is over by then.
 const MIN_STRAGGLER_AGE: Duration = Duration::from_millis(500);
-/// A chunk that completes within this time is not hedged.
+/// A range that completes within this time is not hedged.
 const ALMOST_DONE: Duration = Duration::from_millis(100);
-/// Minimum number of completed chunks of a size class before their median counts.
+/// Minimum number of completed ranges of a size class before their median counts.
 const MIN_SAMPLES: usize = 8;
-/// Number of most recent chunks that the median is taken over.
+/// Number of most recent ranges that the median is taken over.
 const SAMPLE_WINDOW: usize = 32;
 /// At most one in this many requests is hedged (plus one).
 const HEDGE_ONE_IN: u64 = 20;
 
-/// Statistics of completed chunks, and the number of chunks in flight and hedged.
+/// Statistics of completed ranges, and the number of ranges in flight and hedged.
 #[derive(Debug, Default)]
 pub struct HedgePolicy {
     started: u64,
@@ -41,14 +41,14 @@ pub struct HedgePolicy {
     /// Totals up to `updated_at`.
     totals: Totals,
     updated_at: Duration,
-    /// Durations of the most recent chunks, by size class.
+    /// Durations of the most recent ranges, by size class.
     durations: BTreeMap<SizeClass, VecDeque<Duration>>,
 }
 
-/// A chunk in flight. It must be passed to [`end`](HedgePolicy::end) exactly once.
+/// A range in flight. It must be passed to [`end`](HedgePolicy::end) exactly once.
 #[derive(Debug)]
-#[must_use = "a chunk that never ends is counted as in flight forever"]
-pub struct ChunkProgress {
+#[must_use = "a range that never ends is counted as in flight forever"]
+pub struct RangeProgress {
     bytes: u64,
     received: u64,
     started: Duration,
@@ -57,16 +57,16 @@ pub struct ChunkProgress {
     is_hedged: bool,
 }
 
-/// Totals over all chunks.
+/// Totals over all ranges.
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     /// Bytes received.
     received: u64,
-    /// Sum of the time that each chunk has been in flight.
+    /// Sum of the time that each range has been in flight.
     time_in_flight: Duration,
 }
 
-/// The state of a chunk at a check.
+/// The state of a range at a check.
 #[derive(Debug, Clone, Copy, Default)]
 struct Check {
     /// Bytes received.
@@ -77,19 +77,19 @@ struct Check {
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HedgeDecision {
-    /// True if the chunk should be hedged now.
+    /// True if the range should be hedged now.
     pub hedge_now: bool,
-    /// The age at which to check the chunk again.
+    /// The age at which to check the range again.
     pub next_check: Duration,
 }
 
 impl HedgePolicy {
-    /// Registers a chunk of `bytes` that is being requested.
-    pub fn begin(&mut self, now: Duration, bytes: u64) -> ChunkProgress {
+    /// Registers a range of `bytes` that is being requested.
+    pub fn begin(&mut self, now: Duration, bytes: u64) -> RangeProgress {
         self.advance(now);
         self.started += 1;
         self.in_flight += 1;
-        ChunkProgress {
+        RangeProgress {
             bytes,
             received: 0,
             started: now,
@@ -99,54 +99,54 @@ impl HedgePolicy {
         }
     }
 
-    /// Records bytes of a chunk received.
-    pub const fn record_bytes(&mut self, chunk: &mut ChunkProgress, bytes: u64) {
+    /// Records bytes of a range received.
+    pub const fn record_bytes(&mut self, range: &mut RangeProgress, bytes: u64) {
         self.totals.received += bytes;
-        chunk.received += bytes;
+        range.received += bytes;
     }
 
-    /// The age at which to check a chunk for the first time.
+    /// The age at which to check a range for the first time.
     #[must_use]
-    pub fn first_check(&self, chunk: &ChunkProgress) -> Duration {
-        self.median_duration(chunk.bytes).map_or(MIN_STRAGGLER_AGE, straggler_age) / 2
+    pub fn first_check(&self, range: &RangeProgress) -> Duration {
+        self.median_duration(range.bytes).map_or(MIN_STRAGGLER_AGE, straggler_age) / 2
     }
 
-    /// Checks a chunk that has reached `age`.
-    pub fn check(&mut self, chunk: &mut ChunkProgress, now: Duration, age: Duration) -> HedgeDecision {
-        let last = std::mem::replace(&mut chunk.last_check, Check { received: chunk.received, age });
-        let Some(median) = self.median_duration(chunk.bytes) else {
+    /// Checks a range that has reached `age`.
+    pub fn check(&mut self, range: &mut RangeProgress, now: Duration, age: Duration) -> HedgeDecision {
+        let last = std::mem::replace(&mut range.last_check, Check { received: range.received, age });
+        let Some(median) = self.median_duration(range.bytes) else {
             return HedgeDecision { hedge_now: false, next_check: age + MIN_STRAGGLER_AGE / 2 };
         };
         let min_age = straggler_age(median);
         let next_check = if age < min_age / 2 { min_age / 2 } else { min_age.max(age + min_age / 4) };
-        let missing = chunk.bytes.saturating_sub(chunk.received);
+        let missing = range.bytes.saturating_sub(range.received);
         let hedge_now = age >= min_age
-            && !chunk.is_hedged
+            && !range.is_hedged
             && self.hedged < 1 + self.started / HEDGE_ONE_IN
-            && self.concurrent_duration(chunk, now).is_some_and(|others| {
+            && self.concurrent_duration(range, now).is_some_and(|others| {
                 let left =
-                    time_for_bytes(missing, chunk.received - last.received, age.saturating_sub(last.age));
+                    time_for_bytes(missing, range.received - last.received, age.saturating_sub(last.age));
                 age >= others * STRAGGLER_VS_CONCURRENT
                     && left.is_none_or(|left| left > median.max(others).max(ALMOST_DONE))
             });
         HedgeDecision { hedge_now, next_check }
     }
 
-    /// Marks the chunk as hedged.
-    pub const fn mark_hedged(&mut self, chunk: &mut ChunkProgress) {
-        if !chunk.is_hedged {
-            chunk.is_hedged = true;
+    /// Marks the range as hedged.
+    pub const fn mark_hedged(&mut self, range: &mut RangeProgress) {
+        if !range.is_hedged {
+            range.is_hedged = true;
             self.hedged += 1;
         }
     }
 
-    /// Removes a chunk. `completed_at` is the age at which it completed; `None` if it failed or was cancelled.
-    pub fn end(&mut self, chunk: ChunkProgress, now: Duration, completed_at: Option<Duration>) {
+    /// Removes a range. `completed_at` is the age at which it completed; `None` if it failed or was cancelled.
+    pub fn end(&mut self, range: RangeProgress, now: Duration, completed_at: Option<Duration>) {
         self.advance(now);
         self.in_flight -= 1;
-        // Two requests determined the duration of a hedged chunk.
-        if let Some(age) = completed_at.filter(|_| !chunk.is_hedged) {
-            let times = self.durations.entry(SizeClass::for_bytes(chunk.bytes)).or_default();
+        // Two requests determined the duration of a hedged range.
+        if let Some(age) = completed_at.filter(|_| !range.is_hedged) {
+            let times = self.durations.entry(SizeClass::for_bytes(range.bytes)).or_default();
             if times.len() == SAMPLE_WINDOW {
                 times.pop_front();
             }
@@ -154,22 +154,22 @@ impl HedgePolicy {
         }
     }
 
-    /// Number of chunks hedged.
+    /// Number of ranges hedged.
     #[must_use]
     pub const fn hedged(&self) -> u64 {
         self.hedged
     }
 
-    /// Number of chunks in flight.
+    /// Number of ranges in flight.
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// The median duration of chunks of this size class, or of the next larger class with enough samples.
+    /// The median duration of ranges of this size class, or of the next larger class with enough samples.
     fn median_duration(&self, bytes: u64) -> Option<Duration> {
         let class = SizeClass::for_bytes(bytes);
-        // The last class has no upper bound, so its chunks are not comparable.
+        // The last class has no upper bound, so its ranges are not comparable.
         class.max_bytes()?;
         let (_, times) = self.durations.range(class..).find(|(_, times)| times.len() >= MIN_SAMPLES)?;
         let mut sorted: Vec<Duration> = times.iter().copied().collect();
@@ -177,18 +177,18 @@ impl HedgePolicy {
         Some(*sorted.select_nth_unstable(middle).1)
     }
 
-    /// The time that other chunks would need for as many bytes, at their rate since this one started; `None` if they
+    /// The time that other ranges would need for as many bytes, at their rate since this one started; `None` if they
     /// received fewer bytes.
-    fn concurrent_duration(&mut self, chunk: &ChunkProgress, now: Duration) -> Option<Duration> {
+    fn concurrent_duration(&mut self, range: &RangeProgress, now: Duration) -> Option<Duration> {
         self.advance(now);
-        let before = chunk.totals_at_start;
-        let others_bytes = self.totals.received - before.received - chunk.received;
-        let own_time = now.saturating_sub(chunk.started);
+        let before = range.totals_at_start;
+        let others_bytes = self.totals.received - before.received - range.received;
+        let own_time = now.saturating_sub(range.started);
         let others_time = (self.totals.time_in_flight - before.time_in_flight).saturating_sub(own_time);
-        if others_bytes < chunk.bytes { None } else { time_for_bytes(chunk.bytes, others_bytes, others_time) }
+        if others_bytes < range.bytes { None } else { time_for_bytes(range.bytes, others_bytes, others_time) }
     }
 
-    /// Adds the time since the last call for every chunk in flight. Concurrent callers may pass times out of order.
+    /// Adds the time since the last call for every range in flight. Concurrent callers may pass times out of order.
     fn advance(&mut self, now: Duration) {
         let now = now.max(self.updated_at);
         self.totals.time_in_flight += (now - self.updated_at) * self.in_flight;
@@ -196,13 +196,13 @@ impl HedgePolicy {
     }
 }
 
-impl ChunkProgress {
-    /// Corrects the size of the chunk.
+impl RangeProgress {
+    /// Corrects the size of the range.
     pub const fn resize(&mut self, bytes: u64) {
         self.bytes = bytes;
     }
 
-    /// Returns true if the chunk was hedged.
+    /// Returns true if the range was hedged.
     #[must_use]
     pub const fn is_hedged(&self) -> bool {
         self.is_hedged

@@ -11,12 +11,13 @@ const MAX_PARTS: u64 = 10_000;
 /// S3 requires at least 5 MiB per part, except for the last.
 pub const MIN_PART_BYTES: u64 = 5 << 20;
 
-/// Maximum bytes of one object in flight. A killed transfer sends them again: less than 5 % of a 2 GiB object.
+/// Maximum bytes of one object in flight, unless the concurrency is tuned. They are transferred again if the command is
+/// killed: less than 5 % of an object of 2 GiB.
 const MAX_OBJECT_BYTES_IN_FLIGHT: u64 = 100 << 20;
 /// Number of parts that an object is split into while they are smaller than a chunk.
 const TARGET_PARTS: u64 = 64;
-/// Each range is 1/128 of the bytes left (guided self-scheduling): two ranges per slot at the 64 concurrent requests of
-/// a long link.
+/// Each range is 1/128 of the bytes left (guided self-scheduling): with 64 concurrent requests, as on a link with a
+/// long RTT, each has two ranges left.
 const RANGE_DIVISOR: u64 = 128;
 /// Minimum concurrent requests of one object, whatever their size.
 const MIN_OBJECT_CONCURRENCY: usize = 2;
@@ -24,14 +25,16 @@ const MIN_OBJECT_CONCURRENCY: usize = 2;
 /// Candidates for the minimum range size of a tuned store. Completion waits for the last ranges in flight, so the
 /// smallest efficient size is taken.
 const MIN_RANGE_BYTES_CANDIDATES: [u64; 3] = [256 << 10, 512 << 10, 1 << 20];
-/// Minimum duration of a range, in round trips and in seconds, so that requesting the next one costs little.
+/// Minimum duration of a range in round trips: requesting the next range costs one.
 const MIN_RANGE_ROUND_TRIPS: f64 = 8.0;
+/// Minimum duration of a range in seconds, for a short RTT.
 const MIN_RANGE_SECONDS: f64 = 0.1;
-/// Minimum duration of the tail ranges, in round trips and in seconds. Above [`MAX_TAIL_CONCURRENCY`] there are none:
-/// the link is then long, each slot has about two ranges, which end together, and an additional round trip is
-/// expensive.
+/// Minimum duration of a tail range in round trips.
 const MIN_TAIL_RANGE_ROUND_TRIPS: f64 = 3.0;
+/// Minimum duration of a tail range in seconds, for a short RTT.
 const MIN_TAIL_RANGE_SECONDS: f64 = 0.02;
+/// Maximum concurrency with tail ranges. A higher concurrency means a long RTT: an additional round trip is expensive.
+/// Each request then has only about two ranges, and these end together without a tail.
 const MAX_TAIL_CONCURRENCY: usize = 32;
 
 /// Minimum number of objects read concurrently.
@@ -52,9 +55,10 @@ pub struct Plan {
     pub min_tail_range_bytes: u64,
     /// Maximum concurrent requests, over all objects.
     pub max_concurrency: usize,
-    /// Maximum concurrent requests by size, if the store was tuned. Several sizes share in proportion.
+    /// Maximum concurrent requests by size class, if the store was tuned. A request takes permits in inverse proportion
+    /// to the concurrency of its size class, so that all sizes share one pool.
     pub concurrency_by_size: Option<ConcurrencyBySize>,
-    /// Bytes of one request of an ordered download. Requests ahead of the first wait in memory.
+    /// Bytes of one request of an ordered download. The responses of later ranges wait in memory for the first.
     pub stream_bytes: u64,
     /// Maximum bytes buffered in memory for one object.
     pub max_buffered_bytes: u64,
@@ -62,13 +66,16 @@ pub struct Plan {
 
 /// Start times of an object's first requests, staggered over one round trip.
 ///
-/// Windows of new connections double every round trip; if all start together, their bursts meet in the queue of a
-/// mostly idle link. Senders take that delay for a full link (HyStart, Ha and Rhee 2011), and on a long link windows
-/// that stopped opening stay small for seconds. Staggered bursts pass one after another.
+/// The congestion windows of new connections double every round trip. If all start together, their bursts meet in the
+/// queue of a mostly idle link. Senders take that delay for a full link (HyStart, Ha and Rhee 2011) and leave slow
+/// start; with a long RTT, their congestion windows then stay small for seconds. Staggered bursts pass one after
+/// another.
 #[derive(Debug, Clone, Copy)]
 pub struct StartStagger {
     start: Duration,
-    window: Duration,
+    /// The time over which the first requests are spread.
+    duration: Duration,
+    /// Number of start times handed out.
     started: u32,
 }
 
@@ -79,14 +86,14 @@ impl StartStagger {
     /// A stagger that starts now and lasts one RTT.
     #[must_use]
     pub fn new(now: Duration, rtt: Duration) -> Self {
-        Self { start: now, window: rtt.min(MAX_STAGGER), started: 0 }
+        Self { start: now, duration: rtt.min(MAX_STAGGER), started: 0 }
     }
 
     /// The start time of the next of `total` staggered requests. Later requests may start at once.
     pub fn next_start(&mut self, total: usize) -> Duration {
         let total = u32::try_from(total).unwrap_or(u32::MAX).max(1);
         let start = if self.started < total {
-            self.start + self.window / total * self.started
+            self.start + self.duration / total * self.started
         } else {
             Duration::ZERO
         };
@@ -96,8 +103,8 @@ impl StartStagger {
 }
 
 impl Default for Plan {
-    /// Chunks of 8 MiB: large enough that the fixed cost of a request is 1 % of its transfer time, small enough to
-    /// resend cheaply. 32 such requests sustain about 5 GB/s at an RTT of 50 ms.
+    /// Parts of 8 MiB: large enough that the fixed cost of a request is 1 % of its transfer time, small enough to
+    /// resend cheaply. 32 concurrent requests of this size sustain about 5 GB/s at an RTT of 50 ms.
     fn default() -> Self {
         Self {
             chunk_bytes: 8 << 20,
@@ -157,17 +164,19 @@ impl Plan {
     /// Maximum concurrent requests of this size, over all objects.
     #[must_use]
     pub fn concurrency_for(&self, bytes: u64) -> usize {
-        self.capped(|by_size| by_size.for_class(SizeClass::for_bytes(bytes)))
+        self.tuned_or_max_concurrency(|by_size| by_size.for_class(SizeClass::for_bytes(bytes)))
     }
 
     /// Like [`concurrency_for`](Self::concurrency_for), while connections are new.
     #[must_use]
     pub fn initial_concurrency_for(&self, bytes: u64) -> usize {
-        self.capped(|by_size| by_size.for_class_on_new_connections(SizeClass::for_bytes(bytes)))
+        self.tuned_or_max_concurrency(|by_size| {
+            by_size.for_class_on_new_connections(SizeClass::for_bytes(bytes))
+        })
     }
 
-    /// The tuned value if there is one, at most the concurrency of the plan.
-    fn capped(&self, tuned: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
+    /// The tuned concurrency, limited to `max_concurrency`; `max_concurrency` if the store was not tuned.
+    fn tuned_or_max_concurrency(&self, tuned: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
         self.concurrency_by_size
             .as_ref()
             .map_or(self.max_concurrency, |by_size| tuned(by_size).min(self.max_concurrency))
@@ -181,9 +190,10 @@ impl Plan {
         if size < self.chunk_bytes.saturating_mul(3) {
             return None;
         }
-        // Parts smaller than a chunk if there would otherwise be too few to run concurrently.
+        // A smaller object is split into `TARGET_PARTS` smaller parts, so that enough of them can run concurrently. A
+        // size set by a flag is kept.
         let even_share = size.div_ceil(TARGET_PARTS).next_multiple_of(1 << 20);
-        let mut bytes = if self.has_variable_ranges() && even_share < self.chunk_bytes {
+        let mut bytes = if !self.has_fixed_chunk_size() && even_share < self.chunk_bytes {
             even_share
         } else {
             self.chunk_bytes
@@ -195,8 +205,8 @@ impl Plan {
         Some(bytes)
     }
 
-    /// Maximum concurrent requests of one object with this many bytes each. What is in flight when a transfer is killed
-    /// is sent again, so the number is no larger than known to help.
+    /// Maximum concurrent requests of one object, of `bytes` bytes each. Without a tuned concurrency, at most
+    /// [`MAX_OBJECT_BYTES_IN_FLIGHT`] are in flight, because they are transferred again if the command is killed.
     #[must_use]
     pub fn object_concurrency(&self, bytes: u64) -> usize {
         if self.concurrency_by_size.is_some() {
@@ -211,7 +221,7 @@ impl Plan {
     /// Maximum concurrent ranges of one object.
     #[must_use]
     pub fn range_concurrency(&self) -> usize {
-        // Each range takes permits by its own size, and most have the minimum size.
+        // Most ranges of a tuned plan have the minimum size.
         self.object_concurrency(if self.concurrency_by_size.is_some() {
             self.min_range_bytes
         } else {
@@ -227,16 +237,17 @@ impl Plan {
         usize::try_from(fits).unwrap_or(usize::MAX).clamp(MIN_READERS, self.max_concurrency.max(MAX_READERS))
     }
 
-    /// Number of chunks of a stream to fetch ahead of the reader.
+    /// Number of ranges of an ordered download to fetch ahead of its reader.
     #[must_use]
-    pub fn read_ahead_chunks(&self) -> usize {
+    pub fn read_ahead_ranges(&self) -> usize {
         let fits = self.max_buffered_bytes / self.stream_bytes.max(1);
         usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, self.max_concurrency.max(1))
     }
 
-    /// Returns true if requests of one object may differ in size.
-    const fn has_variable_ranges(&self) -> bool {
-        self.min_range_bytes < self.max_range_bytes
+    /// Returns true if all requests of a large object have the same size, set by
+    /// [`with_chunk_bytes`](Self::with_chunk_bytes).
+    const fn has_fixed_chunk_size(&self) -> bool {
+        self.min_range_bytes >= self.max_range_bytes
     }
 
     /// The ranges in which to fetch an object of `size` bytes from offset `from`, as offset and length, in order.
@@ -289,12 +300,12 @@ impl Plan {
                 plan.ranges(from, offset).chain((length > 0).then_some((offset, length)))
             })
     }
+}
 
-    /// The chunks of an object of `size` bytes, as offset and length, in order.
-    pub fn chunks(size: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
-        let bytes = bytes.max(1);
-        (0..size.div_ceil(bytes)).map(move |n| (n * bytes, bytes.min(size - n * bytes)))
-    }
+/// Splits `size` bytes into pieces of `bytes` each; the last one may be smaller. Yields offset and length, in order.
+pub fn split_evenly(size: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let bytes = bytes.max(1);
+    (0..size.div_ceil(bytes)).map(move |n| (n * bytes, bytes.min(size - n * bytes)))
 }
 
 #[cfg(test)]
@@ -451,9 +462,9 @@ mod tests {
         }
 
         #[test]
-        fn chunks_cover_the_object(size in 0_u64..1_000_000, bytes in 1_u64..100_000) {
+        fn split_evenly_covers_the_object(size in 0_u64..1_000_000, bytes in 1_u64..100_000) {
             let mut at = 0;
-            for (offset, length) in Plan::chunks(size, bytes) {
+            for (offset, length) in split_evenly(size, bytes) {
                 prop_assert!(offset == at && length > 0 && length <= bytes);
                 at += length;
             }

@@ -2,11 +2,11 @@
 //! feeds it, and every adaptive decision reads it.
 //!
 //! It does no I/O and reads no clock: `now` is an argument, the time since any origin that all callers share. It keeps
-//! the last 50 to 60 s in slices of 10 s, twice the 20 s in which affinities are recomputed (Noel 2018, section IV),
-//! and totals since the start. Requests may be fed in any order.
+//! totals since the start and a sliding window of the last 50 to 60 s, in slices of 10 s. Noel 2018 (section IV)
+//! recomputes affinities every 20 s; the window holds at least twice that. Requests may be recorded in any order.
 //!
-//! Memory: less than 1 MiB if all operations and sizes occur; 12.5 KiB per operation and size class that does. Feeding
-//! a request is a dozen relaxed atomic additions without a lock, so no thread waits for another that is not running.
+//! Memory: 12.5 KiB per operation and size class that occurs, less than 1 MiB if all do. Recording a request is a dozen
+//! relaxed atomic additions without a lock, so that a thread never waits for one that was preempted.
 
 mod histogram;
 mod latency_snapshot;

@@ -1,29 +1,30 @@
 //! Straggling parts at the end of an upload. A part that other connections would finish sooner is left to them; a part
 //! that fell behind is aborted and sent again over a faster connection.
 //!
-//! Connections of one transfer differ: one whose window stopped opening early has 10 % of the throughput of another,
-//! and on a long link stays slow for minutes. While parts wait, faster connections take more of them; after the last
-//! one is taken, the upload waits for the slowest. The previous part of a connection predicts its speed, so slow
-//! connections get none of the last parts ([`should_start_part`]).
+//! Connections of one transfer differ: one whose congestion window stopped opening early has 10 % of the throughput of
+//! another, and with a long RTT stays slow for minutes. While parts wait, faster connections take more of them. After
+//! the last part is assigned, the upload waits for the slowest connection. The previous part of a connection predicts
+//! its speed, so slow connections get none of the last parts ([`should_start_part`]).
 //!
-//! A store keeps nothing of an incomplete part, so a part that is aborted before its last bytes were sent is stored
-//! exactly once. The bytes already sent are wasted, and are bounded. Downloads instead request a second time and keep
+//! A store discards an incomplete part, so a part that is aborted before its last bytes were sent is stored exactly
+//! once. The bytes already sent are wasted, and are bounded. Downloads instead request a second time and keep
 //! the first request ([`hedge`](crate::hedge)); if a part were sent twice, it would be unknown which copy the store
 //! kept.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Number of most recent parts that the expected duration is taken from.
+/// Number of most recent parts that the reference duration is taken from.
 const SAMPLE_WINDOW: usize = 16;
-/// Minimum number of parts completed since a part started, below which it is not judged.
+/// A part is not judged before this number of other parts completed since it started.
 const MIN_SAMPLES: usize = 3;
-/// The reference duration is the first quartile of the completed parts.
+/// The reference duration of a part is that of the fastest quarter of the completed parts: their first quartile.
 const FAST_QUANTILE_DIVISOR: usize = 4;
-/// The rest of a straggler takes this multiple of what the whole part takes elsewhere, plus a constant.
+/// A part is a straggler if its rest takes longer than this multiple of the reference duration, …
 const STRAGGLER_FACTOR: f64 = 1.5;
+/// … plus this constant.
 const STRAGGLER_EXTRA_SECONDS: f64 = 0.2;
-/// If no part completed for this multiple of that time, all connections may have stalled.
+/// If no part completed for this multiple of that limit, all connections may have stalled, and no part is a straggler.
 const STALL_FACTOR: f64 = 3.0;
 /// At most this fraction of the object (1/8) may be wasted.
 const WASTE_DIVISOR: u64 = 8;
@@ -31,8 +32,8 @@ const WASTE_DIVISOR: u64 = 8;
 /// Returns true if one of `waiting` parts of `part_bytes` each should start on an idle connection whose previous part
 /// took `seconds_per_byte`, and false if it is better left to the busy connections.
 ///
-/// A busy connection is expected to take as long for every further part as for its previous one, or as long as its
-/// current part has taken so far if that is longer, and to start the next part as soon as one is done.
+/// A busy connection is expected to start its next part as soon as the current one is done. Each further part is
+/// expected to take as long as its previous part, or as long as its current part has taken so far, if that is longer.
 #[must_use]
 pub fn should_start_part(
     waiting: usize,
@@ -98,8 +99,8 @@ impl PartInFlight {
         (self.sent > 0 && took > 0.0).then(|| took / self.sent as f64)
     }
 
-    /// Seconds left if the whole part takes `total_seconds`. A part that has stalled is expected to stall for as long
-    /// again.
+    /// Seconds left if the whole part takes `total_seconds`. A part without progress for some time is expected to make
+    /// none for as long again.
     fn seconds_left(&self, total_seconds: f64, now: Duration) -> f64 {
         let rest = self.bytes.saturating_sub(self.sent) as f64 / self.bytes.max(1) as f64 * total_seconds;
         rest.max(total_seconds - self.elapsed_seconds(now))
@@ -131,22 +132,22 @@ impl StragglerDetector {
         if part.sent > self.waste_budget_bytes {
             return None;
         }
-        // Only parts completed since: if the link became slower for all, no part is a straggler.
+        // Only parts completed since this one started count: if the link became slower for all, no part is a straggler.
         let since = self.completed.iter().filter(|ended| ended.completed >= part.started);
         let mut paces: Vec<f64> = since.map(|ended| ended.seconds_per_byte).collect();
         if paces.len() < MIN_SAMPLES {
             return None;
         }
         paces.sort_by(f64::total_cmp);
-        let elsewhere = paces[paces.len() / FAST_QUANTILE_DIVISOR] * part.bytes as f64;
-        let late = STRAGGLER_FACTOR.mul_add(elsewhere, STRAGGLER_EXTRA_SECONDS);
+        let reference_seconds = paces[paces.len() / FAST_QUANTILE_DIVISOR] * part.bytes as f64;
+        let max_seconds_left = STRAGGLER_FACTOR.mul_add(reference_seconds, STRAGGLER_EXTRA_SECONDS);
         let elapsed = part.elapsed_seconds(now);
-        let quiet = now.saturating_sub(self.completed.back()?.completed).as_secs_f64();
-        if elapsed < elsewhere || quiet > late * STALL_FACTOR {
+        let seconds_since_completion = now.saturating_sub(self.completed.back()?.completed).as_secs_f64();
+        if elapsed < reference_seconds || seconds_since_completion > max_seconds_left * STALL_FACTOR {
             return None;
         }
-        let left = part.seconds_left(elapsed * part.bytes as f64 / part.sent.max(1) as f64, now);
-        (left > late).then_some(left)
+        let seconds_left = part.seconds_left(elapsed * part.bytes as f64 / part.sent.max(1) as f64, now);
+        (seconds_left > max_seconds_left).then_some(seconds_left)
     }
 
     /// Records an aborted part of which `sent` bytes had been sent.

@@ -1,9 +1,9 @@
 //! Choice of request size and concurrency, inferred from a few samples, for a goal (Hou 2017, section 5).
 //!
-//! An *operating point* is a request size with a concurrency. A *sample* is the measurement of a point by a
-//! probe or a transfer. A [`Surface`] predicts all points of one direction from samples. [`sampling`] chooses the most
-//! informative next probe, [`goal`] the best point for a goal, and [`extrapolate`] extrapolates to another client or
-//! store.
+//! An *operating point*, or point for short, is a request size with a concurrency. A *sample* is the measurement of a
+//! point by a probe or a transfer. A [`Surface`] predicts all points of one direction from samples. [`sampling`]
+//! chooses the most informative next probe, [`goal`] the best point for a goal, and [`extrapolate`] extrapolates to
+//! another client or store.
 
 mod cholesky;
 mod concurrency;
@@ -22,7 +22,7 @@ mod workload;
 
 pub use concurrency::ConcurrencyBySize;
 pub use goal::{Goal, LatencyTarget};
-pub use latency_model::{LatencyModel, Prior};
+pub use latency_model::{LatencyModel, ParameterDistribution, Posterior, Prior};
 pub use parameters::Parameters;
 pub use split::Split;
 pub use surface::{Prediction, Surface};
@@ -67,7 +67,7 @@ impl OperatingPoint {
     }
 }
 
-/// A measurement of a point. Times are in seconds.
+/// A measurement of an operating point. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// The point measured.

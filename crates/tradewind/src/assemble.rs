@@ -16,10 +16,10 @@ use tradewind_gateway::auth;
 use tradewind_gateway::config::{self, GatewayConfig, TlsIdentity};
 use tradewind_gateway::keys;
 use tradewind_gateway::s3;
-use tradewind_model::lanes::LanesOptions;
-use tradewind_model::retry::RetryOptions;
 use tradewind_layers::Scheduled;
 use tradewind_layers::scheduled::Priorities;
+use tradewind_model::lanes::LanesOptions;
+use tradewind_model::retry::RetryOptions;
 
 use crate::s3_access::S3Flags;
 use crate::served_plan::ServedPlan;

@@ -21,9 +21,9 @@ pub use extrapolated::ApplicableProfile;
 /// The measurements of one store.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Profile {
-    /// The debug name of the store.
+    /// The debug name of the store, which identifies it permanently.
     pub store: String,
-    /// When it was measured, RFC 3339.
+    /// Time of the measurement, RFC 3339.
     pub measured_at: String,
     /// Description of the client machine.
     pub client_name: String,
@@ -113,7 +113,7 @@ pub struct SavedProfile {
 impl SavedProfile {
     /// Prints the messages to stderr.
     pub fn print_warnings(&self) {
-        self.problems.iter().for_each(|why| print_warning(&self.path, why));
+        self.problems.iter().for_each(|problem| print_warning(&self.path, problem));
     }
 }
 
@@ -150,7 +150,7 @@ impl Profiles {
     pub fn save(&self, profile: &Profile) -> io::Result<PathBuf> {
         let path = self.path(&profile.store);
         fs::create_dir_all(&self.directory)?;
-        let _alone = self.lock()?;
+        let _lock = self.lock()?;
         self.write(profile).map(|()| path)
     }
 
@@ -164,12 +164,12 @@ impl Profiles {
 
     fn write(&self, profile: &Profile) -> io::Result<()> {
         let path = self.path(&profile.store);
-        let (draft, mut file) = create_draft(&path)?;
+        let (temporary, mut file) = create_temporary(&path)?;
         let saved = (file.write_all(profile.to_text().as_bytes()))
             .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&draft, &path));
+            .and_then(|()| fs::rename(&temporary, &path));
         if saved.is_err() {
-            let _ = fs::remove_file(&draft);
+            let _ = fs::remove_file(&temporary);
         }
         saved
     }
@@ -201,25 +201,26 @@ impl Profiles {
 
 /// Reads a profile; `None` if the file does not exist.
 fn read_profile(path: PathBuf) -> Option<SavedProfile> {
-    let (profile, wrong) = match fs::read_to_string(&path) {
+    let (profile, problems) = match fs::read_to_string(&path) {
         Ok(text) => Profile::from_text(&text),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
         Err(e) => (Profile::default(), vec![format!("it cannot be read: {e}")]),
     };
-    Some(SavedProfile { path, profile, problems: wrong })
+    Some(SavedProfile { path, profile, problems })
 }
 
-fn create_draft(path: &Path) -> io::Result<(PathBuf, fs::File)> {
+/// Creates a temporary file next to `path`, which a rename moves there.
+fn create_temporary(path: &Path) -> io::Result<(PathBuf, fs::File)> {
     // A random suffix, because processes on two machines may have the same id and share a home directory.
-    let chance = getrandom::u32().map_err(|e| io::Error::other(e.to_string()))?;
-    let draft = path.with_extension(format!("toml.{}-{chance:08x}", std::process::id()));
-    let file = fs::File::create_new(&draft)?;
-    Ok((draft, file))
+    let random = getrandom::u32().map_err(|e| io::Error::other(e.to_string()))?;
+    let temporary = path.with_extension(format!("toml.{}-{random:08x}", std::process::id()));
+    let file = fs::File::create_new(&temporary)?;
+    Ok((temporary, file))
 }
 
-fn print_warning(path: &Path, why: &str) {
+fn print_warning(path: &Path, problem: &str) {
     // A failure to print the warning is ignored.
-    let line = format!("tradewind: {}: {why}; it is ignored", path.display());
+    let line = format!("tradewind: {}: {problem}; it is ignored", path.display());
     let _ = writeln!(io::stderr(), "{}", printable(&line));
 }
 
@@ -230,8 +231,8 @@ mod tests {
     use super::*;
 
     pub(super) fn profile() -> Profile {
-        let sample = |bytes, parallel, latency| Sample {
-            point: OperatingPoint { bytes, concurrency: parallel },
+        let sample = |bytes, concurrency, latency| Sample {
+            point: OperatingPoint { bytes, concurrency },
             latency,
             relative_error: 0.04,
             tail: None,
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_saves_one_file_per_store() {
+    fn save_writes_one_file_per_store() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().join("some/where") };
         assert_eq!(profiles.load("S3Store(http://here:9000)"), None);

@@ -1,16 +1,16 @@
-//! The plan by which `tradewind serve` reads from a remote service, and its source. As for the transfer commands, it is
-//! derived from the store's profile if the store was tuned. It is determined once, at startup.
+//! The plan that `tradewind serve` uses to read from a remote service, and the source of the plan. Like for the
+//! transfer commands, it is derived from a tuning profile if one applies. It is determined once, at startup.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tradewind_core::{Clock, ObjectStore};
+use tradewind_layers::ReadAhead;
+use tradewind_layers::read_ahead::ReadAheadOptions;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
-use tradewind_layers::ReadAhead;
-use tradewind_layers::read_ahead::ReadAheadOptions;
 
 use crate::profiles::this_machine::cpus;
 use crate::profiles::{ApplicableProfile, Profiles};
@@ -20,8 +20,8 @@ use crate::settings::ByteSize;
 const READ_AHEAD_QUARTERS: usize = 3;
 /// Candidate range sizes, if the store has a profile.
 const RANGE_CANDIDATES_BYTES: [u64; 3] = [DEFAULT_RANGE_BYTES, 512 << 10, 256 << 10];
-/// Default range size: memory allows many concurrent connections, whose windows open in parallel, and the fixed cost of
-/// a request is only about 1 %.
+/// Default range size. It is small enough for many concurrent ranges, whose congestion windows open at the same time,
+/// and large enough that the fixed cost of a request is only about 1 %.
 const DEFAULT_RANGE_BYTES: u64 = 1 << 20;
 /// A smaller range size must improve throughput by this factor, because it needs more requests.
 const MIN_GAIN: f64 = 1.05;
@@ -35,7 +35,7 @@ pub enum PlanSource {
     Default,
     /// A profile of this store, measured from this machine at the given time.
     Profile(String),
-    /// A scaled profile: it was measured on another client, or for another store, which is given.
+    /// A scaled profile, measured on another client or for another store; with the name of the store.
     Scaled(String),
 }
 
@@ -70,29 +70,29 @@ impl ServedPlan {
     /// Builds the plan of the store with this name. `memory_bytes` is the admission budget.
     #[must_use]
     pub fn for_store(store: &str, memory_bytes: usize, retries: RetryOptions) -> Self {
-        let known = Profiles::find().filter(Profiles::has_any).and_then(|all| all.applicable(store, cpus()));
-        Self::from_profile(known, memory_bytes, retries)
+        let profile =
+            Profiles::find().filter(Profiles::has_any).and_then(|all| all.for_transfers(store, cpus()));
+        Self::from_profile(profile, memory_bytes, retries)
     }
 
-    fn from_profile(known: Option<ApplicableProfile>, memory_bytes: usize, retries: RetryOptions) -> Self {
-        let ahead_bytes = (memory_bytes / 4 * READ_AHEAD_QUARTERS) as u64;
+    fn from_profile(profile: Option<ApplicableProfile>, memory_bytes: usize, retries: RetryOptions) -> Self {
+        let read_ahead_bytes = (memory_bytes / 4 * READ_AHEAD_QUARTERS) as u64;
         // A single reader gets at most two thirds of the read-ahead budget.
         let plan = Plan {
-            max_buffered_bytes: ahead_bytes / 3 * 2,
+            max_buffered_bytes: read_ahead_bytes / 3 * 2,
             stream_bytes: DEFAULT_RANGE_BYTES,
             ..Plan::default()
         };
-        let connections = plan.max_concurrency;
-        let mut found = Self {
+        let mut served = Self {
             plan,
             source: PlanSource::Default,
-            max_connections: connections,
-            read_ahead_bytes: ahead_bytes,
+            max_connections: plan.max_concurrency,
+            read_ahead_bytes,
             retries,
             etags_are_md5: false,
         };
-        let Some(ApplicableProfile { profile, surfaces, is_scaled }) = known else {
-            return found;
+        let Some(ApplicableProfile { profile, surfaces, is_scaled }) = profile else {
+            return served;
         };
         let (reads, others): (Vec<_>, Vec<_>) =
             surfaces.into_iter().partition(|(direction, _)| *direction == Direction::Read);
@@ -100,14 +100,14 @@ impl ServedPlan {
         let surfaces = if reads.is_empty() { others } else { reads };
         let surfaces: Vec<Surface> = surfaces.into_iter().map(|(_, surface)| surface).collect();
         if !surfaces.is_empty() {
-            found.plan = choose_range_size(plan.tuned(&surfaces), &surfaces);
-            found.source = if is_scaled {
+            served.plan = choose_range_size(plan.tuned(&surfaces), &surfaces);
+            served.source = if is_scaled {
                 PlanSource::Scaled(profile.store)
             } else {
                 PlanSource::Profile(profile.measured_at)
             };
         }
-        found
+        served
     }
 
     /// Maximum number of concurrent ranges of one object.
@@ -124,15 +124,10 @@ impl ServedPlan {
 
     /// Wraps a store in a read-ahead layer with this plan.
     pub fn wrap(&self, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<ReadAhead> {
-        let Self { plan, read_ahead_bytes: ahead_bytes, retries, etags_are_md5: tags_are_md5, .. } = *self;
+        let Self { plan, read_ahead_bytes, retries, etags_are_md5, .. } = *self;
         ReadAhead::new(
             store,
-            ReadAheadOptions {
-                plan,
-                max_read_ahead_bytes: ahead_bytes,
-                retries,
-                etags_are_md5: tags_are_md5,
-            },
+            ReadAheadOptions { plan, max_read_ahead_bytes: read_ahead_bytes, retries, etags_are_md5 },
             clock,
         )
     }
@@ -150,8 +145,8 @@ impl fmt::Display for ServedPlan {
                     plan.max_concurrency
                 )?;
             }
-            PlanSource::Profile(made) => {
-                write!(f, "profile of {made}: concurrency {}", concurrency_summary(plan))?
+            PlanSource::Profile(measured_at) => {
+                write!(f, "profile of {measured_at}: concurrency {}", concurrency_summary(plan))?
             }
             PlanSource::Scaled(store) => {
                 write!(f, "scaled profile of {store}: concurrency {}", concurrency_summary(plan))?;
@@ -170,16 +165,15 @@ impl fmt::Display for ServedPlan {
 /// ranges that wait for earlier ones.
 fn concurrent_ranges(plan: &Plan) -> usize {
     let half = Plan { max_buffered_bytes: plan.max_buffered_bytes / 2, ..*plan };
-    half.read_ahead_chunks().min(plan.object_concurrency(plan.stream_bytes))
+    half.read_ahead_ranges().min(plan.object_concurrency(plan.stream_bytes))
 }
 
 /// Chooses the range size with the highest throughput within the memory of one object.
 fn choose_range_size(plan: Plan, surfaces: &[Surface]) -> Plan {
     let throughput = |bytes: u64| {
-        let parallel = concurrent_ranges(&Plan { stream_bytes: bytes, ..plan });
-        let all = surfaces
-            .iter()
-            .map(|surface| surface.predict(OperatingPoint { bytes, concurrency: parallel }).bandwidth());
+        let concurrency = concurrent_ranges(&Plan { stream_bytes: bytes, ..plan });
+        let all =
+            surfaces.iter().map(|surface| surface.predict(OperatingPoint { bytes, concurrency }).bandwidth());
         all.fold(f64::INFINITY, f64::min)
     };
     let best = RANGE_CANDIDATES_BYTES.into_iter().map(|bytes| (bytes, throughput(bytes)));
@@ -244,14 +238,14 @@ mod tests {
     #[test]
     fn ranges_shrink_only_if_memory_is_scarce() {
         let surface = |round_trip: f64| {
-            let sample = |bytes, parallel, latency| {
-                let point = OperatingPoint { bytes, concurrency: parallel };
+            let sample = |bytes, concurrency, latency| {
+                let point = OperatingPoint { bytes, concurrency };
                 Sample { point, latency, relative_error: 0.02, tail: None, from_transfer: false }
             };
             // A connection achieves 15 MB/s, all together 110 MB/s.
-            let of = |bytes: u64, parallel: usize| {
+            let of = |bytes: u64, concurrency: usize| {
                 let alone = round_trip + bytes as f64 / 15e6;
-                sample(bytes, parallel, alone.max((bytes * parallel as u64) as f64 / 110e6))
+                sample(bytes, concurrency, alone.max((bytes * concurrency as u64) as f64 / 110e6))
             };
             let samples =
                 vec![of(4 << 10, 256), of(256 << 10, 256), of(1 << 20, 8), of(1 << 20, 128), of(8 << 20, 1)];

@@ -11,10 +11,10 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use tradewind_backend::local::LocalStore;
 use tradewind_gateway::metrics::{Family, encode_count};
+use tradewind_layers::{Instrumented, ReadAhead};
 use tradewind_model::store_model::{
     Direction, Failure, LatencyHistogram, LatencySnapshot, Operation, SizeClass, SizeClassStats, StoreModel,
 };
-use tradewind_layers::{Instrumented, ReadAhead};
 
 use crate::served_plan::ServedPlan;
 

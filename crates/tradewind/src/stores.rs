@@ -96,7 +96,7 @@ impl Stores {
         config: Option<PathBuf>,
         overrides: S3Flags,
         clock: Arc<dyn Clock>,
-        lines: ConnectionOptions,
+        connection_options: ConnectionOptions,
     ) -> Result<Self, Problems> {
         let inputs = Inputs::gather(config, Vec::new())?;
         // Without a file, commands need no settings.
@@ -104,13 +104,13 @@ impl Stores {
             Some(_) => Settings::read(&inputs)?.named.stores,
             None => Vec::new(),
         };
-        Ok(Self { named, overrides, clock, connection_options: lines })
+        Ok(Self { named, overrides, clock, connection_options })
     }
 
     /// These stores with other connection settings.
     #[must_use]
-    pub fn with_connection_options(self, lines: ConnectionOptions) -> Self {
-        Self { connection_options: lines, ..self }
+    pub fn with_connection_options(self, connection_options: ConnectionOptions) -> Self {
+        Self { connection_options, ..self }
     }
 
     /// The debug name of a remote store, which needs no request. `None` if `scheme` is not a remote store or cannot be

@@ -16,9 +16,9 @@ use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemorySto
 use tradewind_gateway::auth::{Buckets, Permissions};
 use tradewind_gateway::keys::{AccessKey, Keys};
 use tradewind_gateway::{Gateway, GatewayConfig};
-use tradewind_model::lanes::LanesOptions;
 use tradewind_layers::Scheduled;
 use tradewind_layers::scheduled::Priorities;
+use tradewind_model::lanes::LanesOptions;
 
 const LARGE_BYTES: usize = 8 << 20;
 

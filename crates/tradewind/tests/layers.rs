@@ -10,9 +10,9 @@ use futures::FutureExt as _;
 use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_core::testing::conformance;
 use tradewind_core::{ObjectStore, SystemClock};
-use tradewind_model::lanes::LanesOptions;
 use tradewind_layers::scheduled::Priorities;
 use tradewind_layers::{Instrumented, Scheduled};
+use tradewind_model::lanes::LanesOptions;
 
 /// A new local store.
 fn local(directory: &Path) -> Arc<dyn ObjectStore> {

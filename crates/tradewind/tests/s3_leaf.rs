@@ -41,8 +41,8 @@ use tradewind_gateway::Gateway;
 use tradewind_gateway::auth::{Buckets, Permissions};
 use tradewind_gateway::config::GatewayConfig;
 use tradewind_gateway::keys::{AccessKey, Keys};
-use tradewind_model::retry::RetryOptions;
 use tradewind_layers::Instrumented;
+use tradewind_model::retry::RetryOptions;
 use tradewind_wire::sigv4::Credentials;
 
 const ID: &str = "leaf";

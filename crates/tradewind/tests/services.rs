@@ -91,8 +91,8 @@ fn with_tradewind_server(caller: CommandRunner) -> (Server, CommandRunner) {
 /// for servers that store no checksums to compare.
 fn check_copies_between_servers(caller: &CommandRunner, keeps_checksums: bool) {
     let done = |command: &[&str]| caller.run_ok(&[command, &["--chunk-size", "5MiB"]].concat());
-    done(&["mb", "ours://bucket"]);
-    done(&["mb", "s3://back"]);
+    caller.run_ok(&["mb", "ours://bucket"]);
+    caller.run_ok(&["mb", "s3://back"]);
     done(&["cp", "-r", "s3://bucket", "ours://bucket"]);
     done(&["cp", "-r", "ours://bucket", "s3://back"]);
     assert_eq!(caller.sizes("s3://bucket"), caller.sizes("ours://bucket"));
@@ -109,8 +109,8 @@ fn check_copies_between_servers(caller: &CommandRunner, keeps_checksums: bool) {
             assert_eq!((&ended["copied"], &ended["removed"]), (&0.into(), &0.into()), "to {to}");
         }
     }
-    done(&["rm", "-r", "s3://back"]);
-    done(&["rb", "s3://back"]);
+    caller.run_ok(&["rm", "-r", "s3://back"]);
+    caller.run_ok(&["rb", "s3://back"]);
 }
 
 /// Checks all transfer commands on a server.

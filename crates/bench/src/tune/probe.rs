@@ -1,7 +1,8 @@
 //! One probe: requests of one size at one concurrency, for as short a time as gives a precise result.
 //!
-//! Nothing counts until every worker has completed a request: until then, connections are opened and congestion windows
-//! grow. From then on, the result is the work done per time. A failed request takes time and does no work.
+//! The measurement starts when every worker has completed a request: until then, connections are opened and congestion
+//! windows grow. A failed request adds to the time but not to the completed requests. If packets are lost, the
+//! measurement is extended, and it starts only when throughput is steady.
 
 mod worker_log;
 
@@ -24,30 +25,37 @@ use crate::tcp_counters::TcpCounters;
 
 /// Interval at which the end conditions are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Pause after evaluating the log, as a multiple of the time it took: the measured workers need the CPU.
-const EVALUATION_PAUSE: u32 = 30;
-/// Minimum measured time, unless there are many short rounds; and the minimum number of rounds.
+/// Pause after an evaluation of the log, as a multiple of the time that it took, because the workers need the CPU.
+const EVALUATION_PAUSE_FACTOR: u32 = 30;
+/// Minimum measured time, unless [`MAX_MEASURED_ROUNDS`] are completed earlier.
 const MIN_TIME: Duration = Duration::from_millis((MIN_MEASURED_SECONDS * 1e3) as u64);
+/// Minimum number of measured rounds.
 const MIN_ROUNDS: f64 = 2.0;
-/// With packet loss, congestion windows are too large before their first loss. The time before is skipped, as is
-/// everything until throughput is steady, and the measurement takes longer.
+/// Warm-up on a lossy path: before their first loss, congestion windows are larger than they will be afterwards.
 const LOSS_WARM_UP: Duration = Duration::from_millis(700);
+/// Minimum measured time on a lossy path.
 const MIN_TIME_WITH_LOSSES: Duration = Duration::from_millis(800);
+/// Maximum total time on a lossy path with many connections.
 const MAX_TIME_WITH_LOSSES: Duration = Duration::from_millis(2300);
-/// Fewer connections than this do not average out over losses. Each must have met a minimum number of them, within a
-/// maximum time and number of bytes. Download losses are only known to the sender, so downloads use the full limits.
-const FEW_CONNECTIONS: usize = 16;
+/// Number of connections from which the effect of losses averages out over the connections. Fewer connections need a
+/// longer measurement, which averages over time.
+const MANY_CONNECTIONS: usize = 16;
+/// Minimum number of losses per connection for a probe with few connections. The losses of downloads are known only to
+/// the sender, so downloads use the full limits below.
 const MIN_LOSSES_PER_CONNECTION: u64 = 6;
-const MAX_TIME_OF_FEW: Duration = Duration::from_millis(4500);
-const MAX_BYTES_OF_FEW: u64 = 20 << 20;
-/// More connections average out in the normal time, but transfer more bytes: at most this, and this part of the budget.
-const MAX_BYTES_OF_MANY: u64 = 192 << 20;
-const MAX_BUDGET_DIVISOR: u64 = 4;
-/// Bytes of an initial congestion window (RFC 6928). Requests up to this size are not limited by the window.
+/// Maximum total time on a lossy path with few connections.
+const MAX_TIME_FEW_CONNECTIONS: Duration = Duration::from_millis(4500);
+/// Maximum bytes on a lossy path with few connections.
+const MAX_BYTES_FEW_CONNECTIONS: u64 = 20 << 20;
+/// Maximum bytes on a lossy path with many connections.
+const MAX_BYTES_MANY_CONNECTIONS: u64 = 192 << 20;
+/// A probe with many connections on a lossy path may use the remaining budget divided by this.
+const LOSSY_BUDGET_DIVISOR: u64 = 4;
+/// Bytes of an initial congestion window (RFC 6928). The window does not limit requests up to this size.
 const INITIAL_WINDOW_BYTES: u64 = 10 * 1460;
 /// Relative standard error of the mean at which a probe is precise enough.
 const MAX_ERROR: f64 = 0.04;
-/// Maximum wait for requests in flight at the end. Cancelling them would cost their connections.
+/// Maximum wait for requests in flight at the end. Cancelling them would close their connections.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause of a worker after a failed request. It doubles with each consecutive failure, up to a maximum.
 const FAILURE_BACKOFF: Duration = Duration::from_millis(20);
@@ -60,8 +68,10 @@ pub struct ProbeLimits {
     pub max_time: Duration,
     /// Maximum bytes of object data.
     pub max_bytes: u64,
-    /// Both maxima if packets are lost, which needs a longer measurement.
-    pub max_with_losses: (Duration, u64),
+    /// Maximum total time on a lossy path, which needs a longer measurement.
+    pub max_time_with_losses: Duration,
+    /// Maximum bytes of object data on a lossy path.
+    pub max_bytes_with_losses: u64,
 }
 
 /// The result of a probe.
@@ -71,9 +81,9 @@ pub struct ProbeResult {
     pub direction: Direction,
     /// The probed operating point.
     pub point: OperatingPoint,
-    /// The measured sample; `None` if no request completed in the measured time.
+    /// The measured sample; `None` if no request succeeded.
     pub sample: Option<Sample>,
-    /// Requests in the measured time.
+    /// Successful requests in the measured time.
     pub requests: u64,
     /// Failed requests.
     pub failures: u64,
@@ -93,13 +103,14 @@ pub struct ProbeResult {
 
 /// State shared by the workers of a probe.
 #[derive(Debug)]
-struct Shared {
+struct ProbeState {
     log: WorkerLog,
+    /// Message of the first failure.
     failure: Mutex<Option<String>>,
     /// Message of a denied request, if requests are not permitted at all.
     denied: Mutex<Option<String>>,
-    /// Requests that may still start.
-    left: AtomicU64,
+    /// Number of requests that may still start.
+    remaining_requests: AtomicU64,
     is_over: AtomicBool,
 }
 
@@ -108,152 +119,164 @@ struct Shared {
 pub async fn run_probe(
     target: &Arc<ProbeTarget>,
     (direction, point): (Direction, OperatingPoint),
-    extent: ProbeLimits,
+    limits: ProbeLimits,
     (cores, stop): (usize, &StopSignal),
 ) -> Result<ProbeResult> {
     let clock = target.env().clock.clone();
-    let is_few = point.concurrency < FEW_CONNECTIONS && point.bytes > INITIAL_WINDOW_BYTES;
-    let requests = |bytes: u64| (bytes / point.bytes.max(1)).max(1);
+    let has_few_connections = point.concurrency < MANY_CONNECTIONS && point.bytes > INITIAL_WINDOW_BYTES;
+    let request_count = |bytes: u64| (bytes / point.bytes.max(1)).max(1);
     // With losses, the measurement takes longer and may use more requests.
-    let max_bytes = if is_few {
-        MAX_BYTES_OF_FEW.min(extent.max_with_losses.1)
+    let max_bytes_with_losses = if has_few_connections {
+        MAX_BYTES_FEW_CONNECTIONS.min(limits.max_bytes_with_losses)
     } else {
-        MAX_BYTES_OF_MANY.min(extent.max_with_losses.1 / MAX_BUDGET_DIVISOR)
+        MAX_BYTES_MANY_CONNECTIONS.min(limits.max_bytes_with_losses / LOSSY_BUDGET_DIVISOR)
     };
-    let more = requests(max_bytes).saturating_sub(requests(extent.max_bytes));
-    let shared = Arc::new(Shared {
+    let extra_requests = request_count(max_bytes_with_losses).saturating_sub(request_count(limits.max_bytes));
+    let shared = Arc::new(ProbeState {
         log: WorkerLog::new(point.concurrency),
         failure: Mutex::default(),
         denied: Mutex::default(),
-        left: AtomicU64::new(requests(extent.max_bytes)),
+        remaining_requests: AtomicU64::new(request_count(limits.max_bytes)),
         is_over: AtomicBool::new(false),
     });
-    let mut asking = JoinSet::new();
+    let mut workers = JoinSet::new();
     let env = target.with_new_connections()?;
-    let (start, at_start) = (clock.now(), usage()?);
+    let (start, usage_at_start) = (clock.now(), usage()?);
     for number in 0..point.concurrency {
         let worker = target.new_worker(&env, (direction, point.bytes), number).await?;
-        asking.spawn(ask(worker, number, shared.clone(), target.clone()));
+        workers.spawn(run_worker(worker, number, shared.clone(), target.clone()));
     }
+    // The end of the warm-up: the time, and the CPU usage until then.
     let mut warm: Option<(Duration, CpuUsage)> = None;
-    // The start of measurement before losses were found, in case there is no better one.
-    let mut early = None;
+    // The end of the warm-up before losses were found. The measurement starts there if the time after the longer
+    // warm-up is too short.
+    let mut start_before_losses = None;
     let packets_before = TcpCounters::read();
     let packets = || TcpCounters::read().since(&packets_before);
     let retransmits = || if direction == Direction::Write { packets().retransmitted } else { 0 };
-    let (mut loses, mut min_time, mut max_time) = (false, MIN_TIME, extent.max_time);
+    let (mut is_lossy, mut min_time, mut max_time) = (false, MIN_TIME, limits.max_time);
     let mut next_evaluation = start;
     let end = loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let now = clock.now();
-        let is_past_warm_up = !loses || now - start >= LOSS_WARM_UP;
+        let is_past_warm_up = !is_lossy || now - start >= LOSS_WARM_UP;
         if warm.is_none() && is_past_warm_up && shared.log.is_warm() {
             warm = Some((now, usage()?));
         }
-        let is_spent = now - start >= max_time || shared.left.load(Ordering::Relaxed) == 0;
-        let may_be_enough = |from: Duration| now >= next_evaluation && (!loses || now - from >= min_time);
+        let is_spent = now - start >= max_time || shared.remaining_requests.load(Ordering::Relaxed) == 0;
+        let may_be_enough = |from: Duration| now >= next_evaluation && (!is_lossy || now - from >= min_time);
         let is_enough = warm.as_ref().filter(|(from, _)| may_be_enough(*from)).is_some_and(|(from, _)| {
-            let began = clock.now();
-            let (from, is_steady) = if loses { shared.log.steady_start((*from, now)) } else { (*from, true) };
-            let counted = shared.log.stats_with_error((from, now));
-            let has_losses =
-                !loses || !is_few || retransmits() >= MIN_LOSSES_PER_CONNECTION * point.concurrency as u64;
-            let is_long =
-                now - from >= min_time && has_losses || counted.rounds >= MAX_MEASURED_ROUNDS && !loses;
-            let is_precise = counted.rounds >= MIN_ROUNDS && counted.relative_error <= MAX_ERROR;
+            let evaluation_start = clock.now();
+            let (from, is_steady) =
+                if is_lossy { shared.log.steady_start((*from, now)) } else { (*from, true) };
+            let stats = shared.log.stats_with_error((from, now));
+            let min_losses = MIN_LOSSES_PER_CONNECTION * point.concurrency as u64;
+            let has_enough_losses = !is_lossy || !has_few_connections || retransmits() >= min_losses;
+            let has_min_time = now - from >= min_time && has_enough_losses;
+            let has_max_rounds = stats.rounds >= MAX_MEASURED_ROUNDS && !is_lossy;
+            let is_long = has_min_time || has_max_rounds;
+            let is_precise = stats.rounds >= MIN_ROUNDS && stats.relative_error <= MAX_ERROR;
             let is_enough = is_long && is_steady && is_precise && !shared.log.is_still_growing((from, now));
-            let ended = clock.now();
-            next_evaluation = ended + (ended - began) * EVALUATION_PAUSE;
+            let evaluation_end = clock.now();
+            next_evaluation = evaluation_end + (evaluation_end - evaluation_start) * EVALUATION_PAUSE_FACTOR;
             is_enough
         });
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }
-        let hard_limit = if is_few { MAX_TIME_OF_FEW } else { MAX_TIME_WITH_LOSSES };
-        let may_extend = (is_enough || is_spent) && !loses && now - start < hard_limit;
+        let hard_limit = if has_few_connections { MAX_TIME_FEW_CONNECTIONS } else { MAX_TIME_WITH_LOSSES };
+        let may_extend = (is_enough || is_spent) && !is_lossy && now - start < hard_limit;
         if may_extend && (target.is_lossy() || target.is_loss_significant(packets().loss_events())) {
             target.mark_lossy();
-            (loses, min_time, max_time) =
-                (true, MIN_TIME_WITH_LOSSES, max_time.max(hard_limit.min(extent.max_with_losses.0)));
-            shared.left.fetch_add(more, Ordering::Relaxed);
-            early = warm.take_if(|(from, _)| *from - start < LOSS_WARM_UP);
+            (is_lossy, min_time, max_time) =
+                (true, MIN_TIME_WITH_LOSSES, max_time.max(hard_limit.min(limits.max_time_with_losses)));
+            shared.remaining_requests.fetch_add(extra_requests, Ordering::Relaxed);
+            start_before_losses = warm.take_if(|(from, _)| *from - start < LOSS_WARM_UP);
         } else if is_spent || is_enough || stop.is_triggered() {
             break now;
         }
     };
-    // If some worker never completed a request, everything since the start is used.
-    let (from, before) = beginning(warm, early, end).unwrap_or((start, at_start));
-    let used = usage()?.since(&before);
+    // If a worker never completed a request, the measured time begins at the start of the probe.
+    let (from, usage_before) =
+        measurement_start(warm, start_before_losses, end).unwrap_or((start, usage_at_start));
+    let used = usage()?.since(&usage_before);
     shared.is_over.store(true, Ordering::Relaxed);
     let drained =
-        tokio::time::timeout(DRAIN_TIMEOUT, async { while asking.join_next().await.is_some() {} }).await;
+        tokio::time::timeout(DRAIN_TIMEOUT, async { while workers.join_next().await.is_some() {} }).await;
     if drained.is_err() {
-        asking.shutdown().await;
+        workers.shutdown().await;
     }
     let seconds = (end - from).as_secs_f64();
-    let all = shared.log.stats((from, end)).requests;
-    let (settled, _) = if loses { shared.log.steady_start((from, end)) } else { (from, true) };
-    let mut counted = shared.log.stats_with_error((settled, end));
-    if counted.completed == 0 {
-        // Every request completed after the end: fall back to the whole time.
-        counted = shared.log.stats_with_error((start, end));
+    let requests = shared.log.stats((from, end)).requests;
+    let (steady_from, _) = if is_lossy { shared.log.steady_start((from, end)) } else { (from, true) };
+    let mut stats = shared.log.stats_with_error((steady_from, end));
+    if stats.completed == 0 {
+        // No request completed within the measured window: use the window from the start of the probe.
+        stats = shared.log.stats_with_error((start, end));
     }
     let utilization =
         if seconds > 0.0 { used.total().as_secs_f64() / seconds / cores.max(1) as f64 } else { 0.0 };
     Ok(ProbeResult {
         direction,
         point,
-        sample: counted.to_sample(point),
-        requests: counted.completed,
+        sample: stats.to_sample(point),
+        requests: stats.completed,
         failures: shared.log.failure_count(),
         failure: shared.failure.lock().clone(),
-        tail: counted.tail,
-        cpu_seconds_per_request: used.total().as_secs_f64() / all.max(1.0),
+        tail: stats.tail,
+        cpu_seconds_per_request: used.total().as_secs_f64() / requests.max(1.0),
         cpu_utilization: utilization,
         bytes: shared.log.started_count().saturating_mul(point.bytes),
         time: clock.now() - start,
     })
 }
 
-/// The start of the measured time: after the warm-up, or earlier if too little time is left since losses were found.
-fn beginning<T>(
+/// The start of the measured time, with the value recorded there: the end of the warm-up, or the end of the shorter
+/// warm-up before losses were found if too little time follows the former.
+fn measurement_start<T>(
     warm: Option<(Duration, T)>,
-    early: Option<(Duration, T)>,
+    start_before_losses: Option<(Duration, T)>,
     end: Duration,
 ) -> Option<(Duration, T)> {
     let is_long = warm.as_ref().is_some_and(|(from, _)| end.saturating_sub(*from) >= MIN_TIME);
-    if is_long { warm } else { early.or(warm) }
+    if is_long { warm } else { start_before_losses.or(warm) }
 }
 
+/// The CPU usage of this process.
 fn usage() -> Result<CpuUsage> {
     CpuUsage::snapshot()
         .map_err(|e| Error::with_source(Reason::Io, "cannot measure the CPU time of this process", e))
 }
 
-async fn ask(mut worker: ProbeWorker, number: usize, shared: Arc<Shared>, target: Arc<ProbeTarget>) {
+/// Sends requests one after another until the probe is over.
+async fn run_worker(
+    mut worker: ProbeWorker,
+    number: usize,
+    shared: Arc<ProbeState>,
+    target: Arc<ProbeTarget>,
+) {
     let clock = &target.env().clock;
     let mut pause = FAILURE_BACKOFF;
     while !shared.is_over.load(Ordering::Relaxed) {
-        if !shared.may_begin() {
-            // The limit may still be raised.
+        if !shared.take_request() {
+            // The number of requests may still be raised, if losses are found.
             tokio::time::sleep(POLL_INTERVAL).await;
             continue;
         }
         // A store that always completes immediately would otherwise starve the other tasks.
         tokio::task::coop::consume_budget().await;
         shared.log.request_started(number, clock.now());
-        let answered = worker.execute_request().await;
-        let failed = answered.is_err();
-        shared.log.request_completed(number, clock.now(), !failed);
-        match answered {
+        let result = worker.execute_request().await;
+        shared.log.request_completed(number, clock.now(), result.is_ok());
+        match result {
             Ok(()) => pause = FAILURE_BACKOFF,
-            Err(failed) => {
+            Err(failure) => {
                 // After a success, requests are permitted in principle, and a denied one is an ordinary failure.
-                if failed.error_kind == Some(ErrorKind::Denied) && !shared.log.has_success() {
-                    shared.denied.lock().get_or_insert(failed.message);
+                if failure.error_kind == Some(ErrorKind::Denied) && !shared.log.has_success() {
+                    shared.denied.lock().get_or_insert(failure.message);
                     return;
                 }
-                shared.failure.lock().get_or_insert(failed.message);
+                shared.failure.lock().get_or_insert(failure.message);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(MAX_FAILURE_BACKOFF);
             }
@@ -261,11 +284,11 @@ async fn ask(mut worker: ProbeWorker, number: usize, shared: Arc<Shared>, target
     }
 }
 
-impl Shared {
+impl ProbeState {
     /// Takes one of the remaining requests. Returns false if there is none.
-    fn may_begin(&self) -> bool {
-        let take = |left: u64| left.checked_sub(1);
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    fn take_request(&self) -> bool {
+        let take = |remaining: u64| remaining.checked_sub(1);
+        self.remaining_requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 }
 
@@ -277,10 +300,10 @@ mod tests {
     fn measured_time_starts_early_if_too_little_is_left() {
         let at = |milliseconds| Some((Duration::from_millis(milliseconds), ()));
         let end = Duration::from_millis(1000);
-        assert_eq!(beginning(at(950), at(100), end), at(100), "50 ms are too short");
-        assert_eq!(beginning(at(700), at(100), end), at(700));
-        assert_eq!(beginning(at(950), None, end), at(950), "there is no earlier start");
-        assert_eq!(beginning(None, at(100), end), at(100));
-        assert_eq!(beginning::<()>(None, None, end), None);
+        assert_eq!(measurement_start(at(950), at(100), end), at(100), "50 ms are too short");
+        assert_eq!(measurement_start(at(700), at(100), end), at(700));
+        assert_eq!(measurement_start(at(950), None, end), at(950), "there is no earlier start");
+        assert_eq!(measurement_start(None, at(100), end), at(100));
+        assert_eq!(measurement_start::<()>(None, None, end), None);
     }
 }

@@ -1,6 +1,6 @@
-//! The target of probes: objects that they write, and ranges of existing objects that they read. Download probes read
-//! what upload probes wrote, so that nothing is written for them alone. Without write permission, they read existing
-//! objects.
+//! The target of probes: objects that upload probes write, and ranges of existing objects that download probes read.
+//! Download probes read what upload probes wrote, so that no object is written for them alone. Without write
+//! permission, they read objects of other users.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,13 +54,13 @@ struct Candidate {
     key: String,
     bytes: u64,
     /// Bytes read so far, from the start of the object.
-    read: u64,
+    read_bytes: u64,
 }
 
-/// RTT below which packet loss is ignored: congestion windows recover before a probe notices.
+/// RTT below which packet loss is ignored.
 const MAX_LOCAL_RTT: Duration = Duration::from_micros(200);
 
-/// Minimum number of lost packets that is not considered chance.
+/// Minimum number of lost packets that is significant; fewer may be chance.
 const MIN_LOST_PACKETS: u64 = 3;
 
 /// Opens the store again, with its own connections.
@@ -75,13 +75,14 @@ pub struct ProbeTarget {
     candidates: Mutex<Vec<Candidate>>,
     /// Names of objects that probes tried to write, and true for those that were written.
     written: Mutex<BTreeMap<String, bool>>,
-    has_losses: AtomicBool,
+    is_lossy: AtomicBool,
+    /// A very short RTT was measured.
     is_local: AtomicBool,
 }
 
 impl fmt::Debug for ProbeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ground").field("prefix", &self.prefix).finish_non_exhaustive()
+        f.debug_struct("ProbeTarget").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
@@ -95,7 +96,7 @@ impl ProbeTarget {
             prefix,
             candidates: Mutex::new(Vec::new()),
             written: Mutex::new(BTreeMap::new()),
-            has_losses: AtomicBool::new(false),
+            is_lossy: AtomicBool::new(false),
             is_local: AtomicBool::new(false),
         }
     }
@@ -115,15 +116,16 @@ impl ProbeTarget {
 
     /// Records that the path loses packets. Later probes assume that it will lose more.
     pub(super) fn mark_lossy(&self) {
-        self.has_losses.store(true, Ordering::Relaxed);
+        self.is_lossy.store(true, Ordering::Relaxed);
     }
 
+    /// Returns true if [`mark_lossy`](Self::mark_lossy) was called.
     pub(super) fn is_lossy(&self) -> bool {
-        self.has_losses.load(Ordering::Relaxed)
+        self.is_lossy.load(Ordering::Relaxed)
     }
 
-    /// Returns true if `lost` packets indicate lasting smaller congestion windows. Never true for a local path with a
-    /// very short RTT.
+    /// Returns true if `lost` packets indicate that congestion windows will stay smaller. Always false for a path with
+    /// a very short RTT, where they recover before a probe notices.
     pub(super) fn is_loss_significant(&self, lost: u64) -> bool {
         lost >= MIN_LOST_PACKETS && !self.is_local.load(Ordering::Relaxed)
     }
@@ -142,7 +144,7 @@ impl ProbeTarget {
         let page = self.env.store.list(&context, &self.env.bucket, &request).await?;
         let found: Vec<Candidate> = (page.entries.into_iter())
             .filter_map(|entry| match entry {
-                ListEntry::Key(key, summary) => Some(Candidate { key, bytes: summary.size, read: 0 }),
+                ListEntry::Key(key, summary) => Some(Candidate { key, bytes: summary.size, read_bytes: 0 }),
                 ListEntry::CommonPrefix(_) => None,
             })
             .collect();
@@ -171,7 +173,8 @@ impl ProbeTarget {
         }
     }
 
-    /// Measures one `HEAD` of the bucket: an RTT plus the store's processing time.
+    /// Measures one `HEAD` of the bucket: an RTT plus the store's processing time. A very short time marks the target
+    /// as local, so that packet loss is ignored from then on.
     pub async fn measure_rtt(&self) -> Result<Duration> {
         let context = crate::drive::request_context(&self.env).await?;
         let started = self.env.clock.now();
@@ -199,11 +202,11 @@ impl ProbeTarget {
         let mut candidates = self.candidates.lock();
         let index = |count: usize| usize::try_from(mix(random) % count.max(1) as u64).unwrap_or(0);
         let mut unread: Vec<&mut Candidate> =
-            candidates.iter_mut().filter(|object| object.bytes - object.read >= bytes).collect();
+            candidates.iter_mut().filter(|object| object.bytes - object.read_bytes >= bytes).collect();
         let count = unread.len();
         if let Some(object) = unread.get_mut(index(count)) {
-            let offset = object.read;
-            object.read += bytes;
+            let offset = object.read_bytes;
+            object.read_bytes += bytes;
             return Some((object.clone(), offset));
         }
         let large_enough: Vec<&Candidate> =
@@ -255,7 +258,7 @@ impl ProbeWorker {
         target.written.lock().entry(key.clone()).or_insert(false);
         put_object(env, &self.context, &address, (id, self.bytes), file).await?;
         target.written.lock().insert(key.clone(), true);
-        target.add_candidate(Candidate { key, bytes: self.bytes, read: 0 });
+        target.add_candidate(Candidate { key, bytes: self.bytes, read_bytes: 0 });
         Ok(())
     }
 
@@ -273,9 +276,9 @@ impl ProbeWorker {
         let range = ByteRange::Inclusive { first: offset, last: offset + self.bytes - 1 };
         let select = if object.bytes == self.bytes { Select::Whole } else { Select::Range(range) };
         let request = GetRequest { select, ..GetRequest::default() };
-        let mut found = env.store.get(&self.context, &address, request).await?;
+        let mut response = env.store.get(&self.context, &address, request).await?;
         let mut received = 0;
-        while let Some(chunk) = found.body.next().await {
+        while let Some(chunk) = response.body.next().await {
             let chunk = chunk?;
             received += chunk.len() as u64;
             if let Some(file) = &mut file {
@@ -306,7 +309,7 @@ mod tests {
         let target =
             ProbeTarget::new(env, Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>)), String::new());
         for (key, bytes) in [("a", 1000), ("b", 350), ("small", 10)] {
-            target.add_candidate(Candidate { key: key.to_owned(), bytes, read: 0 });
+            target.add_candidate(Candidate { key: key.to_owned(), bytes, read_bytes: 0 });
         }
         let mut ranges = BTreeSet::new();
         for random in 0..13 {

@@ -26,10 +26,11 @@ fn config(probes: usize) -> SamplingConfig {
     SamplingConfig { points, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
 }
 
-const EXTENT: ProbeLimits = ProbeLimits {
+const LIMITS: ProbeLimits = ProbeLimits {
     max_time: Duration::from_secs(2),
     max_bytes: 16 << 20,
-    max_with_losses: (Duration::from_secs(9), 16 << 20),
+    max_time_with_losses: Duration::from_secs(9),
+    max_bytes_with_losses: 16 << 20,
 };
 
 #[tokio::test]
@@ -54,7 +55,7 @@ async fn sample_stays_in_budget_and_clean_removes_all_objects() {
 }
 
 #[test]
-fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
+fn probe_limits_are_bounded_by_a_part_of_the_remaining_budget() {
     // About 0.6 MB if it is precise after 32 rounds, 7.7 MB if it runs for the full time.
     let quick =
         Prediction { point: OperatingPoint { bytes: 1 << 10, concurrency: 1 }, latency: 1e-4, std_dev: 0.5 };
@@ -78,7 +79,7 @@ async fn clean_removes_by_name_if_listing_is_denied() {
     let env = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
     let (target, stop) = (target(&env), StopSignal::default());
     let point = OperatingPoint { bytes: 1 << 10, concurrency: 3 };
-    probe::run_probe(&target, (Direction::Write, point), EXTENT, (2, &stop)).await.unwrap();
+    probe::run_probe(&target, (Direction::Write, point), LIMITS, (2, &stop)).await.unwrap();
     assert_eq!(target.clean().await.unwrap(), 3);
     assert_eq!(super::tests::target(&open).clean().await.unwrap(), 0, "nothing is left");
 }
@@ -87,12 +88,16 @@ async fn clean_removes_by_name_if_listing_is_denied() {
 async fn packet_loss_extends_probes() {
     let env = env().await;
     let (target, stop) = (target(&env), StopSignal::default());
-    let max = (Duration::from_secs(9), 8 << 20);
-    let extent = ProbeLimits { max_time: Duration::from_secs(2), max_bytes: 1 << 20, max_with_losses: max };
+    let limits = ProbeLimits {
+        max_time: Duration::from_secs(2),
+        max_bytes: 1 << 20,
+        max_time_with_losses: Duration::from_secs(9),
+        max_bytes_with_losses: 8 << 20,
+    };
     let point = |concurrency| OperatingPoint { bytes: 64 << 10, concurrency };
     let bytes = async |direction, concurrency| {
         let probed =
-            probe::run_probe(&target, (direction, point(concurrency)), extent, (2, &stop)).await.unwrap();
+            probe::run_probe(&target, (direction, point(concurrency)), limits, (2, &stop)).await.unwrap();
         assert!(probed.sample.is_some() && probed.failures == 0, "{probed:?}");
         probed.bytes
     };
@@ -120,10 +125,10 @@ async fn packet_loss_is_ignored_on_local_paths() {
     for _ in 0..50 {
         local.measure_rtt().await.unwrap();
     }
-    let slow = Fault::Delay(Duration::from_millis(2));
+    let delay = Fault::Delay(Duration::from_millis(2));
     let slow = Faulty::new(
         open.store.clone(),
-        FaultPlan::none().with_fault(Call::HeadBucket, FaultSchedule::Always, slow),
+        FaultPlan::none().with_fault(Call::HeadBucket, FaultSchedule::Always, delay),
     );
     let far = target(&BenchEnv { store: slow, ..open.clone() });
     far.measure_rtt().await.unwrap();
@@ -162,7 +167,7 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
     let env = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open };
     let (target, stop) = (target(&env), StopSignal::default());
     let point = OperatingPoint { bytes: 1 << 10, concurrency: 4 };
-    let error = probe::run_probe(&target, (Direction::Write, point), EXTENT, (2, &stop)).await.unwrap_err();
+    let error = probe::run_probe(&target, (Direction::Write, point), LIMITS, (2, &stop)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert_eq!(target.max_read_bytes(), 0);
     assert_eq!(target.add_existing_objects("theirs/").await.unwrap(), [100 << 10; 5]);
@@ -184,8 +189,8 @@ async fn failed_requests_raise_the_measured_latency() {
     let env = BenchEnv { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
     let (point, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
     let write = (Direction::Write, point);
-    let healthy = probe::run_probe(&target(&open), write, EXTENT, (2, &stop)).await.unwrap();
-    let failing = probe::run_probe(&target(&env), write, EXTENT, (2, &stop)).await.unwrap();
+    let healthy = probe::run_probe(&target(&open), write, LIMITS, (2, &stop)).await.unwrap();
+    let failing = probe::run_probe(&target(&env), write, LIMITS, (2, &stop)).await.unwrap();
     assert!(failing.failures > 0 && failing.failure.is_some(), "{failing:?}");
     let latency = |probed: &ProbeResult| probed.sample.unwrap().latency;
     assert!(latency(&failing) > 2.0 * latency(&healthy), "{failing:?} {healthy:?}");
@@ -202,7 +207,7 @@ async fn probe_without_any_success_yields_no_sample() {
     let env = BenchEnv { store: Faulty::new(open.store.clone(), never), ..open };
     let (point, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
     let probed =
-        probe::run_probe(&target(&env), (Direction::Write, point), EXTENT, (2, &stop)).await.unwrap();
+        probe::run_probe(&target(&env), (Direction::Write, point), LIMITS, (2, &stop)).await.unwrap();
     assert_eq!((probed.sample, probed.requests), (None, 0));
     assert!(probed.failures > 0);
 }

@@ -12,7 +12,7 @@ struct SimulatedLink {
     clock: f64,
     /// Throughput of the previous interval, whose requests continue for a while.
     previous_throughput: f64,
-    overruns: bool,
+    is_overrun: bool,
 }
 
 /// End time, concurrency and throughput of an interval.
@@ -43,7 +43,7 @@ impl SimulatedLink {
             chance: seed,
             clock: 0.0,
             previous_throughput: 0.0,
-            overruns: false,
+            is_overrun: false,
         }
     }
 
@@ -81,13 +81,13 @@ impl SimulatedLink {
         while self.clock < until {
             let requests = controller.concurrency();
             let latency = self.latency(requests);
-            let look = ConcurrencyController::interval(Duration::from_secs_f64(latency)).as_secs_f64();
+            let interval = ConcurrencyController::interval(Duration::from_secs_f64(latency)).as_secs_f64();
             // Requests started before still count for the duration of one request.
-            let early = (latency / look).min(1.0);
+            let early = (latency / interval).min(1.0);
             let throughput = self.previous_throughput * early + self.throughput(requests) * (1.0 - early);
             self.previous_throughput = self.throughput(requests);
-            self.clock += look;
-            controller.end_interval(self.measure(throughput), self.overruns);
+            self.clock += interval;
+            controller.end_interval(self.measure(throughput), self.is_overrun);
             all.push(Interval { end: self.clock, requests, throughput });
         }
         all
@@ -95,7 +95,7 @@ impl SimulatedLink {
 }
 
 fn mean(intervals: &[Interval], from: f64, of: impl Fn(&Interval) -> f64) -> f64 {
-    let late: Vec<f64> = intervals.iter().filter(|look| look.end > from).map(of).collect();
+    let late: Vec<f64> = intervals.iter().filter(|interval| interval.end > from).map(of).collect();
     late.iter().sum::<f64>() / late.len() as f64
 }
 
@@ -116,7 +116,7 @@ fn best_throughput_is_found_and_kept() {
     for mut play in links() {
         let mut controller = ConcurrencyController::new(32, 4..=256);
         let intervals = play.run(&mut controller, 60.0);
-        parts.push(mean(&intervals, 6.0, |look| look.throughput) / play.best());
+        parts.push(mean(&intervals, 6.0, |interval| interval.throughput) / play.best());
     }
     parts.sort_by(f64::total_cmp);
     let at = |part: f64| parts[(parts.len() as f64 * part) as usize];
@@ -126,18 +126,18 @@ fn best_throughput_is_found_and_kept() {
 
 #[test]
 fn noise_does_not_lead_away_from_a_plan() {
-    let part = |is_planned: bool| {
+    let part = |is_tuned: bool| {
         let mut parts = Vec::new();
         for mut play in links() {
             let knee = (1..=256).find(|n| play.throughput(*n) >= 0.97 * play.best()).unwrap();
             let controller = ConcurrencyController::new(knee, 4..=256);
-            let mut controller = if is_planned { controller.planned() } else { controller };
+            let mut controller = if is_tuned { controller.tuned() } else { controller };
             let intervals = play.run(&mut controller, 40.0);
-            parts.push(mean(&intervals, 2.0, |look| look.throughput) / play.throughput(knee));
+            parts.push(mean(&intervals, 2.0, |interval| interval.throughput) / play.throughput(knee));
         }
         parts.sort_by(f64::total_cmp);
         println!(
-            "planned {is_planned}: {:.3} {:.3} {:.3}",
+            "tuned {is_tuned}: {:.3} {:.3} {:.3}",
             parts[0],
             parts[parts.len() / 10],
             parts[parts.len() / 2]
@@ -155,7 +155,7 @@ fn slightly_lower_throughput_is_not_drifted_to() {
     for seed in 0..200 {
         let mut play =
             SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 110.0), 8 << 20, seed) };
-        let mut controller = ConcurrencyController::new(8, 5..=256).planned();
+        let mut controller = ConcurrencyController::new(8, 5..=256).tuned();
         let intervals = (0..80).map(|_| {
             let throughput = bent(controller.concurrency());
             controller.end_interval(play.measure(throughput), false);
@@ -176,7 +176,7 @@ fn throughput_never_falls_far_below_the_start() {
         let initial_throughput = play.throughput(32);
         let intervals = play.run(&mut controller, 60.0);
         for window in intervals.windows(6) {
-            let throughput = window.iter().map(|look| look.throughput).sum::<f64>() / 6.0;
+            let throughput = window.iter().map(|interval| interval.throughput).sum::<f64>() / 6.0;
             assert!(
                 throughput > 0.8 * initial_throughput,
                 "{throughput} of {initial_throughput} at {}",
@@ -191,7 +191,7 @@ fn concurrency_does_not_grow_without_gain() {
     for mut play in links() {
         let mut controller = ConcurrencyController::new(32, 4..=256);
         let intervals = play.run(&mut controller, 120.0);
-        let (requests, knee) = (mean(&intervals, 40.0, |look| look.requests as f64), play.knee());
+        let (requests, knee) = (mean(&intervals, 40.0, |interval| interval.requests as f64), play.knee());
         // If fewer suffice, the concurrency falls to at most half.
         assert!(
             requests < (2.5 * knee as f64).max(16.0),
@@ -212,7 +212,7 @@ fn controller_follows_a_change_of_the_link() {
             play.model = model;
             let began = play.clock;
             let intervals = play.run(&mut controller, 20.0);
-            let part = mean(&intervals, began + 5.0, |look| look.throughput) / play.best();
+            let part = mean(&intervals, began + 5.0, |interval| interval.throughput) / play.best();
             assert!(part > 0.85, "{part} of the best from 5 s after a change, seed {seed}");
         }
     }
@@ -220,7 +220,7 @@ fn controller_follows_a_change_of_the_link() {
 
 #[test]
 fn step_back_up_stops_at_the_plan() {
-    let mut controller = ConcurrencyController::new(10, 1..=256).planned();
+    let mut controller = ConcurrencyController::new(10, 1..=256).tuned();
     let throughput = |requests: usize| if requests >= 8 { 100.0 } else { 50.0 };
     let seen: Vec<usize> =
         (0..60).map(|_| controller.end_interval(throughput(controller.concurrency()), false)).collect();
@@ -231,8 +231,8 @@ fn step_back_up_stops_at_the_plan() {
 }
 
 #[test]
-fn step_back_to_the_plan_still_allows_a_retreat() {
-    let mut controller = ConcurrencyController::new(8, 1..=256).planned();
+fn step_back_to_the_plan_still_allows_an_overrun_step_down() {
+    let mut controller = ConcurrencyController::new(8, 1..=256).tuned();
     // Six appears as good by chance, and then eight a little better.
     let mut was_less = false;
     for _ in 0..60 {
@@ -255,11 +255,11 @@ fn step_back_to_the_plan_still_allows_a_retreat() {
 fn overrunning_queue_lowers_concurrency_immediately() {
     // At a very short RTT one request fills the link.
     let mut play = SimulatedLink::new(latency_model(0.5e-3, 12.0), 64 << 10, 3);
-    play.overruns = true;
+    play.is_overrun = true;
     let mut controller = ConcurrencyController::new(32, 5..=256);
     let intervals = play.run(&mut controller, 2.5);
-    let minimum = intervals.iter().map(|look| look.requests).min();
-    assert!(intervals.iter().all(|look| look.requests <= 32) && minimum <= Some(8), "{minimum:?}");
+    let minimum = intervals.iter().map(|interval| interval.requests).min();
+    assert!(intervals.iter().all(|interval| interval.requests <= 32) && minimum <= Some(8), "{minimum:?}");
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn plan_that_overruns_a_queue_is_not_returned_to() {
     for seed in 0..100 {
         let mut play =
             SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 12.0), 64 << 10, seed) };
-        let mut controller = ConcurrencyController::new(32, 5..=256).planned();
+        let mut controller = ConcurrencyController::new(32, 5..=256).tuned();
         let intervals = (0..300).map(|_| {
             let requests = controller.concurrency();
             controller.end_interval(play.measure(12e6), requests > 10);
@@ -282,13 +282,13 @@ fn plan_that_overruns_a_queue_is_not_returned_to() {
 #[test]
 fn random_loss_does_not_lower_throughput() {
     for mut play in links() {
-        play.overruns = true;
+        play.is_overrun = true;
         let mut controller = ConcurrencyController::new(32, 4..=256);
         let intervals = play.run(&mut controller, 60.0);
-        let part = mean(&intervals, 10.0, |look| look.throughput) / play.best();
+        let part = mean(&intervals, 10.0, |interval| interval.throughput) / play.best();
         assert!(part > 0.8, "{part} of the best");
         for window in intervals.windows(6) {
-            let throughput = window.iter().map(|look| look.throughput).sum::<f64>() / 6.0;
+            let throughput = window.iter().map(|interval| interval.throughput).sum::<f64>() / 6.0;
             // The window contains two intervals at half the concurrency.
             assert!(throughput > 0.7 * play.throughput(32), "{throughput} of {}", play.throughput(32));
         }

@@ -113,8 +113,8 @@ impl LatencySnapshot {
             enough.min_by_key(|stats| away(stats)).filter(|stats| away(stats) <= MAX_CLASS_DISTANCE)?;
         let time = nearest.service.quantile(share)?;
         let fit = self.linear_fit()?;
-        let (here, there) = (fit.for_bytes(bytes), fit.for_bytes(nearest.mean_bytes));
-        Some(duration(float(nanos(time)) * float(nanos(here)) / float(nanos(there).max(1))))
+        let (own_fit, nearest_fit) = (fit.for_bytes(bytes), fit.for_bytes(nearest.mean_bytes));
+        Some(duration(float(nanos(time)) * float(nanos(own_fit)) / float(nanos(nearest_fit).max(1))))
     }
 }
 

@@ -42,7 +42,7 @@ impl<T: Reset, const N: usize> Ring<T, N> {
         let slot = &self.slots[(number % N as u64) as usize];
         let mark = number.saturating_add(1);
         if slot.mark.load(Ordering::Acquire) < mark {
-            let _turn = self.rotation.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = self.rotation.lock().unwrap_or_else(PoisonError::into_inner);
             if slot.mark.load(Ordering::Acquire) < mark {
                 slot.value.reset();
                 slot.mark.store(mark, Ordering::Release);

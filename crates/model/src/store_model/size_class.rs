@@ -1,7 +1,7 @@
 //! Size classes of requests.
 
-/// Base-2 logarithm of the largest size of the first class. Below 64 KiB the size hardly affects latency (Hou 2017,
-/// section 4.1.2), so smaller sizes need no classes of their own.
+/// Base-2 logarithm of the largest size of the first class: 4 KiB. Below 64 KiB the size hardly affects latency (Hou
+/// 2017, section 4.1.2), so sizes below 4 KiB need no classes of their own.
 const FIRST_BITS: u32 = 12;
 
 /// A size class: the first holds sizes up to 4 KiB, each further one up to twice the previous, up to 256 MiB; the last

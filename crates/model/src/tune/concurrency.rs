@@ -5,28 +5,32 @@ use crate::store_model::SizeClass;
 
 /// Candidate concurrencies.
 const CANDIDATES: [usize; 17] = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384];
-/// Larger values are never probed. They are used only if the link has capacity for the bytes of all requests.
+/// Maximum concurrency that probes use. A higher one is used only if the link has capacity for the bytes of all
+/// requests.
 const MAX_PROBED: usize = 256;
-/// Minimum relative throughput that a higher concurrency must gain.
+/// Minimum relative gain in throughput that justifies a higher concurrency.
 const MIN_GAIN: f64 = 0.03;
 /// Window of a new connection when slow start ends, in bytes. Its throughput is one window per RTT, and grows slowly
 /// for seconds.
 const NEW_CONNECTION_WINDOW_BYTES: f64 = 256e3;
 /// Number of new connections that fill any client link.
 const MAX_NEW_CONNECTIONS: f64 = 64.0;
-/// A request that loses its last packets waits for 200 ms (RFC 6298 with the minimum RTO of Linux). At RTTs above 1/5
-/// of that, in seconds, an idle link costs more than such a timeout.
-const SHORT_RTT_SECONDS: f64 = 0.2 / 5.0;
+/// Retransmission timeout of a request that loses its last packets, in seconds (RFC 6298 with the minimum RTO of
+/// Linux).
+const RETRANSMISSION_TIMEOUT_SECONDS: f64 = 0.2;
+/// Maximum RTT, in seconds, at which requests over new connections are limited to the capacity of the link. Above 40
+/// ms, an idle link costs more than a retransmission timeout.
+const MAX_LIMITED_RTT_SECONDS: f64 = RETRANSMISSION_TIMEOUT_SECONDS / 5.0;
 /// Minimum concurrency of small requests over new connections, which keeps the link busy between two requests of one
 /// connection.
 const MIN_NEW_CONNECTIONS: usize = 4;
-/// Capacity for bytes in flight, as a multiple of the bandwidth-delay product: one on the link, and half of it in the
-/// queue in front.
+/// Capacity for bytes in flight, as a multiple of the bandwidth-delay product: one product on the link, and
+/// half of one in the queue in front of it.
 const PIPE_BDP_RATIO: f64 = 1.5;
 
-/// Maximum concurrent requests by size class: the fewest with nearly the maximum throughput that also fill the link
-/// over new connections, and at least four, to keep the link busy between two objects. Never more for large requests
-/// than for small ones.
+/// Maximum concurrent requests by size class. The value is the lowest concurrency with nearly the maximum throughput
+/// that also fills the link over new connections. It is at least 4, to keep the link busy between two objects. It never
+/// increases with the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConcurrencyBySize {
     steady: [usize; SizeClass::COUNT],
@@ -34,26 +38,27 @@ pub struct ConcurrencyBySize {
 }
 
 impl ConcurrencyBySize {
-    /// The larger value of all surfaces for each class; `None` without surfaces.
+    /// The highest value that any of the surfaces requires for each class; `None` without surfaces.
     #[must_use]
     pub fn from_surfaces(surfaces: &[Surface]) -> Option<Self> {
         if surfaces.is_empty() {
             return None;
         }
-        let [mut all, mut new] = [[0; SizeClass::COUNT]; 2];
-        let mut larger = 0;
+        let [mut steady, mut new_connections] = [[0; SizeClass::COUNT]; 2];
+        // The highest value of this class and all larger ones.
+        let mut concurrency = 0;
         for class in SizeClass::all().collect::<Vec<_>>().into_iter().rev() {
             let bytes = class.max_bytes().unwrap_or(1 << 29);
-            let wanted_by = |surface: &Surface| {
-                fewest_with_full_throughput(surface, bytes).max(connections_to_fill_link(surface))
+            let required_by = |surface: &Surface| {
+                min_concurrency_for_full_throughput(surface, bytes).max(connections_to_fill_link(surface))
             };
-            let wanted = surfaces.iter().map(wanted_by).max().unwrap_or(0);
-            larger = larger.max(wanted);
-            all[class.index()] = larger;
-            let fitting = surfaces.iter().map(|surface| requests_that_fit(surface, bytes)).max();
-            new[class.index()] = fitting.map_or(larger, |max| larger.min(max));
+            let required = surfaces.iter().map(required_by).max().unwrap_or(0);
+            concurrency = concurrency.max(required);
+            steady[class.index()] = concurrency;
+            let max_new = surfaces.iter().map(|surface| requests_that_fit(surface, bytes)).max();
+            new_connections[class.index()] = max_new.map_or(concurrency, |max| concurrency.min(max));
         }
-        Some(Self { steady: all, new_connections: new })
+        Some(Self { steady, new_connections })
     }
 
     /// Concurrency of a size class.
@@ -62,9 +67,9 @@ impl ConcurrencyBySize {
         self.steady[size_class.index()]
     }
 
-    /// Like [`for_class`](Self::for_class), while connections are new. Windows that open together overrun the queue in
-    /// front of the link, and a request that loses its last packets waits for 200 ms. Later, windows have the size that
-    /// the link allows.
+    /// Like [`for_class`](Self::for_class), while connections are new. Congestion windows that open at the same time
+    /// overflow the queue in front of the link, and a request that loses its last packets waits for 200 ms. Later, the
+    /// windows have the size that the link allows.
     #[must_use]
     pub const fn for_class_on_new_connections(&self, size_class: SizeClass) -> usize {
         self.new_connections[size_class.index()]
@@ -84,11 +89,11 @@ fn connections_to_fill_link(surface: &Surface) -> usize {
     (bandwidth_delay_product(model) / NEW_CONNECTION_WINDOW_BYTES).min(MAX_NEW_CONNECTIONS).ceil() as usize
 }
 
-/// Number of small requests whose bytes fit into the pipe at once. A new connection never has all bytes of a large
-/// request in flight.
+/// Maximum number of concurrent small requests whose bytes all fit on the link and in its queue. It is unlimited for
+/// large requests, because a new connection never has all their bytes in flight, and on links with a long RTT.
 fn requests_that_fit(surface: &Surface, bytes: u64) -> usize {
     let model = surface.model();
-    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_seconds > SHORT_RTT_SECONDS {
+    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_seconds > MAX_LIMITED_RTT_SECONDS {
         return usize::MAX;
     }
     let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(model);
@@ -100,20 +105,21 @@ fn bandwidth_delay_product(model: &LatencyModel) -> f64 {
     model.fixed_seconds / model.bottleneck_seconds_per_byte
 }
 
-fn fewest_with_full_throughput(surface: &Surface, bytes: u64) -> usize {
+/// The lowest candidate concurrency with nearly the maximum throughput.
+fn min_concurrency_for_full_throughput(surface: &Surface, bytes: u64) -> usize {
     let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(surface.model());
     let fits = |concurrency: usize| {
         concurrency <= MAX_PROBED || OperatingPoint { bytes, concurrency }.bytes_in_flight() <= capacity
     };
     let candidates = CANDIDATES.into_iter().filter(|concurrency| fits(*concurrency));
-    let rates: Vec<_> = candidates
+    let request_rates: Vec<_> = candidates
         .map(|concurrency| {
             (concurrency, surface.predict(OperatingPoint { bytes, concurrency }).request_rate())
         })
         .collect();
-    let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-    let enough = rates.iter().find(|(_, rate)| *rate >= best * (1.0 - MIN_GAIN));
-    enough.map_or(CANDIDATES[0], |(concurrency, _)| *concurrency)
+    let best = request_rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let sufficient = request_rates.iter().find(|(_, rate)| *rate >= best * (1.0 - MIN_GAIN));
+    sufficient.map_or(CANDIDATES[0], |(concurrency, _)| *concurrency)
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@ use super::sampling::MAX_ROUND_SECONDS;
 use super::surface::{Prediction, Surface};
 use super::tail_latency::Statistic;
 
-/// The objective. Points whose requests take longer than a probe may ([`MAX_ROUND_SECONDS`]) count only if no faster
-/// point is equivalent, because most of them have no sample.
+/// The objective. Points whose requests take longer than [`MAX_ROUND_SECONDS`] are never probed. They are chosen only
+/// if no point with shorter requests is equivalent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// Maximum bytes per second.
     Bandwidth,
-    /// Maximum bytes per second within a latency target. Of the points within 3 % of that, the one most likely to meet
-    /// the target.
+    /// Maximum bytes per second under a latency target. Among the points within 3 % of that maximum, the one most
+    /// likely to meet the target is chosen.
     Latency(LatencyTarget),
     /// Minimum cost for the client within 3 % of the maximum bytes per second: the largest requests, then the lowest
     /// concurrency (Hou 2017, section 7).
@@ -40,7 +40,7 @@ impl LatencyTarget {
 const EQUIVALENT_FRACTION: f64 = 0.03;
 /// Minimum probability of meeting the target for a point to be eligible.
 const MIN_TARGET_PROBABILITY: f64 = 0.5;
-/// Higher probabilities count as equal.
+/// Higher probabilities of meeting the target count as equal.
 const MAX_USEFUL_PROBABILITY: f64 = 0.98;
 
 /// The best of these points; `None` if none is likely to meet the target.
@@ -86,22 +86,24 @@ pub fn choose(surface: &Surface, points: &[OperatingPoint], goal: Goal) -> Optio
     chosen.copied()
 }
 
-/// The points whose latency is within that of a probe, or the fastest point if there is none.
+/// The points whose latency a probe may have ([`MAX_ROUND_SECONDS`]), or the one with the lowest latency if there is
+/// none.
 fn within_probe_latency<'a>(
     predictions: impl Iterator<Item = &'a Prediction> + Clone,
 ) -> impl Iterator<Item = &'a Prediction> {
-    let fastest = predictions.clone().map(|prediction| prediction.latency).fold(f64::INFINITY, f64::min);
-    predictions.filter(move |prediction| prediction.latency <= MAX_ROUND_SECONDS.max(fastest))
+    let min_latency = predictions.clone().map(|prediction| prediction.latency).fold(f64::INFINITY, f64::min);
+    predictions.filter(move |prediction| prediction.latency <= MAX_ROUND_SECONDS.max(min_latency))
 }
 
-/// Weight of a point under a target. A mean slightly above its limit is a small miss, but a missed tail is several
-/// times too long, so tails weigh the bandwidth by the probability of meeting the target.
+/// Factor of a point's bandwidth under a target; 0 if it probably misses the target. A missed mean exceeds its limit
+/// slightly, but a missed percentile exceeds it several times. The factor of a percentile is therefore the probability
+/// of meeting the target.
 fn target_weight(surface: &Surface, prediction: &Prediction, target: LatencyTarget) -> f64 {
-    let likely = surface.target_probability(prediction, target);
+    let probability = surface.target_probability(prediction, target);
     match target.statistic {
-        _ if likely < MIN_TARGET_PROBABILITY => 0.0,
+        _ if probability < MIN_TARGET_PROBABILITY => 0.0,
         Statistic::Mean => 1.0,
-        Statistic::P95 | Statistic::P99 => likely,
+        Statistic::P95 | Statistic::P99 => probability,
     }
 }
 
@@ -123,9 +125,9 @@ mod tests {
                 assert!(chosen.latency <= MAX_ROUND_SECONDS, "{goal:?}: {chosen:?}");
             }
             // If all points are slow, the fastest one is chosen.
-            let long = OperatingPoint::grid(&[64 << 20], &[16, 32, 64]);
+            let slow = OperatingPoint::grid(&[64 << 20], &[16, 32, 64]);
             for goal in [Goal::Bandwidth, Goal::Efficiency] {
-                assert_eq!(choose(&surface, &long, goal).unwrap().point.concurrency, 16, "{goal:?}");
+                assert_eq!(choose(&surface, &slow, goal).unwrap().point.concurrency, 16, "{goal:?}");
             }
         }
     }
@@ -166,10 +168,11 @@ mod tests {
             for bytes in [64 << 10, 256 << 10] {
                 let points = OperatingPoint::grid(&[bytes], &(1..=128).collect::<Vec<usize>>());
                 let chosen = choose(&surface, &points, Goal::Latency(target)).unwrap();
-                let found = points.iter().map(|point| surface.predict(*point));
-                let keeping =
-                    found.filter(|found| surface.target_probability(found, target) >= MIN_TARGET_PROBABILITY);
-                let best = keeping.map(|found| found.bandwidth()).fold(0.0, f64::max);
+                let predictions = points.iter().map(|point| surface.predict(*point));
+                let eligible = predictions.filter(|prediction| {
+                    surface.target_probability(prediction, target) >= MIN_TARGET_PROBABILITY
+                });
+                let best = eligible.map(|prediction| prediction.bandwidth()).fold(0.0, f64::max);
                 assert!(
                     surface.target_probability(&chosen, target) > 0.8,
                     "{chosen:?} {}",
@@ -185,19 +188,19 @@ mod tests {
     #[test]
     fn tail_target_is_met_with_headroom() {
         let (surface, points) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), 1);
-        for of in [Statistic::P95, Statistic::P99] {
+        for statistic in [Statistic::P95, Statistic::P99] {
             for seconds in [0.05, 0.2, 1.0] {
-                let target = LatencyTarget { statistic: of, max_seconds: seconds };
+                let target = LatencyTarget { statistic, max_seconds: seconds };
                 let chosen = choose(&surface, &points, Goal::Latency(target)).unwrap();
-                let likely = surface.target_probability(&chosen, target);
+                let probability = surface.target_probability(&chosen, target);
                 let others = points.iter().map(|point| surface.predict(*point));
-                let room = others
-                    .filter(|other| surface.target_probability(other, target) > likely + 0.2)
+                let safer_bandwidth = others
+                    .filter(|other| surface.target_probability(other, target) > probability + 0.2)
                     .map(|other| other.bandwidth())
                     .fold(0.0, f64::max);
                 assert!(
-                    likely >= MIN_TARGET_PROBABILITY && room < chosen.bandwidth(),
-                    "{target:?}: {chosen:?} {likely} {room}"
+                    probability >= MIN_TARGET_PROBABILITY && safer_bandwidth < chosen.bandwidth(),
+                    "{target:?}: {chosen:?} {probability} {safer_bandwidth}"
                 );
             }
         }

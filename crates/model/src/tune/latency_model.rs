@@ -6,9 +6,10 @@
 //! per byte. If one resource bears both costs, as a CPU does, they add up; if each has its own, as the operations and
 //! the bandwidth of a disk, the larger hides the other.
 //!
-//! At low concurrency the first bound applies and at high concurrency the second; between them lies a knee (the bounds
-//! of Denning and Buzen 1978 for a closed system). The combination is exact for a single request. Beyond the knee, more
-//! concurrent requests reduce throughput a little: overparallelization (Hou 2017, section 4.1.1).
+//! The latency has two lower bounds: the uncontended latency of one request, and the time of all concurrent requests at
+//! the bottleneck. At low concurrency the first bound applies and at high concurrency the second; between them lies a
+//! knee (the bounds of Denning and Buzen 1978 for a closed system). The combination is exact for a single request.
+//! Beyond the knee, more concurrent requests reduce throughput a little: overparallelization (Hou 2017, section 4.1.1).
 
 use super::OperatingPoint;
 use super::parameters::Parameters;
@@ -36,14 +37,21 @@ pub struct LatencyModel {
 
 /// A normal distribution of the parameters: a prior, or the posterior after samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Prior {
+pub struct ParameterDistribution {
     /// The most likely parameters.
     pub mean: LatencyModel,
-    /// The standard deviation of each parameter, on the scale of the fit.
+    /// The standard deviation of each parameter on the scale of the fit, mostly of its logarithm (see [`Parameters`]).
     pub std_dev: Parameters,
 }
 
-impl Default for Prior {
+/// The distribution of the parameters before samples.
+pub type Prior = ParameterDistribution;
+
+/// The distribution of the parameters after samples.
+pub type Posterior = ParameterDistribution;
+
+/// The prior for an unknown store.
+impl Default for ParameterDistribution {
     fn default() -> Self {
         Self {
             mean: LatencyModel {
@@ -69,8 +77,8 @@ impl Default for Prior {
     }
 }
 
-impl Prior {
-    /// This prior for an observed RTT. Requests are hardly faster than the RTT, and seldom take several of them.
+impl ParameterDistribution {
+    /// This prior, adapted to an observed RTT. Requests are hardly faster than one RTT, and seldom take several RTTs.
     #[must_use]
     pub fn with_rtt(mut self, rtt_seconds: f64) -> Self {
         self.mean.fixed_seconds = rtt_seconds.max(50e-6) * 1.2;
@@ -99,15 +107,15 @@ impl LatencyModel {
     #[must_use]
     pub fn log_latency(&self, point: OperatingPoint) -> f64 {
         let (bytes, concurrency) = (point.bytes as f64, point.concurrency as f64);
-        let (alone, one) = (self.uncontended_latency(bytes), self.bottleneck_seconds(bytes));
-        let shared = one * concurrency;
-        let excess = (shared / alone - 1.0).max(0.0);
-        let shared = shared * (1.0 + self.overload_loss * excess.ln_1p());
+        let (uncontended, own_seconds) = (self.uncontended_latency(bytes), self.bottleneck_seconds(bytes));
+        let all_seconds = own_seconds * concurrency;
+        let excess = (all_seconds / uncontended - 1.0).max(0.0);
+        let saturated = all_seconds * (1.0 + self.overload_loss * excess.ln_1p());
         let n = self.knee_sharpness;
-        // A single request waits for no other: its own cost at the bottleneck is already in `alone`. Factoring out the
-        // larger bound avoids overflow.
-        let (larger, smaller) = (alone.max(shared), alone.min(shared));
-        larger.ln() + ((smaller / larger).powf(n) - (one / larger).powf(n)).ln_1p() / n
+        // A single request waits for no other, and `uncontended` already contains its own cost at the bottleneck. Hence
+        // that cost is subtracted. Factoring out the larger bound avoids overflow.
+        let (larger, smaller) = (uncontended.max(saturated), uncontended.min(saturated));
+        larger.ln() + ((smaller / larger).powf(n) - (own_seconds / larger).powf(n)).ln_1p() / n
     }
 }
 
@@ -121,8 +129,8 @@ mod tests {
         for connection in [2e6, 200e6, 20e9] {
             for bytes in [1 << 10, 16 << 20] {
                 let model = latency_model(1e-3, connection, 1000.0, 64e6);
-                let took = model.log_latency(OperatingPoint { bytes, concurrency: 1 }).exp();
-                assert!((took / model.uncontended_latency(bytes as f64) - 1.0).abs() < 1e-9, "{took}");
+                let latency = model.log_latency(OperatingPoint { bytes, concurrency: 1 }).exp();
+                assert!((latency / model.uncontended_latency(bytes as f64) - 1.0).abs() < 1e-9, "{latency}");
             }
         }
     }

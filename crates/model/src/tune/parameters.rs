@@ -9,7 +9,7 @@ use super::latency_model::LatencyModel;
 
 /// Number of parameters.
 const PARAMETER_COUNT: usize = 7;
-/// Step of the numerical derivative.
+/// Step of the numerical derivative, on the scale of the fit.
 const STEP: f64 = 1e-4;
 
 /// One value per parameter, in the order of the fields of [`Parameters`].

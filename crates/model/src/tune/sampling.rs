@@ -1,35 +1,41 @@
 //! Chooses the next point to probe: the one with the most information about points that may be the best, per cost.
-//! There is no grid; the information gain of a probe is known before it runs.
+//! The gain of a probe does not depend on its result, so it is computed before the probe runs.
+//!
+//! A *round* is one request of each worker, hence as long as the latency of a request.
 
 use super::surface::{Prediction, ProjectedPoint, Surface};
 use super::{OperatingPoint, Sample};
 
 /// Standard deviation of the shortest probe, in the logarithm of the latency.
 const PROBE_STD_DEV: f64 = 0.05;
-/// Added to the standard deviation of a point when its distance from the best bandwidth is weighed.
-const CONTENTION_MARGIN: f64 = 0.05;
-/// Weight of every point.
+/// Added to the standard deviation of a point when it is compared with the best one: points of nearly the best
+/// bandwidth stay relevant even if their predictions are certain.
+const NEAR_BEST_MARGIN: f64 = 0.05;
+/// Minimum weight of a point.
 const BASE_WEIGHT: f64 = 0.02;
-/// Additional weight of a point that may be the best of its size, and the best of all.
+/// Additional weight of a point that is certainly the best of its size.
 const BEST_OF_SIZE_WEIGHT: f64 = 0.3;
+/// Additional weight of a point that is certainly the best of all.
 const BEST_OVERALL_WEIGHT: f64 = 1.0;
-/// Points whose requests take longer than this, in seconds, are not probed but inferred.
+/// Maximum latency of the requests of a probe, in seconds. Points with longer requests are inferred.
 pub const MAX_ROUND_SECONDS: f64 = 3.0;
-/// Sampling ends at this weighted standard deviation, or if no probe removes this fraction of the weighted variance.
+/// Sampling ends at this weighted mean of the standard deviations of all points.
 const TARGET_STD_DEV: f64 = 0.02;
+/// Minimum fraction of the weighted variance that a probe must remove. Sampling ends if no probe does.
 const MIN_RELATIVE_GAIN: f64 = 0.003;
-/// Bytes of a fair probe, in seconds of the store's throughput.
-const FAIR_PROBE_SECONDS: f64 = 3.0;
-/// Points with a sample below this relative error are not probed again: the deviation from the model would remain.
+/// Bytes of a probe that count as its share of the budget, at most, in seconds of the highest throughput.
+const MAX_SHARE_SECONDS: f64 = 3.0;
+/// Points with a sample below this relative error are not probed again: a second sample would hardly reduce the
+/// uncertainty of the deviations from the model.
 const MAX_RESAMPLE_ERROR: f64 = 0.06;
 
-/// Measured duration of a probe in seconds, …
+/// Measured duration, in seconds, after which a probe may end.
 pub const MIN_MEASURED_SECONDS: f64 = 0.3;
-/// … or in rounds of requests, if those take less time.
+/// Number of measured rounds after which a probe may end even earlier.
 pub const MAX_MEASURED_ROUNDS: f64 = 32.0;
-/// Additional rounds: those in which windows open, and those in flight at the end.
+/// Rounds of a probe that are not measured: those in which congestion windows open, and those in flight at the end.
 const OVERHEAD_ROUNDS: f64 = 3.2;
-/// Delay until the end of a probe is detected.
+/// Delay until the end condition of a probe is detected, in seconds.
 const END_DETECTION_SECONDS: f64 = 0.02;
 
 /// Limits of the cost of sampling.
@@ -64,7 +70,8 @@ pub struct Cost {
     pub seconds: f64,
 }
 
-/// The cost of a probe that is soon precise enough: a round that is not measured, then the shortest measurement.
+/// The cost of a probe that is precise as soon as it may end: the rounds that are not measured, and the shortest
+/// measurement.
 #[must_use]
 pub fn min_cost(prediction: &Prediction) -> Cost {
     cost_of_duration(
@@ -73,7 +80,7 @@ pub fn min_cost(prediction: &Prediction) -> Cost {
     )
 }
 
-/// The cost of a probe that needs the full measured duration.
+/// The cost of a probe that needs [`MIN_MEASURED_SECONDS`] even if it completes [`MAX_MEASURED_ROUNDS`] earlier.
 #[must_use]
 pub fn max_cost(prediction: &Prediction) -> Cost {
     cost_of_duration(prediction, MIN_MEASURED_SECONDS)
@@ -103,11 +110,12 @@ pub fn next_probe(surface: &Surface, points: &[OperatingPoint], budget: &Budget)
     }
     let lower_bound =
         |candidate: &Candidate| candidate.prediction.bandwidth() * (-candidate.prediction.std_dev).exp();
-    let fastest = candidates.iter().map(lower_bound).fold(0.0, f64::max);
-    let probes = budget.probes as f64;
-    let fair = Cost {
-        bytes: (budget.bytes / probes).min(fastest * FAIR_PROBE_SECONDS),
-        seconds: budget.seconds / probes,
+    let max_bandwidth = candidates.iter().map(lower_bound).fold(0.0, f64::max);
+    let probe_count = budget.probes as f64;
+    // The share of one probe in the remaining budget.
+    let share = Cost {
+        bytes: (budget.bytes / probe_count).min(max_bandwidth * MAX_SHARE_SECONDS),
+        seconds: budget.seconds / probe_count,
     };
     let gain_per_cost = |Candidate { projected, prediction }: &Candidate| {
         let cost = min_cost(prediction);
@@ -125,7 +133,7 @@ pub fn next_probe(surface: &Surface, points: &[OperatingPoint], budget: &Budget)
         let gain: f64 = (candidates.iter().zip(&weights))
             .map(|(other, weight)| weight * covariance(other).powi(2) / variance)
             .sum();
-        let price = 1.0 + (cost.bytes / fair.bytes).powi(2) + (cost.seconds / fair.seconds).powi(2);
+        let price = 1.0 + (cost.bytes / share.bytes).powi(2) + (cost.seconds / share.seconds).powi(2);
         (gain > total_variance * MIN_RELATIVE_GAIN).then_some((prediction.point, gain / price))
     };
     candidates.iter().filter_map(gain_per_cost).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(point, _)| point)
@@ -138,18 +146,18 @@ struct Candidate {
     prediction: Prediction,
 }
 
-/// The weight of each candidate: the likelihood of being chosen.
+/// The weight of each candidate: how likely it is the best point of all, or of its size.
 fn weights(candidates: &[Candidate]) -> Vec<f64> {
-    let best = |among: &dyn Fn(&Prediction) -> bool| {
+    let best = |is_included: &dyn Fn(&Prediction) -> bool| {
         let predictions = candidates.iter().map(|candidate| &candidate.prediction);
         predictions
-            .filter(|prediction| among(prediction))
+            .filter(|prediction| is_included(prediction))
             .map(Prediction::bandwidth)
             .fold(f64::MIN_POSITIVE, f64::max)
     };
     let best_overall = best(&|_| true);
     let likelihood = |prediction: &Prediction, best: f64| {
-        let gap = (best / prediction.bandwidth()).ln() / (prediction.std_dev + CONTENTION_MARGIN);
+        let gap = (best / prediction.bandwidth()).ln() / (prediction.std_dev + NEAR_BEST_MARGIN);
         (-gap * gap / 2.0).exp()
     };
     let weight = |candidate: &Candidate| {

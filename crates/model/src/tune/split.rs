@@ -1,18 +1,19 @@
 //! Splits a single object into requests (Hou 2017, section 4.1.3).
 //!
-//! Concurrent requests have more bandwidth than one, but each has a fixed cost. A split also costs round trips: an
-//! upload of parts is created and completed, and the first response of a download reveals the size. With many objects
-//! nothing is split, as they are transferred concurrently.
+//! Concurrent requests have more bandwidth than one, but each has a fixed cost. A split also costs round trips: a
+//! multipart upload is created and completed, and a download learns the size from its first response. If there are many
+//! objects, they are transferred concurrently instead of being split.
 
 use super::{OperatingPoint, Surface};
 use crate::store_model::Direction;
 
-/// Request sizes and concurrencies considered.
+/// Candidate request sizes, in bytes.
 const CANDIDATE_SIZES: [u64; 7] = [64 << 10, 256 << 10, 1 << 20, 2 << 20, 5 << 20, 8 << 20, 16 << 20];
+/// Candidate concurrencies.
 const CANDIDATE_CONCURRENCIES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 /// Minimum part size of S3, except for the last part.
 const MIN_PART: u64 = crate::plan::MIN_PART_BYTES;
-/// A split with fewer requests is preferred if it takes at most this multiple of the best time.
+/// A split with fewer requests is preferred if it takes at most this multiple of the shortest time.
 const EQUIVALENT_TIME_RATIO: f64 = 1.03;
 
 /// An object split into requests.
@@ -45,9 +46,9 @@ impl Surface {
         let mut all: Vec<Split> =
             points.map(|point| self.split_time(size, point, extra_round_trips)).collect();
         all.push(unsplit);
-        let best = all.iter().map(|split| split.seconds).fold(f64::MAX, f64::min);
-        let near = all.into_iter().filter(|split| split.seconds <= best * EQUIVALENT_TIME_RATIO);
-        near.min_by_key(|split| (split.requests, split.concurrency)).unwrap_or(unsplit)
+        let min_seconds = all.iter().map(|split| split.seconds).fold(f64::MAX, f64::min);
+        let equivalent = all.into_iter().filter(|split| split.seconds <= min_seconds * EQUIVALENT_TIME_RATIO);
+        equivalent.min_by_key(|split| (split.requests, split.concurrency)).unwrap_or(unsplit)
     }
 
     /// An object of `size` bytes, split into the requests of a point.

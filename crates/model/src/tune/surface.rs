@@ -7,14 +7,14 @@
 //! (Little 1961).
 
 use super::cholesky::{Cholesky, dot};
-use super::latency_model::{LatencyModel, Prior};
+use super::latency_model::{LatencyModel, Posterior, Prior};
 use super::parameters::{ParameterVector, Parameters, log_latency_gradient};
 use super::tail_latency::{Statistic, TailModel};
 use super::{LatencyTarget, OperatingPoint, Sample};
 
-/// Kernel of the Gaussian process: the standard deviation in the logarithm of the latency, …
+/// Standard deviation of the Gaussian process, in the logarithm of the latency.
 const KERNEL_STD_DEV: f64 = 0.08;
-/// … and the length scales in doublings of size and of concurrency.
+/// Length scales of its kernel, in doublings of the request size and of the concurrency.
 const KERNEL_LENGTH_SCALES: [f64; 2] = [2.0, 3.0];
 /// Lower bound of the relative error of a sample.
 const MIN_RELATIVE_ERROR: f64 = 0.02;
@@ -22,7 +22,7 @@ const MIN_RELATIVE_ERROR: f64 = 0.02;
 const MAX_STEPS: usize = 40;
 /// Maximum number of halvings of a step that does not improve.
 const MAX_HALVINGS: usize = 12;
-/// The search ends at a step that improves less.
+/// Minimum reduction of the misfit by a step. The search ends at a step with less.
 const MIN_IMPROVEMENT: f64 = 1e-6;
 
 /// The prediction for a point.
@@ -50,7 +50,7 @@ impl Prediction {
     }
 }
 
-/// The posterior for one direction, given samples. See the module.
+/// The posterior of the latency of all points of one direction, given samples. See the module.
 #[derive(Debug, Clone)]
 pub struct Surface {
     samples: Vec<Sample>,
@@ -59,12 +59,13 @@ pub struct Surface {
     /// The most likely parameters, and the model with them.
     parameters: ParameterVector,
     model: LatencyModel,
-    /// Cholesky factor of the sample covariance without the uncertainty of the parameters.
+    /// Cholesky factor of the covariance of the samples for fixed parameters: kernel and measurement noise.
     residual_factor: Cholesky,
-    /// Cholesky factor of the full sample covariance.
+    /// Cholesky factor of the covariance of the samples including the prior uncertainty of the parameters.
     total_factor: Cholesky,
+    /// The gradient of the log latency at each sample with respect to the parameters.
     gradients: Vec<ParameterVector>,
-    /// The residuals of the samples against the model, times the inverse of the first covariance.
+    /// The residuals of the samples against the model, times the inverse of the covariance of `residual_factor`.
     residual_weights: Vec<f64>,
     tail_model: TailModel,
 }
@@ -75,7 +76,7 @@ impl Surface {
     pub fn new(prior: Prior, samples: Vec<Sample>) -> Self {
         let residual_factor = Cholesky::new(samples.len(), |i, j| sample_covariance(&samples, i, j));
         let prior_mean = Parameters::of_model(&prior.mean).to_vector();
-        let mut fit = Self {
+        let mut surface = Self {
             prior_mean,
             prior_std_dev: prior.std_dev.to_vector(),
             parameters: prior_mean,
@@ -87,27 +88,30 @@ impl Surface {
             samples,
             residual_factor,
         };
-        let starts = fit.starting_points(prior.mean);
-        let best = starts
+        let starting_points = surface.starting_points(prior.mean);
+        let best = starting_points
             .iter()
-            .map(|start| fit.gauss_newton(Parameters::of_model(start).to_vector()))
+            .map(|start| surface.gauss_newton(Parameters::of_model(start).to_vector()))
             .min_by(|a, b| a.misfit.total_cmp(&b.misfit));
         if let Some(best) = best {
-            fit.parameters = best.parameters;
-            fit.model = Parameters::from_vector(best.parameters).to_model();
+            surface.parameters = best.parameters;
+            surface.model = Parameters::from_vector(best.parameters).to_model();
         }
-        fit.gradients =
-            fit.samples.iter().map(|sample| log_latency_gradient(&fit.parameters, sample.point)).collect();
-        fit.total_factor = Cholesky::new(fit.samples.len(), |i, j| {
-            fit.parameter_covariance(&fit.gradients[i], &fit.gradients[j])
-                + sample_covariance(&fit.samples, i, j)
+        surface.gradients = surface
+            .samples
+            .iter()
+            .map(|sample| log_latency_gradient(&surface.parameters, sample.point))
+            .collect();
+        surface.total_factor = Cholesky::new(surface.samples.len(), |i, j| {
+            surface.parameter_covariance(&surface.gradients[i], &surface.gradients[j])
+                + sample_covariance(&surface.samples, i, j)
         });
-        fit.residual_weights = fit.residual_factor.solve(&fit.residuals(&fit.model));
-        fit.tail_model = TailModel::fit(&fit.model, &fit.samples);
-        fit
+        surface.residual_weights = surface.residual_factor.solve(&surface.residuals(&surface.model));
+        surface.tail_model = TailModel::fit(&surface.model, &surface.samples);
+        surface
     }
 
-    /// The samples that it was fitted to.
+    /// The samples to which the surface was fitted.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
@@ -121,25 +125,30 @@ impl Surface {
 
     /// The posterior of the parameters: the most likely values and their remaining standard deviations.
     #[must_use]
-    pub fn posterior(&self) -> Prior {
-        let remaining = |i: usize| {
-            let prior = self.prior_std_dev[i].powi(2);
-            let cross: Vec<f64> = self.gradients.iter().map(|gradient| gradient[i] * prior).collect();
-            let explained = self.total_factor.whiten(&cross);
-            (prior - dot(&explained, &explained)).max(0.0).sqrt()
+    pub fn posterior(&self) -> Posterior {
+        let posterior_std_dev = |i: usize| {
+            let prior_variance = self.prior_std_dev[i].powi(2);
+            // The covariance of the parameter with each sample.
+            let covariances: Vec<f64> =
+                self.gradients.iter().map(|gradient| gradient[i] * prior_variance).collect();
+            let whitened = self.total_factor.whiten(&covariances);
+            (prior_variance - dot(&whitened, &whitened)).max(0.0).sqrt()
         };
-        Prior { mean: self.model, std_dev: Parameters::from_vector(std::array::from_fn(remaining)) }
+        Posterior {
+            mean: self.model,
+            std_dev: Parameters::from_vector(std::array::from_fn(posterior_std_dev)),
+        }
     }
 
     /// The prediction for a point.
     #[must_use]
     pub fn predict(&self, point: OperatingPoint) -> Prediction {
         let kernel_row: Vec<f64> = self.samples.iter().map(|sample| kernel(sample.point, point)).collect();
-        let log = self.model.log_latency(point) + dot(&kernel_row, &self.residual_weights);
+        let log_latency = self.model.log_latency(point) + dot(&kernel_row, &self.residual_weights);
         let projected = self.project(point);
         Prediction {
             point,
-            latency: log.exp(),
+            latency: log_latency.exp(),
             std_dev: self.posterior_covariance(&projected, &projected).max(0.0).sqrt(),
         }
     }
@@ -154,19 +163,18 @@ impl Surface {
     #[must_use]
     pub fn target_probability(&self, prediction: &Prediction, target: LatencyTarget) -> f64 {
         let log_ratio = self.tail_model.log_ratio(&self.model, prediction.point, target.statistic);
-        let headroom = (target.max_seconds / prediction.latency).ln() - log_ratio.mean;
+        let log_headroom = (target.max_seconds / prediction.latency).ln() - log_ratio.mean;
+        let std_dev = log_ratio.std_dev.hypot(prediction.std_dev);
         // The logistic approximation of the normal distribution function.
-        1.0 / (1.0 + (-1.702 * headroom / log_ratio.std_dev.hypot(prediction.std_dev)).exp())
+        1.0 / (1.0 + (-1.702 * log_headroom / std_dev).exp())
     }
 
     /// Prepares a point for posterior covariances.
     pub(super) fn project(&self, point: OperatingPoint) -> ProjectedPoint {
         let gradient = log_latency_gradient(&self.parameters, point);
-        let prior_covariances = self
-            .samples
-            .iter()
-            .zip(&self.gradients)
-            .map(|(sample, own)| self.parameter_covariance(own, &gradient) + kernel(sample.point, point));
+        let prior_covariances = self.samples.iter().zip(&self.gradients).map(|(sample, sample_gradient)| {
+            self.parameter_covariance(sample_gradient, &gradient) + kernel(sample.point, point)
+        });
         let whitened = self.total_factor.whiten(&prior_covariances.collect::<Vec<f64>>());
         ProjectedPoint { point, gradient, whitened }
     }
@@ -177,33 +185,37 @@ impl Surface {
             - dot(&a.whitened, &b.whitened)
     }
 
-    /// The covariance of two points by the prior of the parameters.
+    /// The prior covariance of the log latency at two points that is due to the uncertainty of the parameters, given
+    /// the gradients at both points.
     fn parameter_covariance(&self, a: &ParameterVector, b: &ParameterVector) -> f64 {
         a.iter().zip(b).zip(&self.prior_std_dev).map(|((a, b), std_dev)| a * b * std_dev.powi(2)).sum()
     }
 
+    /// The log latency of each sample minus that of the model.
     fn residuals(&self, model: &LatencyModel) -> Vec<f64> {
         self.samples.iter().map(|sample| sample.latency.ln() - model.log_latency(sample.point)).collect()
     }
 
-    /// Starting points of the search, as the objective has several local minima.
+    /// Starting points of the search, because the misfit has several local minima: the prior mean; a bottleneck at
+    /// about the measured maxima; slow connections as the limit; and a bottleneck that is far from saturated.
     fn starting_points(&self, mean: LatencyModel) -> Vec<LatencyModel> {
-        let Some(fastest) = self.samples.iter().map(Sample::bandwidth).max_by(f64::total_cmp) else {
+        let Some(max_bandwidth) = self.samples.iter().map(Sample::bandwidth).max_by(f64::total_cmp) else {
             return vec![mean];
         };
         let max_rate =
             self.samples.iter().map(|sample| sample.point.request_rate(sample.latency)).fold(1.0, f64::max);
-        let quickest = self.samples.iter().map(|sample| sample.latency).fold(f64::MAX, f64::min);
+        let min_latency = self.samples.iter().map(|sample| sample.latency).fold(f64::MAX, f64::min);
         let from_samples = LatencyModel {
-            fixed_seconds: quickest * 0.9,
+            fixed_seconds: min_latency * 0.9,
             bottleneck_seconds_per_request: 0.5 / max_rate,
-            bottleneck_seconds_per_byte: 1.0 / fastest,
+            bottleneck_seconds_per_byte: 1.0 / max_bandwidth,
             ..mean
         };
-        let connection_bound = LatencyModel { connection_seconds_per_byte: 0.3 / fastest, ..from_samples };
+        let connection_bound =
+            LatencyModel { connection_seconds_per_byte: 0.3 / max_bandwidth, ..from_samples };
         let unsaturated = LatencyModel {
             bottleneck_seconds_per_request: 0.05 / max_rate,
-            bottleneck_seconds_per_byte: 0.2 / fastest,
+            bottleneck_seconds_per_byte: 0.2 / max_bandwidth,
             ..from_samples
         };
         vec![mean, from_samples, connection_bound, unsaturated]
@@ -214,12 +226,12 @@ impl Surface {
         let model = Parameters::from_vector(*parameters).to_model();
         let whitened = self.residual_factor.whiten(&self.residuals(&model));
         let prior = self.prior_mean.iter().zip(&self.prior_std_dev);
-        let offsets =
+        let squared_deviations =
             parameters.iter().zip(prior).map(|(value, (mean, std_dev))| ((value - mean) / std_dev).powi(2));
-        dot(&whitened, &whitened) + offsets.sum::<f64>()
+        dot(&whitened, &whitened) + squared_deviations.sum::<f64>()
     }
 
-    /// Gauss-Newton from a starting point.
+    /// Minimizes the misfit by Gauss-Newton steps from a starting point.
     fn gauss_newton(&self, start: ParameterVector) -> Fit {
         let mut best = Fit { parameters: start, misfit: self.misfit(&start) };
         for _ in 0..MAX_STEPS {
@@ -274,11 +286,13 @@ struct Fit {
     misfit: f64,
 }
 
-/// A point, prepared for posterior covariances.
+/// A point, prepared for posterior covariances with other points.
 #[derive(Debug, Clone)]
 pub(super) struct ProjectedPoint {
     point: OperatingPoint,
+    /// The gradient of the log latency with respect to the parameters.
     gradient: ParameterVector,
+    /// The prior covariances with the samples, whitened by their full covariance.
     whitened: Vec<f64>,
 }
 
@@ -288,18 +302,18 @@ fn kernel(a: OperatingPoint, b: OperatingPoint) -> f64 {
         (a.bytes.max(1) as f64 / b.bytes.max(1) as f64).log2(),
         (a.concurrency.max(1) as f64 / b.concurrency.max(1) as f64).log2(),
     ];
-    let apart: f64 = doublings
+    let squared_distance: f64 = doublings
         .iter()
         .zip(KERNEL_LENGTH_SCALES)
-        .map(|(doublings, reach)| (doublings / reach).powi(2))
+        .map(|(doublings, length_scale)| (doublings / length_scale).powi(2))
         .sum();
     // Matérn 3/2: deviations are continuous, but rough.
-    let apart = (3.0 * apart).sqrt();
-    KERNEL_STD_DEV.powi(2) * (1.0 + apart) * (-apart).exp()
+    let distance = (3.0 * squared_distance).sqrt();
+    KERNEL_STD_DEV.powi(2) * (1.0 + distance) * (-distance).exp()
 }
 
-/// The kernel plus the measurement noise of a sample.
+/// The covariance of two samples for fixed parameters: the kernel, plus the measurement noise on the diagonal.
 fn sample_covariance(samples: &[Sample], i: usize, j: usize) -> f64 {
-    let chance = if i == j { samples[i].relative_error.max(MIN_RELATIVE_ERROR).powi(2) } else { 0.0 };
-    kernel(samples[i].point, samples[j].point) + chance
+    let noise_variance = if i == j { samples[i].relative_error.max(MIN_RELATIVE_ERROR).powi(2) } else { 0.0 };
+    kernel(samples[i].point, samples[j].point) + noise_variance
 }

@@ -1,8 +1,9 @@
 //! The ratio of tail latency to mean latency, which a model of means cannot predict.
 //!
 //! It depends on the utilization of the shared bottleneck. Below the knee requests hardly wait for each other and take
-//! about the same time. Beyond it connections with larger windows are favoured, and a few requests take two or three
-//! times as long. Samples refine the ratio for points of similar utilization (Gaussian process regression).
+//! about the same time. Beyond the knee, connections with larger congestion windows get more of the link, and a few
+//! requests take two or three times as long. Samples refine the ratio for points of similar utilization (Gaussian
+//! process regression).
 
 use super::cholesky::{Cholesky, dot};
 use super::latency_model::LatencyModel;
@@ -28,7 +29,8 @@ pub struct TailLatency {
     pub p99: f64,
 }
 
-/// Prior mean of the logarithm of a percentile relative to the mean latency, far from the knee.
+/// Prior mean of the logarithm of the ratio of a percentile to the mean latency: its two limits, far below and far
+/// beyond the knee.
 #[derive(Debug, Clone, Copy)]
 struct PercentilePrior {
     below_knee: f64,
@@ -37,27 +39,31 @@ struct PercentilePrior {
 
 const P95_PRIOR: PercentilePrior = PercentilePrior { below_knee: 0.03, beyond_knee: 0.5 };
 const P99_PRIOR: PercentilePrior = PercentilePrior { below_knee: 0.1, beyond_knee: 0.75 };
-/// Sharpness of the step between the two, over the logarithm of the utilization.
+/// Sharpness of the logistic step between the two limits, over the logarithm of the utilization.
 const STEP_SHARPNESS: f64 = 6.0;
-/// Distance of the step below the knee, in the same logarithm: some requests wait before all do.
+/// Distance of the step below the knee, in the logarithm of the utilization: some requests wait before all do.
 const STEP_OFFSET: f64 = 0.5;
-/// Kernel of the Gaussian process: standard deviation and length scale over the same logarithm, and the noise of a
-/// sample.
+/// Standard deviation of the Gaussian process, in the logarithm of the ratio.
 const KERNEL_STD_DEV: f64 = 0.5;
+/// Length scale of its kernel, in the logarithm of the utilization.
 const KERNEL_LENGTH_SCALE: f64 = 0.7;
+/// Standard deviation of the noise of a sample, in the logarithm of the ratio.
 const NOISE_STD_DEV: f64 = 0.25;
 /// Remaining standard deviation between two points of the same utilization, however many samples there are.
 const POINT_STD_DEV: f64 = 0.1;
-/// Bound of the logarithm of the utilization. Beyond it the ratio is constant.
+/// Maximum absolute logarithm of the utilization. Beyond it the ratio is constant.
 const MAX_LOG_UTILIZATION: f64 = 2.0;
 
 /// A model of tail latency, fitted to samples.
 #[derive(Debug, Clone, Default)]
 pub struct TailModel {
-    log_utilization: Vec<f64>,
-    covariance: Cholesky,
-    /// The residuals of the samples, times the inverse of their covariance.
+    /// The logarithm of the utilization of each sample.
+    log_utilizations: Vec<f64>,
+    /// Cholesky factor of the covariance of the samples.
+    covariance_factor: Cholesky,
+    /// The residuals of the samples' p95 against the prior, times the inverse of the covariance.
     p95_weights: Vec<f64>,
+    /// Like `p95_weights`, for the p99.
     p99_weights: Vec<f64>,
 }
 
@@ -69,48 +75,50 @@ pub struct LogRatio {
 }
 
 impl TailModel {
-    /// Fits the samples that have a tail.
+    /// Fits the model to the samples that have a tail.
     pub fn fit(model: &LatencyModel, samples: &[Sample]) -> Self {
         let samples: Vec<(&Sample, TailLatency)> =
             samples.iter().filter_map(|sample| Some((sample, sample.tail?))).collect();
-        let log_utilization: Vec<f64> =
+        let log_utilizations: Vec<f64> =
             samples.iter().map(|(sample, _)| log_utilization(model, sample.point)).collect();
-        let covariance = Cholesky::new(samples.len(), |i, j| {
-            kernel(log_utilization[i], log_utilization[j]) + if i == j { NOISE_STD_DEV.powi(2) } else { 0.0 }
+        let covariance_factor = Cholesky::new(samples.len(), |i, j| {
+            kernel(log_utilizations[i], log_utilizations[j])
+                + if i == j { NOISE_STD_DEV.powi(2) } else { 0.0 }
         });
         let weights = |prior: PercentilePrior, percentile: fn(&TailLatency) -> f64| {
-            let residuals = samples.iter().zip(&log_utilization).map(|((sample, tail), log_utilization)| {
+            let residuals = samples.iter().zip(&log_utilizations).map(|((sample, tail), log_utilization)| {
                 (percentile(tail) / sample.latency).ln() - prior.log_ratio(*log_utilization)
             });
-            covariance.solve(&residuals.collect::<Vec<f64>>())
+            covariance_factor.solve(&residuals.collect::<Vec<f64>>())
         };
         let p95_weights = weights(P95_PRIOR, |tail| tail.p95);
         let p99_weights = weights(P99_PRIOR, |tail| tail.p99);
-        Self { log_utilization, covariance, p95_weights, p99_weights }
+        Self { log_utilizations, covariance_factor, p95_weights, p99_weights }
     }
 
-    /// The ratio of a statistic to the mean at a point.
+    /// The logarithm of the ratio of a statistic to the mean latency at a point.
     pub fn log_ratio(&self, model: &LatencyModel, point: OperatingPoint, statistic: Statistic) -> LogRatio {
         let (prior, weights) = match statistic {
             Statistic::Mean => return LogRatio { mean: 0.0, std_dev: 0.0 },
             Statistic::P95 => (P95_PRIOR, &self.p95_weights),
             Statistic::P99 => (P99_PRIOR, &self.p99_weights),
         };
-        let at_point = log_utilization(model, point);
+        let of_point = log_utilization(model, point);
         let kernel_row: Vec<f64> =
-            self.log_utilization.iter().map(|of_sample| kernel(at_point, *of_sample)).collect();
-        let explained = self.covariance.whiten(&kernel_row);
+            self.log_utilizations.iter().map(|of_sample| kernel(of_point, *of_sample)).collect();
+        let whitened = self.covariance_factor.whiten(&kernel_row);
         let variance =
-            (kernel(at_point, at_point) - dot(&explained, &explained)).max(0.0) + POINT_STD_DEV.powi(2);
+            (kernel(of_point, of_point) - dot(&whitened, &whitened)).max(0.0) + POINT_STD_DEV.powi(2);
         LogRatio {
-            // A p95 below the mean would require a few extreme outliers.
-            mean: (prior.log_ratio(at_point) + dot(&kernel_row, weights)).max(0.0),
+            // A percentile this high is below the mean only with a few extreme outliers.
+            mean: (prior.log_ratio(of_point) + dot(&kernel_row, weights)).max(0.0),
             std_dev: variance.sqrt(),
         }
     }
 }
 
 impl PercentilePrior {
+    /// The prior mean at a utilization.
     fn log_ratio(self, log_utilization: f64) -> f64 {
         self.below_knee
             + (self.beyond_knee - self.below_knee)
@@ -118,7 +126,7 @@ impl PercentilePrior {
     }
 }
 
-/// Logarithm of the utilization: the concurrency relative to the one that saturates the bottleneck.
+/// Logarithm of the utilization: the concurrency at a point, relative to the one that saturates the bottleneck.
 fn log_utilization(model: &LatencyModel, point: OperatingPoint) -> f64 {
     let bytes = point.bytes as f64;
     (model.bottleneck_seconds(bytes) * point.concurrency as f64 / model.uncontended_latency(bytes))

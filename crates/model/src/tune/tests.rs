@@ -25,11 +25,11 @@ fn budget() -> Budget {
 /// Samples of a store that follows the model, with 3 % noise.
 pub(super) fn sampled(model: &LatencyModel, seed: u64) -> (Surface, Vec<OperatingPoint>) {
     let points = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
-    let answer = |point: OperatingPoint, turn: usize| {
-        model.log_latency(point).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
+    let latency_of_probe = |point: OperatingPoint, probe: usize| {
+        model.log_latency(point).exp() * (1.0 + 0.03 * replay::noise(seed, probe))
     };
     let prior = Prior::default().with_rtt(model.fixed_seconds);
-    (replay::sample(prior, &points, budget(), answer), points)
+    (replay::sample(prior, &points, budget(), latency_of_probe), points)
 }
 
 /// The model of a store with this fixed time, and these limits per second: bytes of a connection, requests and bytes.
@@ -49,21 +49,21 @@ pub(super) fn latency_model(fixed: f64, connection: f64, requests: f64, bytes: f
 #[test]
 fn prediction_without_samples_is_uncertain() {
     let surface = Surface::new(Prior::default(), Vec::new());
-    let found = surface.predict(OperatingPoint { bytes: 1 << 20, concurrency: 8 });
-    assert!(found.std_dev > 1.0 && found.latency > 0.0, "{found:?}");
+    let prediction = surface.predict(OperatingPoint { bytes: 1 << 20, concurrency: 8 });
+    assert!(prediction.std_dev > 1.0 && prediction.latency > 0.0, "{prediction:?}");
 }
 
 #[test]
 fn uncertainty_grows_with_distance_from_samples() {
-    let at = OperatingPoint { bytes: 64 << 10, concurrency: 8 };
+    let point = OperatingPoint { bytes: 64 << 10, concurrency: 8 };
     let surface = Surface::new(
         Prior::default(),
-        vec![Sample { point: at, latency: 0.1, relative_error: 0.02, tail: None, from_transfer: false }],
+        vec![Sample { point, latency: 0.1, relative_error: 0.02, tail: None, from_transfer: false }],
     );
-    let (there, away) =
-        (surface.predict(at), surface.predict(OperatingPoint { bytes: 16 << 20, concurrency: 64 }));
-    assert!((there.latency / 0.1 - 1.0).abs() < 0.03 && there.std_dev < 0.04, "{there:?}");
-    assert!(away.std_dev > 0.3, "{away:?}");
+    let (near, far) =
+        (surface.predict(point), surface.predict(OperatingPoint { bytes: 16 << 20, concurrency: 64 }));
+    assert!((near.latency / 0.1 - 1.0).abs() < 0.03 && near.std_dev < 0.04, "{near:?}");
+    assert!(far.std_dev > 0.3, "{far:?}");
 }
 
 #[test]
@@ -80,11 +80,12 @@ fn latency_target_is_met() {
 fn efficiency_prefers_large_requests_and_low_concurrency() {
     let (surface, points) = sampled(&latency_model(0.01, 50e6, 5e3, 100e6), 2);
     let fastest = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
-    let spared = goal::choose(&surface, &points, Goal::Efficiency).unwrap();
+    let efficient = goal::choose(&surface, &points, Goal::Efficiency).unwrap();
     assert!(
-        spared.point.bytes >= fastest.point.bytes && spared.point.concurrency <= fastest.point.concurrency
+        efficient.point.bytes >= fastest.point.bytes
+            && efficient.point.concurrency <= fastest.point.concurrency
     );
-    assert!(spared.bandwidth() > 0.9 * fastest.bandwidth(), "{spared:?} {fastest:?}");
+    assert!(efficient.bandwidth() > 0.9 * fastest.bandwidth(), "{efficient:?} {fastest:?}");
 }
 
 #[test]
@@ -106,48 +107,53 @@ fn small_budget_suffices_for_a_fast_local_store() {
     for seed in 1..=20 {
         let (model, budget) = (latency_model(0.1e-3, 2e9, 50e3, 3e9), Budget { bytes: 128e6, ..budget() });
         let points = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
-        let answer = |point: OperatingPoint, turn: usize| {
-            model.log_latency(point).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
+        let latency_of_probe = |point: OperatingPoint, probe: usize| {
+            model.log_latency(point).exp() * (1.0 + 0.03 * replay::noise(seed, probe))
         };
         let prior = Prior::default().with_rtt(model.fixed_seconds);
-        let surface = replay::sample(prior, &points, budget, answer);
-        let truth = |point: OperatingPoint| point.bytes_in_flight() / model.log_latency(point).exp();
-        let best = points.iter().copied().map(truth).fold(0.0, f64::max);
+        let surface = replay::sample(prior, &points, budget, latency_of_probe);
+        let bandwidth = |point: OperatingPoint| point.bytes_in_flight() / model.log_latency(point).exp();
+        let best = points.iter().copied().map(bandwidth).fold(0.0, f64::max);
         let chosen = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
-        assert!(truth(chosen.point) > 0.8 * best, "{seed}: {chosen:?} {} {best}", truth(chosen.point));
+        assert!(
+            bandwidth(chosen.point) > 0.8 * best,
+            "{seed}: {chosen:?} {} {best}",
+            bandwidth(chosen.point)
+        );
     }
 }
 
-/// Eight probes of stores that follow the model, at short and long RTTs, behind slow and fast links.
+/// Eight probes of stores that follow the model, at short and long RTTs, over slow and fast links.
 #[test]
 fn plans_are_near_the_optimum() {
-    let mut parts: Vec<f64> = (0..300)
+    let mut fractions: Vec<f64> = (0..300)
         .map(|seed| {
-            let drawn = |turn: usize, min: f64, max: f64| {
-                let at = replay::noise(seed, 1000 + turn) / 2.0 + 0.5;
+            let draw = |probe: usize, min: f64, max: f64| {
+                let at = replay::noise(seed, 1000 + probe) / 2.0 + 0.5;
                 (min.ln() + at * (max / min).ln()).exp()
             };
             let model = latency_model(
-                drawn(0, 0.3e-3, 0.3),
-                drawn(1, 2e6, 200e6),
-                drawn(2, 300.0, 30e3),
-                drawn(3, 10e6, 500e6),
+                draw(0, 0.3e-3, 0.3),
+                draw(1, 2e6, 200e6),
+                draw(2, 300.0, 30e3),
+                draw(3, 10e6, 500e6),
             );
             let (surface, points) = sampled(&model, seed);
-            let truth = |point: &OperatingPoint| point.bytes_in_flight() / model.log_latency(*point).exp();
+            let bandwidth =
+                |point: &OperatingPoint| point.bytes_in_flight() / model.log_latency(*point).exp();
             // More expensive points are never probed.
-            let can_be_tried = |point: &&OperatingPoint| {
+            let is_affordable = |point: &&OperatingPoint| {
                 let latency = model.log_latency(**point).exp();
                 let cost = sampling::min_cost(&Prediction { point: **point, latency, std_dev: 0.0 });
                 latency < 3.0 && cost.bytes < budget().bytes / 2.0
             };
-            let best = points.iter().filter(can_be_tried).map(truth).fold(0.0, f64::max);
+            let best = points.iter().filter(is_affordable).map(bandwidth).fold(0.0, f64::max);
             let chosen = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
-            truth(&chosen.point) / best
+            bandwidth(&chosen.point) / best
         })
         .collect();
-    parts.sort_by(f64::total_cmp);
-    let (worst, fifth_percentile) = (parts[0], parts[parts.len() / 20]);
+    fractions.sort_by(f64::total_cmp);
+    let (worst, fifth_percentile) = (fractions[0], fractions[fractions.len() / 20]);
     println!("fraction of the best throughput: minimum {worst:.3}, p5 {fifth_percentile:.3}");
     assert!(worst > 0.75 && fifth_percentile > 0.93, "{worst} {fifth_percentile}");
 }

@@ -19,21 +19,21 @@ impl Surface {
     /// Fits a surface to probes and then to transfer samples, in the order of their age, the newest last.
     #[must_use]
     pub fn from_probes_and_transfers(prior: Prior, samples: &[Sample]) -> Self {
-        let (mut known, transfers): (Vec<Sample>, Vec<Sample>) =
+        let (mut older, transfers): (Vec<Sample>, Vec<Sample>) =
             samples.iter().copied().partition(|sample| !sample.from_transfer);
         for sample in transfers {
-            if !known.is_empty() {
-                let expected = Self::new(prior, known.clone()).predict(sample.point);
-                let deviation = (sample.latency / expected.latency).ln().abs();
-                if deviation > MAX_DEVIATION_SIGMAS * expected.std_dev.hypot(sample.relative_error) {
-                    known
+            if !older.is_empty() {
+                let prediction = Self::new(prior, older.clone()).predict(sample.point);
+                let deviation = (sample.latency / prediction.latency).ln().abs();
+                if deviation > MAX_DEVIATION_SIGMAS * prediction.std_dev.hypot(sample.relative_error) {
+                    older
                         .iter_mut()
-                        .for_each(|older| older.relative_error = older.relative_error.hypot(deviation));
+                        .for_each(|sample| sample.relative_error = sample.relative_error.hypot(deviation));
                 }
             }
-            known.push(sample);
+            older.push(sample);
         }
-        Self::new(prior, known)
+        Self::new(prior, older)
     }
 }
 
@@ -48,8 +48,8 @@ pub fn add_transfer_sample(samples: &mut Vec<Sample>, sample: Sample) {
 }
 
 fn is_same_point(a: OperatingPoint, b: OperatingPoint) -> bool {
-    let apart = |a: f64, b: f64| (a / b).max(b / a) > SAME_POINT_FACTOR;
-    !apart(a.bytes as f64, b.bytes as f64) && !apart(a.concurrency as f64, b.concurrency as f64)
+    let is_close = |a: f64, b: f64| (a / b).max(b / a) <= SAME_POINT_FACTOR;
+    is_close(a.bytes as f64, b.bytes as f64) && is_close(a.concurrency as f64, b.concurrency as f64)
 }
 
 #[cfg(test)]
@@ -58,9 +58,9 @@ mod tests {
     use crate::tune::tests::{latency_model, replay};
     use crate::tune::{Goal, LatencyModel, goal};
 
-    const SEEN: OperatingPoint = OperatingPoint { bytes: 64 << 10, concurrency: 40 };
+    const POINT: OperatingPoint = OperatingPoint { bytes: 64 << 10, concurrency: 40 };
 
-    fn seen(model: &LatencyModel, point: OperatingPoint) -> Sample {
+    fn transfer_sample(model: &LatencyModel, point: OperatingPoint) -> Sample {
         Sample {
             point,
             latency: model.log_latency(point).exp(),
@@ -81,7 +81,7 @@ mod tests {
         let model = latency_model(0.05, 20e6, 5e3, 90e6);
         let (prior, mut samples, points) = probed(&model);
         let before = Surface::from_probes_and_transfers(prior, &samples);
-        add_transfer_sample(&mut samples, seen(&model, SEEN));
+        add_transfer_sample(&mut samples, transfer_sample(&model, POINT));
         let after = Surface::from_probes_and_transfers(prior, &samples);
         for point in points {
             let (before, after) = (before.predict(point), after.predict(point));
@@ -92,22 +92,22 @@ mod tests {
 
     #[test]
     fn changed_store_is_followed() {
-        let was = latency_model(0.05, 20e6, 5e3, 90e6);
+        let old_model = latency_model(0.05, 20e6, 5e3, 90e6);
         // 10 % of the bandwidth, and 10 times as much.
-        for now in [latency_model(0.05, 20e6, 500.0, 9e6), latency_model(0.05, 20e6, 50e3, 900e6)] {
-            let (prior, mut samples, points) = probed(&was);
+        for new_model in [latency_model(0.05, 20e6, 500.0, 9e6), latency_model(0.05, 20e6, 50e3, 900e6)] {
+            let (prior, mut samples, points) = probed(&old_model);
             for _ in 0..2 {
-                // Each transfer uses the plan that the previous one left.
+                // Each transfer uses the plan that follows from the samples of the previous ones.
                 let small: Vec<OperatingPoint> =
-                    points.iter().copied().filter(|point| point.bytes == SEEN.bytes).collect();
+                    points.iter().copied().filter(|point| point.bytes == POINT.bytes).collect();
                 let surface = Surface::from_probes_and_transfers(prior, &samples);
                 let chosen = goal::choose(&surface, &small, Goal::Bandwidth).unwrap().point;
-                add_transfer_sample(&mut samples, seen(&now, chosen));
+                add_transfer_sample(&mut samples, transfer_sample(&new_model, chosen));
             }
             let surface = Surface::from_probes_and_transfers(prior, &samples);
             let last = samples.last().unwrap();
-            let off = (surface.predict(last.point).latency / last.latency).ln().abs();
-            assert!(off < 0.2, "{off} of {last:?}");
+            let error = (surface.predict(last.point).latency / last.latency).ln().abs();
+            assert!(error < 0.2, "{error} of {last:?}");
         }
     }
 
@@ -116,15 +116,18 @@ mod tests {
         let model = latency_model(0.05, 20e6, 5e3, 90e6);
         let (_, probes, _) = probed(&model);
         let mut samples = probes.clone();
-        for turn in 0..20 {
-            let chance = replay::noise(1, turn);
-            add_transfer_sample(&mut samples, Sample { latency: 1.0 + chance, ..seen(&model, SEEN) });
+        for n in 0..20 {
+            let noise = replay::noise(1, n);
+            add_transfer_sample(
+                &mut samples,
+                Sample { latency: 1.0 + noise, ..transfer_sample(&model, POINT) },
+            );
         }
         assert_eq!(samples.len(), probes.len() + 1);
         for doublings in 0..10 {
             add_transfer_sample(
                 &mut samples,
-                seen(&model, OperatingPoint { bytes: 1024 << doublings, concurrency: 8 }),
+                transfer_sample(&model, OperatingPoint { bytes: 1024 << doublings, concurrency: 8 }),
             );
         }
         assert_eq!(samples.len(), probes.len() + MAX_TRANSFER_SAMPLES);

@@ -1,4 +1,4 @@
-//! A planned workload: its request sizes, those that are significant, and its estimated duration.
+//! A workload to tune for: its request sizes, the significant ones among them, and its estimated duration.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{OperatingPoint, Surface};
 /// Minimum share of the requests or of the bytes for a size to be significant.
 const MIN_SHARE: f64 = 0.02;
 
-/// Requests of one direction, counted at the nearest of the given sizes.
+/// Requests of one direction, each counted at the nearest of a few sizes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Workload {
     amounts: BTreeMap<u64, WorkloadAmount>,
@@ -53,9 +53,9 @@ impl Workload {
     /// The total over all sizes.
     #[must_use]
     pub fn total(&self) -> WorkloadAmount {
-        let add = |all: WorkloadAmount, one: &WorkloadAmount| WorkloadAmount {
-            requests: all.requests + one.requests,
-            bytes: all.bytes.saturating_add(one.bytes),
+        let add = |sum: WorkloadAmount, amount: &WorkloadAmount| WorkloadAmount {
+            requests: sum.requests + amount.requests,
+            bytes: sum.bytes.saturating_add(amount.bytes),
         };
         self.amounts.values().fold(WorkloadAmount::default(), add)
     }
@@ -63,28 +63,28 @@ impl Workload {
     /// The significant sizes, in ascending order; empty for an empty workload.
     #[must_use]
     pub fn significant_sizes(&self) -> Vec<SizeShare> {
-        let whole = self.total();
-        let part = |some: u64, all: u64| some as f64 / all.max(1) as f64;
+        let total = self.total();
+        let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         let shares = self.amounts.iter().map(|(size, amount)| SizeShare {
             size: *size,
-            request_share: part(amount.requests, whole.requests),
-            byte_share: part(amount.bytes, whole.bytes),
+            request_share: share(amount.requests, total.requests),
+            byte_share: share(amount.bytes, total.bytes),
         });
         shares.filter(|share| share.request_share >= MIN_SHARE || share.byte_share >= MIN_SHARE).collect()
     }
 
-    /// Estimated duration in seconds with the given concurrency per size, one size after another: the time of a queue
-    /// that is never empty, without its end.
+    /// Estimated duration in seconds, with the given concurrency per size and one size after another. The estimate
+    /// assumes full concurrency from the first request to the last.
     #[must_use]
     pub fn estimate_seconds(&self, surface: &Surface, concurrency: impl Fn(u64) -> usize) -> f64 {
-        let of = |amount: &WorkloadAmount| {
+        let seconds = |amount: &WorkloadAmount| {
             let bytes = amount.bytes / amount.requests;
             let max_concurrency = usize::try_from(amount.requests).unwrap_or(usize::MAX);
-            let found = surface
+            let prediction = surface
                 .predict(OperatingPoint { bytes, concurrency: concurrency(bytes).clamp(1, max_concurrency) });
-            amount.requests as f64 / found.request_rate()
+            amount.requests as f64 / prediction.request_rate()
         };
-        self.amounts.values().filter(|amount| amount.requests > 0).map(of).sum()
+        self.amounts.values().filter(|amount| amount.requests > 0).map(seconds).sum()
     }
 }
 

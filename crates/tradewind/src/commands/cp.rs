@@ -73,8 +73,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         let (from, to) = (&arguments.source, &arguments.destination);
         if arguments.bundles.bundle {
             let (links, report) = (links(&arguments), arguments.report);
-            let (filter, is_rehearsal) = (arguments.filter.read()?, arguments.dry_run);
-            let tree = TreeOptions { filter, links, is_dry_run: is_rehearsal, report };
+            let (filter, is_dry_run) = (arguments.filter.read()?, arguments.dry_run);
+            let tree = TreeOptions { filter, links, is_dry_run, report };
             return arguments.bundles.copy(&session, from, to, tree).await;
         }
         match (from, to) {
@@ -94,8 +94,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
             (Location::Standard, _) | (_, Location::Standard) => {
                 bail!("with - (standard input or output), the other argument must be s3://BUCKET/KEY")
             }
-            (from, to) if arguments.recursive => trees(&session, &arguments, from, to).await,
-            (from, to) => one(&session, &arguments, from, to).await,
+            (from, to) if arguments.recursive => copy_tree(&session, &arguments, from, to).await,
+            (from, to) => copy_one(&session, &arguments, from, to).await,
         }
     })
 }
@@ -104,7 +104,8 @@ fn links(arguments: &Arguments) -> Links {
     if arguments.follow_symlinks { Links::Follow } else { Links::Skip }
 }
 
-fn end(session: &Session, location: &Location, links: Links) -> anyhow::Result<Endpoint> {
+/// The directory or prefix that a location names, as an endpoint of a recursive copy.
+fn tree_endpoint(session: &Session, location: &Location, links: Links) -> anyhow::Result<Endpoint> {
     match location {
         Location::Path(path) => Session::directory(path, links),
         Location::Objects(location) => session.objects_below(location),
@@ -112,7 +113,7 @@ fn end(session: &Session, location: &Location, links: Links) -> anyhow::Result<E
     }
 }
 
-async fn trees(
+async fn copy_tree(
     session: &Session,
     arguments: &Arguments,
     from: &Location,
@@ -123,8 +124,9 @@ async fn trees(
     {
         bail!("{} is not a directory; copy a file without -r", path.display());
     }
-    let (here, there) = (end(session, from, links(arguments))?, end(session, to, Links::Skip)?);
-    let copier = session.copier(here, there, arguments.preserve);
+    let from = tree_endpoint(session, from, links(arguments))?;
+    let to = tree_endpoint(session, to, Links::Skip)?;
+    let copier = session.copier(from, to, arguments.preserve);
     copier.check_disjoint()?;
     let found = match &copier.from {
         Endpoint::Objects(from) if !arguments.dry_run => {
@@ -133,14 +135,14 @@ async fn trees(
         from => from.find(&session.transfer_context),
     };
     let nothing = copier.from.empty_prefix_error("to copy a single object, leave out -r");
-    let decided = copy_actions(found, arguments.filter.read()?, session.progress.clone(), nothing);
+    let actions = copy_actions(found, arguments.filter.read()?, session.progress.clone(), nothing);
     if arguments.dry_run {
-        return print_dry_run(&copier, decided).await;
+        return print_dry_run(&copier, actions).await;
     }
-    execute_actions(session, copier, decided, arguments.report).await
+    execute_actions(session, copier, actions, arguments.report).await
 }
 
-/// The endpoint of a single source, its name there, and the name to display.
+/// The endpoint of a single source, its name there, and its file name.
 fn source(session: &Session, from: &Location) -> anyhow::Result<(Endpoint, String, String)> {
     match from {
         Location::Path(path) => {
@@ -163,21 +165,21 @@ fn source(session: &Session, from: &Location) -> anyhow::Result<(Endpoint, Strin
     }
 }
 
-async fn one(
+async fn copy_one(
     session: &Session,
     arguments: &Arguments,
     from: &Location,
     to: &Location,
 ) -> anyhow::Result<CommandOutcome> {
-    let (from, name, shown) = source(session, from)?;
-    let (to, to_name) = destination(session, to, &shown)?;
+    let (from, name, file_name) = source(session, from)?;
+    let (to, to_name) = destination(session, to, &file_name)?;
     let copier = session.copier(from, to, arguments.preserve);
-    let (decided, actions) = mpsc::channel(1);
+    let (sender, actions) = mpsc::channel(1);
     let item = Item { name: name.clone(), size: 0, modified: Default::default() };
     let report = arguments.report.start(session);
-    // The channel has capacity for one item.
-    let _ = decided.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
-    drop(decided);
+    // Cannot fail: the channel has capacity for one item.
+    let _ = sender.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
+    drop(sender);
     let outcome: Outcome = workers::run_actions(1, actions, &session.progress, move |_| {
         let (copier, name, to_name) = (copier.clone(), name.clone(), to_name.clone());
         async move { copier.copy_as(&name, None, &to_name).await.map(Completion::Copied) }

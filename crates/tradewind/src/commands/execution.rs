@@ -45,12 +45,12 @@ pub(super) fn destination(
 pub(super) async fn execute_actions(
     session: &Session,
     copier: Arc<Copier>,
-    decided: ActionFeed,
+    actions: ActionFeed,
     report: ReportFlags,
 ) -> anyhow::Result<CommandOutcome> {
     let report = report.start(session);
     let workers = session.transfer_context.max_concurrency();
-    let outcome = workers::run_actions(workers, decided, &session.progress, move |action| {
+    let outcome = workers::run_actions(workers, actions, &session.progress, move |action| {
         let copier = copier.clone();
         async move { copier.act(&action).await }
     });
@@ -60,14 +60,14 @@ pub(super) async fn execute_actions(
 /// Prints the decided actions without executing them.
 pub(super) async fn print_dry_run(
     copier: &Copier,
-    mut decided: ActionFeed,
+    mut actions: ActionFeed,
 ) -> anyhow::Result<CommandOutcome> {
     let mut out = io::stdout().lock();
-    let mut ended = CommandOutcome::Done;
+    let mut outcome = CommandOutcome::Done;
     let names = Names::for_stdout();
-    let shown = |end: &Endpoint, item: &Item| names.show(&end.describe(&item.name)).into_owned();
-    let (from, to) = (|item: &Item| shown(&copier.from, item), |item: &Item| shown(&copier.to, item));
-    while let Some(next) = decided.recv().await {
+    let describe = |endpoint: &Endpoint, item: &Item| names.show(&endpoint.describe(&item.name)).into_owned();
+    let (from, to) = (|item: &Item| describe(&copier.from, item), |item: &Item| describe(&copier.to, item));
+    while let Some(next) = actions.recv().await {
         match next {
             Ok(Action::Copy(item)) => writeln!(out, "copy    {} to {}", from(&item), to(&item))?,
             Ok(Action::CompareContents(item) | Action::CompareTimes(item)) => {
@@ -76,9 +76,9 @@ pub(super) async fn print_dry_run(
             Ok(Action::Remove(item)) => writeln!(out, "remove  {}", to(&item))?,
             Err((name, error)) => {
                 print_failure(&name, &error)?;
-                ended = CommandOutcome::FoundProblems;
+                outcome = CommandOutcome::FoundProblems;
             }
         }
     }
-    Ok(ended)
+    Ok(outcome)
 }

@@ -18,7 +18,7 @@ use super::filter::FilterFlags;
 use super::report::{ReportFlags, rfc3339};
 use super::standard_io::write_to_stdout;
 use super::terminal::{Names, printable_json};
-use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
+use super::transfer::{LimitFlags, RequestFlags, Session, StoreFlags, block_on};
 use crate::locations::{ObjectsLocation, StoreLocation};
 use crate::stores::{MissingDirectory, S3};
 
@@ -44,7 +44,7 @@ pub(super) struct Ls {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    store: StoreFlags,
+    store: RequestFlags,
 }
 
 /// Remove objects
@@ -67,7 +67,7 @@ pub(super) struct Rm {
     #[command(flatten)]
     report: ReportFlags,
     #[command(flatten)]
-    store: StoreFlags,
+    store: RequestFlags,
 }
 
 /// Write objects to standard output
@@ -100,7 +100,7 @@ pub(super) struct Stat {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    store: StoreFlags,
+    store: RequestFlags,
 }
 
 /// Create a bucket
@@ -113,7 +113,7 @@ pub(super) struct Mb {
     #[arg(value_name = "URL")]
     location: ObjectsLocation,
     #[command(flatten)]
-    store: StoreFlags,
+    store: RequestFlags,
 }
 
 /// Remove an empty bucket
@@ -126,7 +126,7 @@ pub(super) struct Rb {
     #[arg(value_name = "URL")]
     location: ObjectsLocation,
     #[command(flatten)]
-    store: StoreFlags,
+    store: RequestFlags,
 }
 
 pub(super) fn ls(arguments: Ls) -> anyhow::Result<CommandOutcome> {
@@ -206,28 +206,28 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<CommandOutcome> {
         if !arguments.recursive {
             return rm_one(&session, &arguments).await;
         }
-        let below = session.objects_below(&arguments.location)?;
-        let found = below.find(&session.transfer_context);
-        let mut decided = copy_actions(found, arguments.filter.read()?, session.progress.clone(), None);
+        let endpoint = session.objects_below(&arguments.location)?;
+        let found = endpoint.find(&session.transfer_context);
+        let mut actions = copy_actions(found, arguments.filter.read()?, session.progress.clone(), None);
         if arguments.dry_run {
             let names = Names::for_stdout();
-            while let Some(next) = decided.recv().await {
+            while let Some(next) = actions.recv().await {
                 let action = next.map_err(|(_, e)| e)?;
-                let name = below.describe(&action.item().name);
+                let name = endpoint.describe(&action.item().name);
                 writeln!(io::stdout(), "remove  {}", names.show(&name))?;
             }
             return Ok(CommandOutcome::Done);
         }
-        let Endpoint::Objects(objects) = below else { return Ok(CommandOutcome::Done) };
+        let Endpoint::Objects(objects) = endpoint else { return Ok(CommandOutcome::Done) };
         let report = arguments.report.start(&session);
-        let carrier = session.transfer_context.clone();
+        let context = session.transfer_context.clone();
         let outcome = workers::run_actions(
-            carrier.max_concurrency(),
-            decided,
+            context.max_concurrency(),
+            actions,
             &session.progress,
             move |action: Action| {
-                let (carrier, objects) = (carrier.clone(), objects.clone());
-                async move { objects.remove(&carrier, &action.item().name).await.map(|()| Completion::Removed) }
+                let (context, objects) = (context.clone(), objects.clone());
+                async move { objects.remove(&context, &action.item().name).await.map(|()| Completion::Removed) }
             },
         );
         Ok(report.finish(&outcome.await?)?)

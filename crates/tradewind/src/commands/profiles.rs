@@ -14,7 +14,7 @@ use super::{CommandOutcome, UsageError};
 use crate::profiles::{Profile, Profiles, SavedProfile};
 use crate::stores::ConnectionOptions;
 
-/// The name of standard input or output.
+/// The file name that stands for standard input or output.
 const STANDARD: &str = "-";
 /// The message for an environment without a directory for profiles.
 const NO_PROFILE_DIRECTORY: &str = "there is no directory for profiles: set HOME or XDG_DATA_HOME";
@@ -37,7 +37,7 @@ pub(super) enum Command {
         tradewind profiles show eu-west-1 --json")]
     Show {
         #[command(flatten)]
-        of: StoreArgument,
+        store: StoreArgument,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -48,7 +48,7 @@ pub(super) enum Command {
     )]
     Forget {
         #[command(flatten)]
-        of: StoreArgument,
+        store: StoreArgument,
     },
     /// Export the profile of a store, for another machine
     #[command(after_help = "Examples:\n  \
@@ -56,7 +56,7 @@ pub(super) enum Command {
         tradewind profiles export s3:// store.toml")]
     Export {
         #[command(flatten)]
-        of: StoreArgument,
+        store: StoreArgument,
         /// Output file, which is overwritten [default: standard output]
         #[arg(value_name = "FILE", default_value = STANDARD, hide_default_value = true)]
         file: PathBuf,
@@ -93,12 +93,12 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     let profiles = Profiles::find().context(NO_PROFILE_DIRECTORY)?;
     match command {
         Command::List { json } => show::list(&profiles.all(), json)?,
-        Command::Show { of, json } => show::show(&profiles, &of.name(&profiles)?, json)?,
-        Command::Forget { of } => {
-            let saved = of.find(&profiles)?;
+        Command::Show { store, json } => show::show(&profiles, &store.name(&profiles)?, json)?,
+        Command::Forget { store } => {
+            let saved = store.find(&profiles)?;
             Profiles::delete(&saved).with_context(|| format!("cannot remove {}", saved.path.display()))?;
         }
-        Command::Export { of, file } => exchange::export(&of.find(&profiles)?, &file)?,
+        Command::Export { store, file } => exchange::export(&store.find(&profiles)?, &file)?,
         Command::Import { file, replace } => return exchange::import(&profiles, &file, replace),
     }
     Ok(CommandOutcome::Done)
@@ -107,56 +107,61 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
 /// Prints the plan that commands use for a store, and the measurements behind it.
 pub(super) fn explain(scheme: &str, access: AccessFlags, is_json: bool) -> anyhow::Result<()> {
     let profiles = Profiles::find().context(NO_PROFILE_DIRECTORY)?;
-    let of = StoreArgument { store: format!("{scheme}://"), access };
-    show::show(&profiles, &of.name(&profiles)?, is_json)
+    let argument = StoreArgument { store: format!("{scheme}://"), access };
+    show::show(&profiles, &argument.name(&profiles)?, is_json)
 }
 
 impl StoreArgument {
     /// The name of the store in profiles.
     fn name(&self, profiles: &Profiles) -> anyhow::Result<String> {
         match self.store.split_once("://") {
-            Some((scheme, _)) => self.service(scheme),
-            None => Ok(self.part_of(profiles)?.profile.store),
+            Some((scheme, _)) => self.service_name(scheme),
+            None => Ok(self.find_by_part(profiles)?.profile.store),
         }
     }
 
     /// The profile of the store.
     fn find(&self, profiles: &Profiles) -> anyhow::Result<SavedProfile> {
-        let Some((scheme, _)) = self.store.split_once("://") else { return self.part_of(profiles) };
-        let name = self.service(scheme)?;
+        let Some((scheme, _)) = self.store.split_once("://") else { return self.find_by_part(profiles) };
+        let name = self.service_name(scheme)?;
         let path = profiles.path(&name);
-        // A profile that cannot be read has no store name, and belongs to the store of its file name.
-        let is_its = |saved: &SavedProfile| {
+        // A profile that cannot be read has no store name. It is identified by its path.
+        let is_of_store = |saved: &SavedProfile| {
             saved.profile.store == name || (saved.profile.store.is_empty() && saved.path == path)
         };
-        profiles.all().into_iter().find(is_its).with_context(|| missing_profile(&name))
+        profiles.all().into_iter().find(is_of_store).with_context(|| missing_profile(&name))
     }
 
-    fn service(&self, scheme: &str) -> anyhow::Result<String> {
-        let lines = ConnectionOptions { max_connections: 1, max_read_bytes: 64 << 10, benchmark: None };
-        let stores = self.access.stores(SystemClock::shared(), lines)?;
+    /// The name in profiles of the store that a scheme denotes. Fails for a local store.
+    fn service_name(&self, scheme: &str) -> anyhow::Result<String> {
+        let connection_options =
+            ConnectionOptions { max_connections: 1, max_read_bytes: 64 << 10, benchmark: None };
+        let stores = self.access.stores(SystemClock::shared(), connection_options)?;
         stores.check_schemes(&[scheme])?;
-        let why = || format!("{scheme}:// is a local directory or not configured: it has no profile");
-        stores.service_name(scheme).with_context(why)
+        let message = || format!("{scheme}:// is a local directory or not configured: it has no profile");
+        stores.service_name(scheme).with_context(message)
     }
 
-    /// The profile of the store whose name contains the text; of several, the one whose address it is.
-    fn part_of(&self, profiles: &Profiles) -> anyhow::Result<SavedProfile> {
-        let wanted = self.store.to_ascii_lowercase();
-        let mut found = profiles.all();
-        let is_meant = |saved: &SavedProfile| saved.profile.store.to_ascii_lowercase().contains(&wanted);
-        found.retain(|saved| !saved.profile.store.is_empty() && is_meant(saved));
+    /// The only profile whose store name contains the argument. If there are several, the one whose store name or
+    /// address equals the argument.
+    fn find_by_part(&self, profiles: &Profiles) -> anyhow::Result<SavedProfile> {
+        let part = self.store.to_ascii_lowercase();
+        let mut candidates = profiles.all();
+        let contains_part = |saved: &SavedProfile| saved.profile.store.to_ascii_lowercase().contains(&part);
+        candidates.retain(|saved| !saved.profile.store.is_empty() && contains_part(saved));
         let is_exact =
             |saved: &SavedProfile| [&*saved.profile.store, address(&saved.profile)].contains(&&*self.store);
-        if found.iter().any(is_exact) {
-            found.retain(is_exact);
+        if candidates.iter().any(is_exact) {
+            candidates.retain(is_exact);
         }
-        if found.len() > 1 {
-            let names: Vec<&str> = found.iter().map(|saved| &*saved.profile.store).collect();
+        if candidates.len() > 1 {
+            let names: Vec<&str> = candidates.iter().map(|saved| &*saved.profile.store).collect();
             let (text, names) = (&self.store, names.join(" and "));
-            return Err(UsageError(format!("{text:?} may be {names}; write more of it")).into());
+            return Err(
+                UsageError(format!("{text:?} may be {names}; write a longer part of the name")).into()
+            );
         }
-        found.pop().with_context(|| missing_profile(&self.store))
+        candidates.pop().with_context(|| missing_profile(&self.store))
     }
 }
 

@@ -10,11 +10,11 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDraw
 use serde_json::{Value as Json, json};
 use tradewind_core::ObjectStore as _;
 use tradewind_core::Timestamp;
+use tradewind_layers::Instrumented;
 use tradewind_model::store_model::{Operation, OutcomeCounts};
+use tradewind_parallel::TransferContext;
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::ProgressSnapshot;
-use tradewind_layers::Instrumented;
-use tradewind_parallel::TransferContext;
 use tradewind_wire::sigv4::AmzDate;
 
 use super::CommandOutcome;
@@ -43,17 +43,17 @@ pub(super) struct ReportFlags {
 pub(super) struct Report {
     flags: ReportFlags,
     started: Instant,
-    shown: tokio::task::JoinHandle<()>,
+    display_task: tokio::task::JoinHandle<()>,
     bar: ProgressBar,
     stores: Vec<(Arc<str>, Arc<Instrumented>)>,
-    carrier: Arc<TransferContext>,
-    /// The tally of each store at the end of the warm-up.
-    warm: Arc<OnceLock<Vec<CounterSnapshot>>>,
+    transfers: Arc<TransferContext>,
+    /// The counters of each store at the end of the warm-up; empty before.
+    after_warm_up: Arc<OnceLock<Vec<CounterSnapshot>>>,
 }
 
 impl Drop for Report {
     fn drop(&mut self) {
-        self.shown.abort();
+        self.display_task.abort();
         self.bar.finish_and_clear();
     }
 }
@@ -79,15 +79,17 @@ impl ReportFlags {
         };
         let bar = ProgressBar::with_draw_target(None, target);
         let (progress, started) = (session.progress.clone(), Instant::now());
-        let (warm, watched) = (Arc::<OnceLock<_>>::default(), session.stores.clone());
-        let shown = {
-            let (bar, warm) = (bar.clone(), warm.clone());
+        let (after_warm_up, warm_up_stores) = (Arc::<OnceLock<_>>::default(), session.stores.clone());
+        let display_task = {
+            let (bar, after_warm_up) = (bar.clone(), after_warm_up.clone());
             tokio::spawn(async move {
                 let mut last = started;
                 loop {
                     tokio::time::sleep(REDRAW_INTERVAL).await;
                     if started.elapsed() >= WARM_UP {
-                        warm.get_or_init(|| watched.iter().map(|(_, store)| tally(store)).collect());
+                        after_warm_up.get_or_init(|| {
+                            warm_up_stores.iter().map(|(_, store)| counters(store)).collect()
+                        });
                     }
                     let now = progress.snapshot();
                     if is_terminal {
@@ -100,8 +102,8 @@ impl ReportFlags {
                 }
             })
         };
-        let (stores, carrier) = (session.stores.clone(), session.transfer_context.clone());
-        Report { flags: self, started, shown, bar, stores, carrier, warm }
+        let (stores, transfers) = (session.stores.clone(), session.transfer_context.clone());
+        Report { flags: self, started, display_task, bar, stores, transfers, after_warm_up }
     }
 }
 
@@ -147,17 +149,21 @@ fn store_summary(name: &str, store: &Instrumented) -> Json {
     })
 }
 
-fn tally(store: &Instrumented) -> CounterSnapshot {
+fn counters(store: &Instrumented) -> CounterSnapshot {
     CounterSnapshot::take(store.model(), store.now())
 }
 
 impl Report {
     /// Updates the profiles of the stores with the measurements of this transfer, unless it was rate-limited.
     fn update_profiles(&self) {
-        let Some(warm) = self.warm.get().filter(|_| !self.carrier.is_rate_limited()) else { return };
+        let Some(after_warm_up) = self.after_warm_up.get().filter(|_| !self.transfers.is_rate_limited())
+        else {
+            return;
+        };
         let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return };
-        for ((name, store), tally) in self.stores.iter().zip(warm) {
-            let updated = profiles.add_observed(&format!("{store:?}"), (tally, store.model()), store.now());
+        for ((name, store), at_warm_up) in self.stores.iter().zip(after_warm_up) {
+            let updated =
+                profiles.add_observed(&format!("{store:?}"), (at_warm_up, store.model()), store.now());
             match updated {
                 // A profile directory without write permission is not an error: the user's profiles are read-only.
                 Err(e)
@@ -175,7 +181,7 @@ impl Report {
     pub fn finish(self, outcome: &Outcome) -> io::Result<CommandOutcome> {
         let (took, flags) = (self.started.elapsed(), self.flags);
         let stores: Vec<Json> = self.stores.iter().map(|(name, store)| store_summary(name, store)).collect();
-        let hedged = self.carrier.hedged_chunks();
+        let hedged = self.transfers.hedged_ranges();
         self.update_profiles();
         drop(self);
         for (name, error) in &outcome.failures {

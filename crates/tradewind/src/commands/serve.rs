@@ -76,10 +76,10 @@ fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow
         }
     };
     let recovery = store.recovery();
-    let took = clock.now().saturating_sub(started);
+    let elapsed = clock.now().saturating_sub(started);
     info!(
         directory = %settings.store_directory().unwrap_or(settings.data_directory()).display(),
-        took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        took_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
         replayed = recovery.replayed_records,
         reindexed = recovery.reindexed,
         voided = recovery.voided_records,
@@ -138,28 +138,29 @@ async fn serve(
     let mut signals = Signals::new()?;
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
-    let laned = assemble::with_lanes(&settings, served.store(), clock.clone());
-    let observed = Instrumented::new(laned, clock.clone());
-    let mut store: Arc<dyn ObjectStore> = observed.clone();
+    let scheduled = assemble::with_lanes(&settings, served.store(), clock.clone());
+    let instrumented = Instrumented::new(scheduled, clock.clone());
+    let mut store: Arc<dyn ObjectStore> = instrumented.clone();
     let name =
         settings.served_store().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
     let mut metrics = Registry::default();
-    metrics.register_collector(Box::new(StoreCollector { name: name.clone(), store: observed.clone() }));
-    let (plan, mut learning) = (served.plan(), None);
+    metrics.register_collector(Box::new(StoreCollector { name: name.clone(), store: instrumented.clone() }));
+    let (plan, mut profile_updater) = (served.plan(), None);
     let stop = CancellationToken::new();
     if let Some(plan) = &plan {
-        learning = Profiles::find()
-            .map(|profiles| ProfileUpdater { store: observed.clone(), profiles })
-            .map(|learning| tokio::spawn(learning.run(stop.clone())));
-        let planned = plan.wrap(observed.clone(), clock.clone());
-        let collector = PlanCollector { name, layer: planned.clone(), plan: plan.clone() };
+        profile_updater = Profiles::find()
+            .map(|profiles| ProfileUpdater { store: instrumented.clone(), profiles })
+            .map(|updater| tokio::spawn(updater.run(stop.clone())));
+        let read_ahead = plan.wrap(instrumented.clone(), clock.clone());
+        let collector = PlanCollector { name, layer: read_ahead.clone(), plan: plan.clone() };
         metrics.register_collector(Box::new(collector));
-        store = planned;
+        store = read_ahead;
     }
     let keys = assemble::access_keys(&settings, &root.id, root.secret.reveal());
     let mut config = assemble::gateway_config(&settings)?;
     if let Some(plan) = &plan {
-        // Makes a share of the memory also a share of the connections.
+        // Each request reserves at least this much memory, so no more requests are admitted than the service has
+        // connections.
         config.min_window_bytes = config.memory_bytes / plan.max_connections.max(1);
     }
     let files = OpenFiles::now(plan.as_ref().map_or(0, |plan| plan.max_connections))?;
@@ -175,7 +176,7 @@ async fn serve(
     let health = admin_service(&gateway, served, metrics, &stop);
     let admin_task = tokio::spawn(admin::serve(admin, health, files.admin_connections(), stop_admin.clone()));
     let expire_after = settings.scalars.uploads.expire_after.value.0;
-    let expiring = (!expire_after.is_zero()).then(|| {
+    let upload_expiry = (!expire_after.is_zero()).then(|| {
         let expiry = UploadExpiry {
             store: store.clone(),
             budget: gateway.budget().clone(),
@@ -204,11 +205,11 @@ async fn serve(
         ended = &mut serving => ended,
     };
     stop.cancel();
-    if let Some(expiring) = expiring {
-        expiring.await.context("the task that expires uploads failed")?;
+    if let Some(upload_expiry) = upload_expiry {
+        upload_expiry.await.context("the task that expires uploads failed")?;
     }
-    if let Some(learning) = learning {
-        learning.await.context("the task that updates the store's profile failed")?;
+    if let Some(profile_updater) = profile_updater {
+        profile_updater.await.context("the task that updates the store's profile failed")?;
     }
     store.close().await.context("cannot close the store")?;
     stop_admin.cancel();

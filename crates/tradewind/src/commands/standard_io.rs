@@ -7,9 +7,9 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tradewind_core::Address;
 use tradewind_core::error::{Error, Reason};
+use tradewind_parallel::{Fetch, store_stream};
 use tradewind_transfer::copy::metadata_for_name;
 use tradewind_transfer::writer::OutputWriter;
-use tradewind_parallel::{Fetch, store_stream};
 
 use super::CommandOutcome;
 use super::report::mentions_name;

@@ -77,23 +77,24 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     }
     block_on(async move {
         let session = open(&arguments)?;
-        let is_there = is_there(&arguments.destination);
+        let destination_exists = destination_exists(&arguments.destination);
         let (copier, comparison) = copier(&session, &arguments)?;
-        let here = copier.from.find(&session.transfer_context);
+        let source = copier.from.find(&session.transfer_context);
         // A destination directory that does not exist yet is empty.
-        let there = if is_there { copier.to.find(&session.transfer_context) } else { ItemFeed::empty() };
-        let mut merge = Merge::new(here, there, comparison);
+        let destination =
+            if destination_exists { copier.to.find(&session.transfer_context) } else { ItemFeed::empty() };
+        let mut merge = Merge::new(source, destination, comparison);
         if !arguments.allow_empty_source
-            && let Some(nothing) = nothing(&copier, arguments.delete)
+            && let Some(error) = empty_source_error(&copier, arguments.delete)
         {
-            merge = merge.with_empty_source_error(nothing, arguments.delete);
+            merge = merge.with_empty_source_error(error, arguments.delete);
         }
         let filter = arguments.filter.read()?;
-        let decided = sync_actions(merge, filter, arguments.delete, session.progress.clone());
+        let actions = sync_actions(merge, filter, arguments.delete, session.progress.clone());
         if arguments.dry_run {
-            return print_dry_run(&copier, decided).await;
+            return print_dry_run(&copier, actions).await;
         }
-        execute_actions(&session, copier, decided, arguments.report).await
+        execute_actions(&session, copier, actions, arguments.report).await
     })
 }
 
@@ -110,18 +111,12 @@ async fn follow(
     let session = open(&arguments)?;
     let (copier, comparison) = copier(&session, &arguments)?;
     watch::check(&copier.from, &copier.to)?;
-    let (filter, removes, settle) =
+    let (filter, removes, debounce) =
         (arguments.filter.read()?, arguments.delete, arguments.watching.options());
-    let if_empty = if removes && !arguments.allow_empty_source { nothing(&copier, true) } else { None };
-    let watching = Watch {
-        copier,
-        comparison,
-        filter,
-        removes,
-        if_empty,
-        debounce: settle,
-        grace: watch::SHUTDOWN_GRACE,
-    };
+    let if_empty =
+        if removes && !arguments.allow_empty_source { empty_source_error(&copier, true) } else { None };
+    let watching =
+        Watch { copier, comparison, filter, removes, if_empty, debounce, grace: watch::SHUTDOWN_GRACE };
     watch::run(watching, arguments.report, stopped).await
 }
 
@@ -147,7 +142,7 @@ fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copie
 }
 
 /// The failure to report if the source is empty; `None` if an empty source is acceptable.
-fn nothing(copier: &Copier, removes: bool) -> Option<NamedError> {
+fn empty_source_error(copier: &Copier, removes: bool) -> Option<NamedError> {
     if !removes {
         return copier.from.empty_prefix_error("check its spelling");
     }
@@ -171,7 +166,7 @@ const fn preserved(from: &Endpoint, to: &Endpoint) -> Comparison {
 }
 
 /// Returns true if the location can be listed. A missing directory is created with its first file.
-fn is_there(location: &Location) -> bool {
+fn destination_exists(location: &Location) -> bool {
     !matches!(location, Location::Path(path) if !path.exists())
 }
 

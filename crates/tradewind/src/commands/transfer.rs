@@ -13,16 +13,16 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tradewind_bench::tcp_counters::TcpCounters;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
+use tradewind_layers::Instrumented;
 use tradewind_model::plan::Plan;
 use tradewind_model::store_model::SizeClass;
 use tradewind_model::tune::Surface;
+use tradewind_parallel::TransferContext;
+use tradewind_parallel::buffer_pool::BUFFER_BYTES;
 use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, Endpoint, Progress};
-use tradewind_parallel::buffer_pool::BUFFER_BYTES;
-use tradewind_layers::Instrumented;
-use tradewind_parallel::TransferContext;
 
 use super::StoppedBySignal;
 use super::limits::raise_file_limit;
@@ -61,14 +61,21 @@ pub(super) struct AccessFlags {
     config: Option<PathBuf>,
 }
 
-/// Flags of commands that access a store.
+/// Flags of all commands that access a store.
 #[derive(Debug, Clone, Args)]
-pub(super) struct StoreFlags {
+pub(super) struct RequestFlags {
     #[command(flatten)]
     access: AccessFlags,
     /// Concurrent requests [default: automatic]
     #[arg(long, value_name = "N", value_parser = parse_concurrency, help_heading = "Tuning")]
     concurrency: Option<usize>,
+}
+
+/// Flags of commands that transfer the contents of objects.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StoreFlags {
+    #[command(flatten)]
+    requests: RequestFlags,
     /// Size of one request of a large object, e.g. 8MiB or 8M
     #[arg(long, value_name = "SIZE", value_parser = chunk_size, help_heading = "Tuning")]
     chunk_size: Option<ByteSize>,
@@ -132,39 +139,70 @@ pub(super) struct Session {
 
 impl AccessFlags {
     /// All stores that a location can name.
-    pub fn stores(&self, clock: Arc<dyn Clock>, lines: ConnectionOptions) -> Result<Stores, Problems> {
+    pub fn stores(
+        &self,
+        clock: Arc<dyn Clock>,
+        connection_options: ConnectionOptions,
+    ) -> Result<Stores, Problems> {
         let overrides = s3_access::S3Flags {
             profile: self.profile.clone(),
             endpoint_url: self.endpoint_url.clone(),
             region: self.region.clone(),
             is_anonymous: self.no_sign_request,
         };
-        Stores::find(self.config.clone(), overrides, clock, lines)
+        Stores::find(self.config.clone(), overrides, clock, connection_options)
+    }
+}
+
+impl RequestFlags {
+    /// Opens the stores with these schemes.
+    pub fn open<'a>(&self, schemes: impl IntoIterator<Item = Option<&'a str>>) -> anyhow::Result<Session> {
+        self.open_or_create(schemes, MissingDirectory::Fail)
+    }
+
+    /// Like [`open`](Self::open), but creates a missing local store if `missing` allows it.
+    pub fn open_or_create<'a>(
+        &self,
+        schemes: impl IntoIterator<Item = Option<&'a str>>,
+        missing: MissingDirectory,
+    ) -> anyhow::Result<Session> {
+        let flags = StoreFlags {
+            requests: self.clone(),
+            chunk_size: None,
+            max_memory: None,
+            default_concurrency: None,
+            max_bandwidth: None,
+            streams: false,
+        };
+        flags.open_or_create(schemes, missing)
     }
 }
 
 impl StoreFlags {
-    /// Sets the concurrency from another flag, which `--concurrency` overrides, and a default that applies if the store has no
-    /// profile either.
+    /// Sets the concurrency from another flag, which `--concurrency` overrides, and a default that applies if the store
+    /// has no profile either.
     pub fn with_concurrency(&self, requested: Option<usize>, default: usize) -> Self {
         Self {
-            concurrency: self.concurrency.or(requested),
+            requests: RequestFlags {
+                concurrency: self.requests.concurrency.or(requested),
+                ..self.requests.clone()
+            },
             default_concurrency: Some(default),
             ..self.clone()
         }
     }
 
-    /// Bodies pass no faster than the limit.
+    /// Sets the rate limit of bodies.
     pub fn with_rate_limit(&self, limit: LimitFlags) -> Self {
         Self { max_bandwidth: limit.max_bandwidth, ..self.clone() }
     }
 
     /// Returns true if the concurrency adapts to the throughput: no flag sets it or limits the rate.
     const fn is_adaptive(&self) -> bool {
-        self.concurrency.is_none() && self.max_bandwidth.is_none()
+        self.requests.concurrency.is_none() && self.max_bandwidth.is_none()
     }
 
-    /// Prepares for output in order: bytes wait in memory instead of going to a file, so connections read less at once.
+    /// Reduces the read size for output in order: there, bytes wait in memory instead of going to a file.
     pub fn streaming(&self) -> Self {
         Self { streams: true, ..self.clone() }
     }
@@ -182,20 +220,22 @@ impl StoreFlags {
         self.open_or_create(schemes, MissingDirectory::Fail)
     }
 
-    /// Like [`open`](Self::open), but `absent` tells whether a missing local store is created.
+    /// Like [`open`](Self::open), but `missing_directory` decides whether a missing local store is created.
     pub fn open_or_create<'a>(
         &self,
         schemes: impl IntoIterator<Item = Option<&'a str>>,
-        absent: MissingDirectory,
+        missing_directory: MissingDirectory,
     ) -> anyhow::Result<Session> {
         logs::init_quiet();
         let mut plan = Plan::default();
-        plan.max_concurrency = self.concurrency.or(self.default_concurrency).unwrap_or(plan.max_concurrency);
-        let exactly = |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunk_bytes(size.0));
-        plan = exactly(plan);
+        plan.max_concurrency =
+            self.requests.concurrency.or(self.default_concurrency).unwrap_or(plan.max_concurrency);
+        let with_chunk_size_flag =
+            |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunk_bytes(size.0));
+        plan = with_chunk_size_flag(plan);
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(DEFAULT_MEMORY_BYTES, ByteSize::as_usize);
-        let lines = |plan: &Plan| ConnectionOptions {
+        let connection_options = |plan: &Plan| ConnectionOptions {
             max_connections: if self.is_adaptive() {
                 TransferContext::max_adaptive_concurrency(plan.max_concurrency)
             } else {
@@ -204,22 +244,22 @@ impl StoreFlags {
             max_read_bytes: self.max_read_bytes(memory_per_request(plan, memory)),
             benchmark: None,
         };
-        let mut known = self.access.stores(clock.clone(), lines(&plan))?;
+        let mut known = self.requests.access.stores(clock.clone(), connection_options(&plan))?;
         let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
         known.check_schemes(&schemes)?;
         schemes.sort_unstable();
         schemes.dedup();
-        if self.concurrency.is_none() {
-            plan = exactly(tuned(plan, &known, &schemes));
-            known = known.with_connection_options(lines(&plan));
+        if self.requests.concurrency.is_none() {
+            plan = with_chunk_size_flag(tuned(plan, &known, &schemes));
+            known = known.with_connection_options(connection_options(&plan));
         }
-        // Half of the memory is for requests in flight, the other half for data that waits for its turn.
+        // Half of the memory is for requests in flight, the other half for data that waits for output in order.
         let memory = memory / 2;
         plan.max_buffered_bytes = plan.max_buffered_bytes.min(memory as u64);
         let (mut stores, mut retries, mut directories) = (Vec::new(), None, HashMap::new());
         for scheme in schemes {
             // A local store may replay its log.
-            let opened = tokio::task::block_in_place(|| known.open(scheme, absent))?;
+            let opened = tokio::task::block_in_place(|| known.open(scheme, missing_directory))?;
             retries = retries.or(opened.retries);
             let scheme: Arc<str> = scheme.into();
             if let Some(directory) = opened.directory {
@@ -227,22 +267,27 @@ impl StoreFlags {
             }
             stores.push((scheme, Instrumented::new(opened.store, clock.clone())));
         }
-        let mut carrier = TransferContext::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
+        let mut transfer_context =
+            TransferContext::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
         if let Some(limit) = self.max_bandwidth {
-            carrier = carrier.with_rate_limit(limit.0);
+            transfer_context = transfer_context.with_rate_limit(limit.0);
         } else if self.is_adaptive() {
-            carrier = carrier.with_adaptive_concurrency(packets);
+            transfer_context = transfer_context.with_adaptive_concurrency(packets);
         }
-        let journals = journal_directory();
-        let (carrier, progress) = (Arc::new(carrier), Arc::default());
-        Ok(Session { stores, transfer_context: carrier, progress, directories, journals })
+        Ok(Session {
+            stores,
+            transfer_context: Arc::new(transfer_context),
+            progress: Arc::default(),
+            directories,
+            journals: journal_directory(),
+        })
     }
 }
 
 /// The packets that this client has sent, and how many of them were retransmissions.
 fn packets() -> (u64, u64) {
-    let TcpCounters { sent, retransmitted: again, .. } = TcpCounters::read();
-    (sent, again)
+    let TcpCounters { sent, retransmitted, .. } = TcpCounters::read();
+    (sent, retransmitted)
 }
 
 impl Session {
@@ -291,28 +336,31 @@ impl Session {
     }
 
     /// A copier between two endpoints. With `preserves_attributes` it keeps the attributes of files.
-    pub fn copier(&self, from: Endpoint, to: Endpoint, preserves: bool) -> Arc<Copier> {
-        let (carrier, progress) = (self.transfer_context.clone(), self.progress.clone());
+    pub fn copier(&self, from: Endpoint, to: Endpoint, preserves_attributes: bool) -> Arc<Copier> {
+        let (transfers, progress) = (self.transfer_context.clone(), self.progress.clone());
         let journal = match (&from, &to) {
             (Endpoint::Files(..), Endpoint::Objects(objects))
             | (Endpoint::Objects(objects), Endpoint::Files(..)) => self.journal_for(&[&objects.store]),
             (Endpoint::Objects(from), Endpoint::Objects(to)) => self.journal_for(&[&from.store, &to.store]),
             (Endpoint::Files(..), Endpoint::Files(..)) => None,
         };
-        Arc::new(Copier { from, to, transfers: carrier, progress, journal, preserves_attributes: preserves })
+        Arc::new(Copier { from, to, transfers, progress, journal, preserves_attributes })
     }
 }
 
-/// The memory per request, such that the concurrent requests of every size class fit into `memory`.
+/// The memory per request, such that the concurrent requests of every size class fit into `memory`. A request needs at
+/// most its size, so that small requests, of which more are concurrent, do not reduce the share of large ones.
 fn memory_per_request(plan: &Plan, memory: usize) -> usize {
-    let sizes = || SizeClass::all().map(|sizes| sizes.max_bytes().unwrap_or(u64::MAX));
-    let together =
-        |each: u64| sizes().map(|bytes| plan.concurrency_for(bytes) as u64 * bytes.min(each)).max();
-    let mut each = memory / plan.concurrency_for(u64::MAX);
-    while each > memory / plan.max_concurrency && together(each as u64) > Some(memory as u64) {
-        each /= 2;
+    let max_total = |per_request: u64| {
+        let sizes = SizeClass::all().map(|class| class.max_bytes().unwrap_or(u64::MAX));
+        sizes.map(|bytes| plan.concurrency_for(bytes) as u64 * bytes.min(per_request)).max()
+    };
+    // Starts with an equal share for the largest requests, and halves it down to a share at the maximum concurrency.
+    let mut per_request = memory / plan.concurrency_for(u64::MAX);
+    while per_request > memory / plan.max_concurrency && max_total(per_request as u64) > Some(memory as u64) {
+        per_request /= 2;
     }
-    each
+    per_request
 }
 
 /// The plan adapted to the profiles of the stores. With several stores the larger concurrency counts.
@@ -320,7 +368,7 @@ fn tuned(plan: Plan, known: &Stores, schemes: &[&str]) -> Plan {
     let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return plan };
     let mut surfaces: Vec<Surface> = Vec::new();
     for scheme in schemes {
-        let Some(found) = known.service_name(scheme).and_then(|store| profiles.applicable(&store, cpus()))
+        let Some(found) = known.service_name(scheme).and_then(|store| profiles.for_transfers(&store, cpus()))
         else {
             continue;
         };
@@ -341,8 +389,8 @@ fn journal_directory() -> Option<PathBuf> {
     Some(cache.join("tradewind"))
 }
 
-/// Runs a command to its end, or until a signal stops it. Then unfinished files are removed and unfinished uploads
-/// aborted, unless a journal records them.
+/// Runs a command until it ends or a signal stops it. After a signal, unfinished files are removed and unfinished
+/// uploads aborted, unless a journal records them.
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let (runtime, stopped) = start(MAX_STOP_TIME)?;
     runtime.block_on(async {
@@ -355,7 +403,7 @@ pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     })
 }
 
-/// Runs a command that continues until a signal and then ends by itself within `grace`.
+/// Runs a command that continues until a signal. It must then end by itself within `grace`.
 pub(super) fn block_until_signal<T, F: Future<Output = anyhow::Result<T>>>(
     grace: Duration,
     work: impl FnOnce(oneshot::Receiver<CaughtSignal>) -> F,
@@ -385,8 +433,8 @@ fn start(max_stop_time: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<
     Ok((runtime, stopped))
 }
 
-/// Reports the first signal, and ends the process if the command does not stop in time: a write to a pipe without a
-/// reader may block forever.
+/// Reports the first signal, and ends the process if the command does not stop in time: a write to a full pipe whose
+/// reader has stopped reading may block forever.
 async fn watch(mut signals: Signals, stop: oneshot::Sender<CaughtSignal>, max_stop_time: Duration) {
     let caught = signals.next().await;
     // The receiver is gone if the command has just ended.
@@ -421,8 +469,8 @@ mod tests {
     #[test]
     fn memory_of_concurrent_requests_is_bounded_for_every_size() {
         use tradewind_model::tune::{OperatingPoint, Prior, Sample};
-        let sample = |bytes, parallel, latency| Sample {
-            point: OperatingPoint { bytes, concurrency: parallel },
+        let sample = |bytes, concurrency, latency| Sample {
+            point: OperatingPoint { bytes, concurrency },
             latency,
             relative_error: 0.02,
             tail: None,
@@ -435,13 +483,13 @@ mod tests {
             sample(8 << 20, 16, 1.4),
         ];
         let plan = Plan::default().tuned(&[Surface::new(Prior::default(), samples)]);
-        let each = memory_per_request(&plan, DEFAULT_MEMORY_BYTES);
-        for sizes in SizeClass::all() {
-            let bytes = sizes.max_bytes().unwrap_or(u64::MAX);
-            let together = plan.concurrency_for(bytes) as u64 * bytes.min(each as u64);
-            assert!(together <= DEFAULT_MEMORY_BYTES as u64, "{bytes}: {together}, {plan:?}");
+        let per_request = memory_per_request(&plan, DEFAULT_MEMORY_BYTES);
+        for class in SizeClass::all() {
+            let bytes = class.max_bytes().unwrap_or(u64::MAX);
+            let total = plan.concurrency_for(bytes) as u64 * bytes.min(per_request as u64);
+            assert!(total <= DEFAULT_MEMORY_BYTES as u64, "{bytes}: {total}, {plan:?}");
         }
-        assert!(each >= DEFAULT_MEMORY_BYTES / plan.max_concurrency);
+        assert!(per_request >= DEFAULT_MEMORY_BYTES / plan.max_concurrency);
         assert_eq!(memory_per_request(&Plan::default(), DEFAULT_MEMORY_BYTES), DEFAULT_MEMORY_BYTES / 32);
     }
 

@@ -25,7 +25,7 @@ use self::workload::Workloads;
 use super::CommandOutcome;
 use super::bench::output::local_client;
 use super::bench::target::{
-    ClientFlags, directory_prefix, print_removal_notice, random_run_number, until_stopped,
+    ClientFlags, ConnectionUse, directory_prefix, print_removal_notice, random_run_number, until_stopped,
 };
 use super::latency_target;
 use super::plan_output::{self, CANDIDATE_CONCURRENCIES};
@@ -54,7 +54,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "URL")]
     location: ObjectsLocation,
     /// Limits of the probes: bytes transferred in both directions together, and time without the final cleanup
-    #[arg(long, value_name = "SIZE,TIME", default_value = "1GiB,60s", value_parser = budget)]
+    #[arg(long, value_name = "SIZE,TIME", default_value = "1GiB,60s", value_parser = parse_budget)]
     budget: (ByteSize, Duration),
     /// Also print the best plan that meets this latency target: of the mean, or of a percentile (p99=100ms); repeatable
     #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = latency_target::parse_latency_target)]
@@ -73,7 +73,7 @@ pub(super) struct Arguments {
     client: ClientFlags,
 }
 
-fn budget(text: &str) -> Result<(ByteSize, Duration), String> {
+fn parse_budget(text: &str) -> Result<(ByteSize, Duration), String> {
     let (size, time) = text.split_once(',').ok_or("write it as 256MiB,60s")?;
     Ok((ByteSize::parse(size)?, TimeSpan::parse(time)?.0))
 }
@@ -92,99 +92,104 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
 }
 
 async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOutcome> {
-    let own = format!("tradewind-tune-{:08x}/", random_run_number()?);
+    let run_name = format!("tradewind-tune-{:08x}", random_run_number()?);
     let max_concurrency = CANDIDATE_CONCURRENCIES.into_iter().max().unwrap_or(1);
     let location = &arguments.location;
-    let bed = tokio::task::block_in_place(|| {
-        arguments.client.open(location, (max_concurrency, false), own.trim_end_matches('/'))
+    let env = tokio::task::block_in_place(|| {
+        arguments.client.open(location, (max_concurrency, ConnectionUse::Reused), &run_name)
     })?;
-    let prefix = format!("{}{own}", directory_prefix(&location.key));
-    let open = arguments.client.opener(location, max_concurrency, &bed)?;
-    let ground = Arc::new(ProbeTarget::new(bed.clone(), open, prefix.clone()));
-    let store = format!("{:?}", bed.store);
+    let prefix = format!("{}{run_name}/", directory_prefix(&location.key));
+    let open = arguments.client.opener(location, max_concurrency, &env)?;
+    let target = Arc::new(ProbeTarget::new(env.clone(), open, prefix.clone()));
+    // The debug output of a store is the persistent key of its profile, so it must not change.
+    let store = format!("{:?}", env.store);
     // There are no profiles of local stores.
-    let service = (bed.store.capabilities().kind != "local").then_some(store.as_str());
+    let service = (env.store.capabilities().kind != "local").then_some(store.as_str());
     let profiles = Profiles::find();
     if service.is_some() && profiles.is_none() {
         anyhow::bail!("there is no directory for profiles: set HOME or XDG_DATA_HOME");
     }
     // A missing location is reported before anything is written or removed.
-    let look = async {
-        let round_trip = tune::measure_min_rtt(&ground).await?;
+    let preparation = async {
+        let rtt = tune::measure_min_rtt(&target).await?;
         let workloads = match &arguments.workload {
-            Some(location) => Some(Workloads::find(location, (arguments, &bed)).await?),
+            Some(location) => Some(Workloads::examine(location, (arguments, &env)).await?),
             None => None,
         };
-        anyhow::Ok((round_trip, workloads))
+        anyhow::Ok((rtt, workloads))
     };
-    let (round_trip, workloads) = tokio::select! {
-        seen = look => seen?,
+    let (rtt, workloads) = tokio::select! {
+        prepared = preparation => prepared?,
+        // The caller, `until_stopped`, turns this outcome into exit status 130.
         () = stop.triggered() => return Ok(CommandOutcome::Done),
     };
-    let start =
-        tokio::task::block_in_place(|| StartingPoint::new(service, round_trip, bed.files.as_deref()))?;
+    let start = tokio::task::block_in_place(|| StartingPoint::new(service, rtt, env.files.as_deref()))?;
     start.print(arguments.json)?;
     if let Some(workloads) = &workloads {
         workloads.print(arguments.json)?;
     }
-    let finder =
-        DirectionTuner { arguments, ground: &ground, start: &start, workloads: workloads.as_ref(), stop };
-    let found = finder.measure().await;
-    if let Some(files) = &bed.files {
+    let tuner =
+        DirectionTuner { arguments, target: &target, start: &start, workloads: workloads.as_ref(), stop };
+    let results = tuner.measure().await;
+    if let Some(files) = &env.files {
         files.remove();
     }
     if stop.is_triggered() {
         print_removal_notice(location, &prefix);
     }
-    let cleaned = ground.clean().await;
+    let cleaned = target.clean().await;
     if let Err(e) = &cleaned {
         let (scheme, bucket) = (&location.scheme, &location.bucket);
         print_error_line(format_args!(
             "tradewind: objects remain below {scheme}://{bucket}/{prefix} and cannot be removed: {e}"
         ))?;
     }
-    let found = found?;
+    let results = results?;
     if stop.is_triggered() {
-        // A partial result does not replace an existing profile.
+        // A partial result does not replace an existing profile. `until_stopped` sets exit status 130.
         return Ok(CommandOutcome::Done);
     }
-    let is_known = found.iter().any(DirectionResult::has_samples);
+    let has_result = results.iter().any(DirectionResult::has_samples);
     if !arguments.json {
-        for one in &found {
-            one.print(arguments, workloads.as_ref().map(|workloads| workloads.for_direction(one.direction)))?;
+        for result in &results {
+            result.print(
+                arguments,
+                workloads.as_ref().map(|workloads| workloads.for_direction(result.direction)),
+            )?;
         }
     }
-    if let Some((profiles, store)) = profiles.as_ref().zip(service).filter(|_| is_known) {
-        let (profile, path) = keep((profiles, store), &found, &start.client, bed.clock.wall())?;
+    if let Some((profiles, store)) = profiles.as_ref().zip(service).filter(|_| has_result) {
+        let (profile, path) = save_profile((profiles, store), &results, &start.client, env.clock.wall())?;
         if !arguments.json {
             plan_output::print_saved_profile(&profile.surfaces(), &path)?;
         }
     }
-    Ok(if cleaned.is_err() || !is_known { CommandOutcome::FoundProblems } else { CommandOutcome::Done })
+    Ok(if cleaned.is_err() || !has_result { CommandOutcome::FoundProblems } else { CommandOutcome::Done })
 }
 
-/// Saves the profile of a store. A direction that was not measured keeps its samples.
-fn keep(
+/// Saves the profile of a store. A direction without a result keeps its samples, if they were measured on this client.
+fn save_profile(
     (profiles, store): (&Profiles, &str),
-    found: &[DirectionResult],
-    here: &ClientEnvironment,
+    results: &[DirectionResult],
+    this_client: &ClientEnvironment,
     now: Timestamp,
 ) -> anyhow::Result<(Profile, PathBuf)> {
     let client = local_client(cpus());
-    // Samples of another client are not merged.
-    let known = profiles.load(store).filter(|profile| profile.is_measured_on(here)).unwrap_or_default();
+    // Samples measured on another client are discarded.
+    let existing =
+        profiles.load(store).filter(|profile| profile.is_measured_on(this_client)).unwrap_or_default();
     let mut profile = Profile {
         store: store.to_owned(),
         measured_at: rfc3339(now),
         client_name: client.hostname,
         cpus: client.cores,
         memory_bytes: Some(client.memory_bytes).filter(|bytes| *bytes > 0),
-        storage_bytes_per_second: here.storage_bandwidth,
-        link_bytes_per_second: here.link_bandwidth,
-        rtt_seconds: here.rtt,
-        ..known
+        storage_bytes_per_second: this_client.storage_bandwidth,
+        link_bytes_per_second: this_client.link_bandwidth,
+        rtt_seconds: this_client.rtt,
+        ..existing
     };
-    for DirectionResult { direction, sampled, .. } in found.iter().filter(|found| found.has_samples()) {
+    for DirectionResult { direction, sampled, .. } in results.iter().filter(|result| result.has_samples()) {
         let samples = sampled.surface.samples().to_vec();
         match direction {
             Direction::Write => profile.upload = samples,

@@ -79,17 +79,17 @@ pub(super) async fn run(
     };
     let (root, keeps_attributes) = (directory.root().to_owned(), watching.copier.preserves_attributes);
     // Setting up the watch visits every directory, which blocks.
-    let watching_events = tokio::task::spawn_blocking(move || watch(&root, keeps_attributes));
+    let events = tokio::task::spawn_blocking(move || watch(&root, keeps_attributes));
     let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
-    let events = watching_events.await.map_err(lost)??;
+    let events = events.await.map_err(lost)??;
     let stop = async {
         // The sender lives as long as the process.
         let _ = stopped.await;
     };
-    let began = Instant::now();
+    let started = Instant::now();
     let totals = watching.run(events, stop, |news| print_news(report, news)).await?;
     if report.is_json() {
-        writeln!(io::stdout(), "{}", end(&totals, began.elapsed()))?;
+        writeln!(io::stdout(), "{}", summary(&totals, started.elapsed()))?;
     }
     if totals.failing > 0 {
         writeln!(io::stderr(), "tradewind: {} failed, and no retry succeeded", totals.failing)?;
@@ -102,7 +102,7 @@ pub(super) async fn run(
     Ok(if is_good { CommandOutcome::Done } else { CommandOutcome::FoundProblems })
 }
 
-fn end(totals: &WatchTotals, took: Duration) -> serde_json::Value {
+fn summary(totals: &WatchTotals, took: Duration) -> serde_json::Value {
     json!({
         "copied": totals.copied, "removed": totals.removed, "bytes": totals.bytes,
         "failed": totals.failing, "compared": totals.is_compared, "seconds": took.as_secs_f64(),

@@ -25,9 +25,10 @@ const MIN_TAIL_REQUESTS: u64 = 100;
 #[derive(Debug, Clone)]
 pub struct CounterSnapshot {
     taken_at: Duration,
+    /// The total number and time of requests by operation and size class.
     totals: Vec<(Operation, SizeClass, Total)>,
-    /// Requests that failed, by kind.
-    failed: Vec<u64>,
+    /// Number of failed requests of each operation, in the order of [`Operation::ALL`].
+    failures: Vec<u64>,
 }
 
 impl CounterSnapshot {
@@ -40,11 +41,11 @@ impl CounterSnapshot {
             times
                 .classes()
                 .iter()
-                .map(|alike| (operation, alike.size_class, alike.service_total))
+                .map(|class| (operation, class.size_class, class.service_total))
                 .collect::<Vec<_>>()
         });
-        let failed = Operation::ALL.into_iter().map(|operation| model.total_outcomes(operation).failures());
-        Self { taken_at: now, totals: totals.collect(), failed: failed.collect() }
+        let failures = Operation::ALL.into_iter().map(|operation| model.total_outcomes(operation).failures());
+        Self { taken_at: now, totals: totals.collect(), failures: failures.collect() }
     }
 
     /// The time of the snapshot.
@@ -54,15 +55,16 @@ impl CounterSnapshot {
     }
 
     /// Number of failed requests of an operation.
-    fn failed(&self, operation: Operation) -> u64 {
+    fn failures(&self, operation: Operation) -> u64 {
         let index = Operation::ALL.into_iter().position(|kind| kind == operation);
-        index.and_then(|index| self.failed.get(index).copied()).unwrap_or_default()
+        index.and_then(|index| self.failures.get(index).copied()).unwrap_or_default()
     }
 
     /// The total of an operation and size class.
-    fn total_of(&self, operation: Operation, sizes: SizeClass) -> Total {
-        let found = self.totals.iter().find(|known| (known.0, known.1) == (operation, sizes));
-        found.map(|known| known.2).unwrap_or_default()
+    fn total_of(&self, operation: Operation, size_class: SizeClass) -> Total {
+        let mut totals = self.totals.iter();
+        let entry = totals.find(|(other, class, _)| (*other, *class) == (operation, size_class));
+        entry.map(|(.., total)| *total).unwrap_or_default()
     }
 }
 
@@ -71,36 +73,38 @@ impl CounterSnapshot {
 /// the request times divided by the elapsed time (Little 1961).
 #[must_use]
 pub fn sample_since(
-    tally: &CounterSnapshot,
+    snapshot: &CounterSnapshot,
     model: &StoreModel,
     now: Duration,
 ) -> Option<(Direction, Sample)> {
-    let took = now.checked_sub(tally.taken_at).filter(|took| *took >= MIN_SAMPLE_TIME)?.as_secs_f64();
-    let (mut all, mut dominant) = (0.0, None::<(f64, Operation, SizeClass, u64)>);
-    for (operation, sizes, total) in CounterSnapshot::take(model, now).totals {
-        let before = tally.total_of(operation, sizes);
+    let elapsed =
+        now.checked_sub(snapshot.taken_at).filter(|elapsed| *elapsed >= MIN_SAMPLE_TIME)?.as_secs_f64();
+    let (mut total_time, mut dominant) = (0.0, None::<(f64, Operation, SizeClass, u64)>);
+    for (operation, size_class, total) in CounterSnapshot::take(model, now).totals {
+        let before = snapshot.total_of(operation, size_class);
         let time = total.time.saturating_sub(before.time).as_secs_f64();
-        all += time;
+        total_time += time;
         if dominant.is_none_or(|dominant| time > dominant.0) {
-            dominant = Some((time, operation, sizes, total.count.saturating_sub(before.count)));
+            dominant = Some((time, operation, size_class, total.count.saturating_sub(before.count)));
         }
     }
-    let (time, operation, sizes, count) = dominant?;
+    let (time, operation, size_class, count) = dominant?;
     // Only failures since the snapshot count: a server may have run for days.
-    if model.total_outcomes(operation).failures() > tally.failed(operation) || time < all * MIN_DOMINANT_SHARE
+    if model.total_outcomes(operation).failures() > snapshot.failures(operation)
+        || time < total_time * MIN_DOMINANT_SHARE
     {
         return None;
     }
-    let parallel = (time / took).round().max(1.0);
-    if (count as f64) < MIN_ROUNDS * parallel {
+    let concurrency = (time / elapsed).round().max(1.0);
+    if (count as f64) < MIN_ROUNDS * concurrency {
         return None;
     }
     let times = model.latencies(now, operation);
-    let alike = times.classes().iter().find(|alike| alike.size_class == sizes)?;
-    let [p95, p99] = [0.95, 0.99].map(|share| alike.service.quantile(share).map(|time| time.as_secs_f64()));
+    let class = times.classes().iter().find(|class| class.size_class == size_class)?;
+    let [p95, p99] = [0.95, 0.99].map(|share| class.service.quantile(share).map(|time| time.as_secs_f64()));
     let tail = p95.zip(p99).map(|(p95, p99)| TailLatency { p95, p99 });
     let sample = Sample {
-        point: OperatingPoint { bytes: alike.mean_bytes.max(1), concurrency: parallel as usize },
+        point: OperatingPoint { bytes: class.mean_bytes.max(1), concurrency: concurrency as usize },
         latency: time / count as f64,
         relative_error: RELATIVE_ERROR,
         tail: tail.filter(|_| count >= MIN_TAIL_REQUESTS),
@@ -111,26 +115,26 @@ pub fn sample_since(
 
 impl Profiles {
     /// Adds a sample of the requests since a snapshot to the store's profile. Returns true if the profile was changed.
-    /// A store that was never tuned on this client gets no profile: one sample says too little about other sizes. A
-    /// file with ignored parts is not changed.
+    /// A store that was never tuned on this client gets no profile, because one sample contains too little information
+    /// about other sizes. A file with ignored parts is not changed.
     pub fn add_observed(
         &self,
         store: &str,
-        (tally, model): (&CounterSnapshot, &StoreModel),
+        (snapshot, model): (&CounterSnapshot, &StoreModel),
         now: Duration,
     ) -> std::io::Result<bool> {
-        let Some((direction, sample)) = sample_since(tally, model, now) else { return Ok(false) };
-        let here = this_machine::client(host(store), this_machine::cpus());
+        let Some((direction, sample)) = sample_since(snapshot, model, now) else { return Ok(false) };
+        let this_client = this_machine::client(host(store), this_machine::cpus());
         if !self.has_any() {
             return Ok(false);
         }
-        let _alone = self.lock()?;
+        let _lock = self.lock()?;
         // Rewriting a file with ignored parts would delete them.
-        let known = read_profile(self.path(store))
+        let profile = read_profile(self.path(store))
             .filter(|saved| saved.problems.is_empty())
             .map(|saved| saved.profile);
-        let is_ours = |profile: &Profile| profile.store == store && profile.is_measured_on(&here);
-        let Some(mut profile) = known.filter(is_ours) else { return Ok(false) };
+        let is_usable = |profile: &Profile| profile.store == store && profile.is_measured_on(&this_client);
+        let Some(mut profile) = profile.filter(is_usable) else { return Ok(false) };
         let samples = match direction {
             Direction::Write => &mut profile.upload,
             Direction::Read => &mut profile.download,
@@ -152,9 +156,14 @@ mod tests {
     const STEP: Duration = Duration::from_millis(50);
 
     /// Records back-to-back requests with the given concurrency in a range of seconds.
-    fn done(model: &StoreModel, operation: Operation, (bytes, parallel): (u64, u64), (from, to): (u64, u64)) {
+    fn record_requests(
+        model: &StoreModel,
+        operation: Operation,
+        (bytes, concurrency): (u64, u64),
+        (from, to): (u64, u64),
+    ) {
         for n in from * 20..to * 20 {
-            for _ in 0..parallel {
+            for _ in 0..concurrency {
                 let request = model.begin(operation);
                 let end = RequestOutcome::Done { bytes, service: STEP };
                 model.end(STEP * u32::try_from(n).unwrap(), request, end);
@@ -165,27 +174,26 @@ mod tests {
     const AT: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(14)];
 
     #[test]
-    fn since_computes_size_concurrency_and_latency() {
+    fn sample_since_computes_size_concurrency_and_latency() {
         let model = StoreModel::new();
-        done(&model, Operation::Get, (64 << 10, 1), (0, 4));
-        let tally = CounterSnapshot::take(&model, AT[0]);
-        done(&model, Operation::Get, (64 << 10, 12), (4, 14));
-        let (direction, sample) = sample_since(&tally, &model, AT[1]).unwrap();
+        record_requests(&model, Operation::Get, (64 << 10, 1), (0, 4));
+        let snapshot = CounterSnapshot::take(&model, AT[0]);
+        record_requests(&model, Operation::Get, (64 << 10, 12), (4, 14));
+        let (direction, sample) = sample_since(&snapshot, &model, AT[1]).unwrap();
         assert_eq!(
             (direction, sample.point),
             (Direction::Read, OperatingPoint { bytes: 64 << 10, concurrency: 12 })
         );
         assert!((sample.latency - 0.05).abs() < 1e-6 && sample.tail.is_some(), "{sample:?}");
-        assert!(sample_since(&tally, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
+        assert!(sample_since(&snapshot, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
     }
 
     #[test]
-    fn learn_updates_a_valid_profile_only() {
+    fn add_observed_updates_a_valid_profile_only() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
         let (point, tail) = (OperatingPoint { bytes: 64 << 10, concurrency: 4 }, None);
-        let sample =
-            Sample { point, latency: 0.01, relative_error: 0.02, tail, from_transfer: false };
+        let sample = Sample { point, latency: 0.01, relative_error: 0.02, tail, from_transfer: false };
         let profile = Profile {
             store: "S3Store(there)".to_owned(),
             cpus: this_machine::cpus(),
@@ -194,16 +202,16 @@ mod tests {
         };
         let path = profiles.save(&profile).unwrap();
         let model = StoreModel::new();
-        done(&model, Operation::Get, (64 << 10, 4), (0, 4));
-        let tally = CounterSnapshot::take(&model, AT[0]);
-        done(&model, Operation::Get, (64 << 10, 12), (4, 14));
-        let learn = |store: &str| profiles.add_observed(store, (&tally, &model), AT[1]).unwrap();
-        assert!(learn(&profile.store) && !learn("S3Store(elsewhere)"));
+        record_requests(&model, Operation::Get, (64 << 10, 4), (0, 4));
+        let snapshot = CounterSnapshot::take(&model, AT[0]);
+        record_requests(&model, Operation::Get, (64 << 10, 12), (4, 14));
+        let add = |store: &str| profiles.add_observed(store, (&snapshot, &model), AT[1]).unwrap();
+        assert!(add(&profile.store) && !add("S3Store(elsewhere)"));
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("from_transfer = true"), "{text}");
         let broken = text.replacen("concurrency = 4", "concurrency = \"many\"", 1);
         std::fs::write(&path, &broken).unwrap();
-        assert!(!learn(&profile.store));
+        assert!(!add(&profile.store));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), broken);
         // A failed save leaves no temporary file.
         let file = Profiles { directory: path };
@@ -213,12 +221,11 @@ mod tests {
 
     /// Commands that end at the same time update one profile.
     #[test]
-    fn concurrent_learn_calls_keep_all_samples() {
+    fn concurrent_add_observed_calls_keep_all_samples() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
         let point = OperatingPoint { bytes: 64 << 10, concurrency: 4 };
-        let sample =
-            Sample { point, latency: 0.01, relative_error: 0.02, tail: None, from_transfer: false };
+        let sample = Sample { point, latency: 0.01, relative_error: 0.02, tail: None, from_transfer: false };
         let store = "S3Store(there)".to_owned();
         let profile =
             Profile { store, cpus: this_machine::cpus(), download: vec![sample], ..Profile::default() };
@@ -226,9 +233,9 @@ mod tests {
             profiles.save(&profile).unwrap();
             let one = |bytes| {
                 let model = StoreModel::new();
-                let tally = CounterSnapshot::take(&model, AT[0]);
-                done(&model, Operation::Get, (bytes, 12), (4, 14));
-                profiles.add_observed(&profile.store, (&tally, &model), AT[1]).unwrap()
+                let snapshot = CounterSnapshot::take(&model, AT[0]);
+                record_requests(&model, Operation::Get, (bytes, 12), (4, 14));
+                profiles.add_observed(&profile.store, (&snapshot, &model), AT[1]).unwrap()
             };
             std::thread::scope(|scope| {
                 let all = [1 << 10, 32 << 10, 1 << 20, 8 << 20].map(|bytes| scope.spawn(move || one(bytes)));
@@ -239,17 +246,17 @@ mod tests {
     }
 
     #[test]
-    fn since_is_none_for_a_mixture_or_failures() {
+    fn sample_since_is_none_for_a_mixture_or_failures() {
         let both = StoreModel::new();
-        let tally = CounterSnapshot::take(&both, AT[0]);
-        done(&both, Operation::Get, (64 << 10, 4), (4, 14));
-        done(&both, Operation::Put, (64 << 10, 4), (4, 14));
-        assert!(sample_since(&tally, &both, AT[1]).is_none());
+        let snapshot = CounterSnapshot::take(&both, AT[0]);
+        record_requests(&both, Operation::Get, (64 << 10, 4), (4, 14));
+        record_requests(&both, Operation::Put, (64 << 10, 4), (4, 14));
+        assert!(sample_since(&snapshot, &both, AT[1]).is_none());
         let failing = StoreModel::new();
-        done(&failing, Operation::Get, (64 << 10, 4), (4, 14));
+        record_requests(&failing, Operation::Get, (64 << 10, 4), (4, 14));
         let request = failing.begin(Operation::Get);
         failing.end(AT[1], request, RequestOutcome::Failed(tradewind_model::store_model::Failure::Busy));
-        assert!(sample_since(&tally, &failing, AT[1]).is_none());
-        assert!(sample_since(&tally, &StoreModel::new(), AT[1]).is_none());
+        assert!(sample_since(&snapshot, &failing, AT[1]).is_none());
+        assert!(sample_since(&snapshot, &StoreModel::new(), AT[1]).is_none());
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tradewind_model::store_model::{Operation, StoreModel};
 use tradewind_layers::Instrumented;
+use tradewind_model::store_model::{Operation, StoreModel};
 
 use super::Profiles;
 use super::observed::{CounterSnapshot, WARM_UP};
@@ -46,13 +46,13 @@ impl BusyPeriod {
             self.started_at = None;
             return self.start_counters.take();
         }
-        let began = *self.started_at.get_or_insert(now);
+        let started_at = *self.started_at.get_or_insert(now);
         match &self.start_counters {
-            None if now.saturating_sub(began) >= WARM_UP => {
+            None if now.saturating_sub(started_at) >= WARM_UP => {
                 self.start_counters = Some(CounterSnapshot::take(model, now));
                 None
             }
-            Some(tally) if now.saturating_sub(tally.taken_at()) >= MAX_SAMPLE_TIME => {
+            Some(snapshot) if now.saturating_sub(snapshot.taken_at()) >= MAX_SAMPLE_TIME => {
                 self.start_counters.replace(CounterSnapshot::take(model, now))
             }
             _ => None,
@@ -63,34 +63,33 @@ impl BusyPeriod {
 impl ProfileUpdater {
     /// Polls until `stop`, then records the sample of the current period.
     pub async fn run(self, stop: CancellationToken) {
-        let (mut stretch, mut saved_at) = (BusyPeriod::default(), None);
+        let (mut busy_period, mut saved_at) = (BusyPeriod::default(), None);
         let store = &self.store;
-        let mut look = tokio::time::interval(POLL_INTERVAL);
+        let mut poll_interval = tokio::time::interval(POLL_INTERVAL);
         loop {
             tokio::select! {
-                _ = look.tick() => {}
+                _ = poll_interval.tick() => {}
                 () = stop.cancelled() => break,
             }
             let now = store.now();
-            let due = stretch.poll(store.model(), now);
-            if let Some(tally) = due
+            if let Some(snapshot) = busy_period.poll(store.model(), now)
                 && saved_at.is_none_or(|saved: Duration| now.saturating_sub(saved) >= MIN_WRITE_INTERVAL)
-                && self.update(&tally)
+                && self.update(&snapshot)
             {
                 saved_at = Some(now);
             }
         }
-        if let Some(tally) = stretch.start_counters {
-            self.update(&tally);
+        if let Some(snapshot) = busy_period.start_counters {
+            self.update(&snapshot);
         }
     }
 
     /// Adds a sample to the profile. Returns true if the file was written.
-    fn update(&self, tally: &CounterSnapshot) -> bool {
+    fn update(&self, snapshot: &CounterSnapshot) -> bool {
         let store = &self.store;
         // Writing the file blocks.
         let added = tokio::task::block_in_place(|| {
-            self.profiles.add_observed(&format!("{store:?}"), (tally, store.model()), store.now())
+            self.profiles.add_observed(&format!("{store:?}"), (snapshot, store.model()), store.now())
         });
         added.unwrap_or_else(|error| {
             tracing::debug!(%error, "cannot save a sample of the store");
@@ -108,7 +107,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// One second of requests of 100 ms each, with a concurrency of 4.
-    fn carry(model: &StoreModel, second: u32) {
+    fn record_second(model: &StoreModel, second: u32) {
         for n in 0..40 {
             let request = model.begin(Operation::Get);
             let end = RequestOutcome::Done { bytes: 2 << 20, service: SECOND / 10 };
@@ -117,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn look_samples_only_uninterrupted_busy_periods() {
-        let (model, mut stretch) = (StoreModel::new(), BusyPeriod::default());
+    fn poll_samples_only_uninterrupted_busy_periods() {
+        let (model, mut busy_period) = (StoreModel::new(), BusyPeriod::default());
         let mut found = Vec::new();
         for second in 0..60 {
             // Idle from 20 to 30, and now and then from 40 to 60.
@@ -127,15 +126,15 @@ mod tests {
                 40..60 => second % 3 > 0,
                 _ => true,
             };
-            let underway = is_busy.then(|| {
-                carry(&model, second);
+            let in_flight = is_busy.then(|| {
+                record_second(&model, second);
                 model.begin(Operation::Get)
             });
-            if let Some(tally) = stretch.poll(&model, SECOND * second) {
-                found.push((second, observed::sample_since(&tally, &model, SECOND * second)));
+            if let Some(snapshot) = busy_period.poll(&model, SECOND * second) {
+                found.push((second, observed::sample_since(&snapshot, &model, SECOND * second)));
             }
-            if let Some(underway) = underway {
-                model.end(SECOND * second, underway, RequestOutcome::Cancelled { waited: SECOND });
+            if let Some(in_flight) = in_flight {
+                model.end(SECOND * second, in_flight, RequestOutcome::Cancelled { waited: SECOND });
             }
         }
         let seconds: Vec<u32> = found.iter().map(|(second, _)| *second).collect();
@@ -145,10 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn look_splits_a_long_busy_period() {
-        let (model, mut stretch) = (StoreModel::new(), BusyPeriod::default());
+    fn poll_splits_a_long_busy_period() {
+        let (model, mut busy_period) = (StoreModel::new(), BusyPeriod::default());
         let _always = model.begin(Operation::Put);
-        let due = (0..200).filter(|second| stretch.poll(&model, SECOND * *second).is_some());
+        let due = (0..200).filter(|second| busy_period.poll(&model, SECOND * *second).is_some());
         assert_eq!(due.collect::<Vec<u32>>(), [64, 124, 184]);
     }
 }

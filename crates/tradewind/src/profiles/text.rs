@@ -11,8 +11,8 @@ use tradewind_model::tune::{OperatingPoint, Sample, TailLatency};
 use super::Profile;
 
 const FILE_HEADER: &str = "\
-# Measurements of a store from one client by `tradewind tune`. Transfer commands choose request sizes and concurrency by it,
-# scaled on another client. This file may be edited, copied or removed.
+# Measurements of a store from one client by `tradewind tune`. Transfer commands derive request sizes and concurrency
+# from it; on another client they scale it. This file may be edited, copied or removed.
 ";
 const UPLOAD: &str = "upload";
 const DOWNLOAD: &str = "download";
@@ -49,9 +49,7 @@ impl Profile {
             let _ = writeln!(text, "rtt_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
-            for Sample { point, latency, relative_error: error, tail, from_transfer: is_seen } in
-                samples
-            {
+            for Sample { point, latency, relative_error: error, tail, from_transfer } in samples {
                 let size = quoted(&ByteSize(point.bytes).to_string());
                 let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nconcurrency = {}", point.concurrency);
                 let _ =
@@ -61,7 +59,7 @@ impl Profile {
                         let _ = writeln!(text, "{name} = {:.3}", seconds * 1e3);
                     }
                 }
-                if *is_seen {
+                if *from_transfer {
                     let _ = writeln!(text, "from_transfer = true");
                 }
             }
@@ -72,7 +70,7 @@ impl Profile {
     /// Parses a profile. Also returns messages about the parts that were ignored, with line numbers.
     #[must_use]
     pub fn from_text(text: &str) -> (Self, Vec<String>) {
-        let mut wrong = Vec::new();
+        let mut problems = Vec::new();
         let line =
             |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count();
         let mut profile = Self::default();
@@ -85,7 +83,7 @@ impl Profile {
         };
         for (key, value) in root.get_ref() {
             let (at, value) = (line(value.span().start), value.get_ref());
-            let is_known = match (&**key.get_ref(), value) {
+            let is_valid = match (&**key.get_ref(), value) {
                 ("store", DeValue::String(text)) => set(&mut profile.store, Some(text.to_string())),
                 ("measured_at", DeValue::String(text)) => {
                     set(&mut profile.measured_at, Some(text.to_string()))
@@ -113,12 +111,12 @@ impl Profile {
                     for item in items {
                         for name in unknown_keys(item.get_ref()) {
                             let at = line(name.span().start);
-                            wrong.push(format!("line {at}: {:?} is not a known key here", name.get_ref()));
+                            problems.push(format!("line {at}: {:?}: unknown key", name.get_ref()));
                         }
                         match parse_sample(item.get_ref()) {
                             Ok(sample) => samples.push(sample),
                             Err(why) => {
-                                wrong.push(format!("line {}: {name}: {why}", line(item.span().start)))
+                                problems.push(format!("line {}: {name}: {why}", line(item.span().start)))
                             }
                         }
                     }
@@ -126,19 +124,20 @@ impl Profile {
                 }
                 _ => false,
             };
-            if !is_known {
-                wrong.push(format!("line {at}: {:?} is not a known key here", key.get_ref()));
+            if !is_valid {
+                problems.push(format!("line {at}: {:?}: unknown key or invalid value", key.get_ref()));
             }
         }
-        (profile, wrong)
+        (profile, problems)
     }
 }
 
-/// Sets a field if there is a value. Returns true if there is.
-fn set<T>(field: &mut T, to: Option<T>) -> bool {
-    to.map(|to| *field = to).is_some()
+/// Sets a field to a value, if any. Returns true if there is one.
+fn set<T>(field: &mut T, value: Option<T>) -> bool {
+    value.map(|value| *field = value).is_some()
 }
 
+/// The number in a value; `None` if it is not a number from `min` to `max`.
 fn number(value: &DeValue<'_>, min: f64, max: f64) -> Option<f64> {
     let number: f64 = match value {
         DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix()).ok()? as f64,
@@ -155,6 +154,7 @@ fn unknown_keys<'a, 'b>(value: &'a DeValue<'b>) -> impl Iterator<Item = &'a Span
     names.filter(move |name| !is_known(name.get_ref()))
 }
 
+/// Parses a sample. Fails with a message for the user.
 fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     let DeValue::Table(table) = value else { return Err("it is not a table".to_owned()) };
     let take = |key: &str, min: f64, max: f64| {
@@ -177,11 +177,11 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     } else {
         None
     };
-    let seen =
+    let from_transfer =
         table.iter().find(|(name, _)| name.get_ref() == "from_transfer").map(|(_, value)| value.get_ref());
-    let is_seen = match seen {
+    let from_transfer = match from_transfer {
         None => false,
-        Some(DeValue::Boolean(is_seen)) => *is_seen,
+        Some(DeValue::Boolean(value)) => *value,
         Some(_) => return Err("from_transfer must be true or false".to_owned()),
     };
     Ok(Sample {
@@ -189,7 +189,7 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
         latency,
         relative_error: error,
         tail,
-        from_transfer: is_seen,
+        from_transfer,
     })
 }
 
@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn text_round_trips() {
-        let (read, wrong) = Profile::from_text(&profile().to_text());
-        assert_eq!((read, wrong), (profile(), Vec::new()));
+        let (read, problems) = Profile::from_text(&profile().to_text());
+        assert_eq!((read, problems), (profile(), Vec::new()));
         // A client with few known properties, a slow disk and a slow link.
         let slow = Profile {
             cpus: 0,
@@ -216,22 +216,27 @@ mod tests {
     fn unknown_and_invalid_values_are_ignored_and_reported() {
         let text = profile().to_text().replace("concurrency = 4\n", "concurrency = \"four\"\n")
             + "\ncolour = \"red\"\n";
-        let (read, wrong) = Profile::from_text(&text);
+        let (read, problems) = Profile::from_text(&text);
         assert_eq!((read.upload.len(), read.download.len()), (1, 2));
-        assert!(wrong.iter().any(|why| why.contains("upload: concurrency must be a number")), "{wrong:?}");
-        let last = format!("line {}: \"colour\" is not a known key here", text.lines().count());
-        assert!(wrong.contains(&last), "{wrong:?}");
+        assert!(
+            problems.iter().any(|why| why.contains("upload: concurrency must be a number")),
+            "{problems:?}"
+        );
+        let last = format!("line {}: \"colour\": unknown key", text.lines().count());
+        assert!(problems.contains(&last), "{problems:?}");
         let odd = profile().to_text().replace("concurrency = 4\n", "concurrency = 0x4\npriority = 1\n");
-        let (read, wrong) = Profile::from_text(&odd);
-        assert_eq!((read, wrong.len()), (profile(), 1), "{wrong:?}");
-        assert!(wrong[0].contains("\"priority\" is not a known key here"), "{wrong:?}");
-        let (read, wrong) = Profile::from_text(&odd.replace("priority = 1\n", ""));
-        assert_eq!((read, wrong), (profile(), Vec::new()));
-        let (read, wrong) = Profile::from_text("store = \"x\"\nupload = 3\ncpus = -1\n= 4");
+        let (read, problems) = Profile::from_text(&odd);
+        assert_eq!((read, problems.len()), (profile(), 1), "{problems:?}");
+        assert!(problems[0].contains("\"priority\": unknown key"), "{problems:?}");
+        let (read, problems) = Profile::from_text(&odd.replace("priority = 1\n", ""));
+        assert_eq!((read, problems), (profile(), Vec::new()));
+        let (read, problems) = Profile::from_text("store = \"x\"\nupload = 3\ncpus = -1\n= 4");
         assert_eq!(read, Profile::default());
-        assert!(wrong[0].starts_with("line 4: this is not TOML"), "{wrong:?}");
-        let (read, wrong) = Profile::from_text("store = \"x\"\nupload = 3\ncpus = -1\n");
-        assert_eq!((read.store.as_str(), wrong.len()), ("x", 2), "{wrong:?}");
+        assert!(problems[0].starts_with("line 4: this is not TOML"), "{problems:?}");
+        let (read, problems) = Profile::from_text("store = \"x\"\nupload = 3\ncpus = -1\n");
+        assert_eq!((read.store.as_str(), problems.len()), ("x", 2), "{problems:?}");
+        let invalid = "line 3: \"cpus\": unknown key or invalid value".to_owned();
+        assert!(problems.contains(&invalid), "{problems:?}");
     }
 
     #[test]
@@ -239,8 +244,8 @@ mod tests {
         let new = ["memory", "storage", "link"];
         let text = profile().to_text();
         let older = text.lines().filter(|line| !new.iter().any(|name| line.starts_with(name)));
-        let (read, wrong) = Profile::from_text(&older.map(|line| format!("{line}\n")).collect::<String>());
-        assert_eq!(wrong, Vec::<String>::new());
+        let (read, problems) = Profile::from_text(&older.map(|line| format!("{line}\n")).collect::<String>());
+        assert_eq!(problems, Vec::<String>::new());
         assert_eq!(
             read,
             Profile {
@@ -250,8 +255,8 @@ mod tests {
                 ..profile()
             }
         );
-        let (read, wrong) =
+        let (read, problems) =
             Profile::from_text("store = \"x\"\nmemory = 3\nlink_mbit_per_second = \"fast\"\n");
-        assert_eq!((read, wrong.len()), (Profile { store: "x".to_owned(), ..Profile::default() }, 2));
+        assert_eq!((read, problems.len()), (Profile { store: "x".to_owned(), ..Profile::default() }, 2));
     }
 }

@@ -7,9 +7,9 @@ use tradewind_model::tune::{OperatingPoint, Sample, TailLatency};
 
 /// Minimum relative error of one round, whatever the variation: congestion windows and queues still change.
 const MIN_ERROR_PER_ROUND: f64 = 0.08;
-/// Relative growth in the second half above which throughput is still rising.
+/// Maximum relative excess of the second half over the first. Above it, throughput is still rising.
 const MAX_GROWTH: f64 = 0.15;
-/// Relative excess of the first half above which throughput is still falling.
+/// Maximum relative excess of the first half over the second. Above it, throughput is still falling.
 const MAX_FALL: f64 = 0.1;
 /// Maximum part of the window that is skipped until throughput is steady, in tenths.
 const MAX_SKIPPED_TENTHS: u32 = 5;
@@ -28,25 +28,30 @@ struct RequestRecord {
     is_success: bool,
 }
 
-/// The completed requests of a worker, and the start of the one in flight.
-type LogEntry = Mutex<(Vec<RequestRecord>, Option<Duration>)>;
+/// The requests of one worker.
+#[derive(Debug, Default)]
+struct LogEntry {
+    completed: Vec<RequestRecord>,
+    /// Start of the request in flight.
+    in_flight_since: Option<Duration>,
+}
 
 /// The request logs of all workers.
 #[derive(Debug)]
-pub(super) struct WorkerLog(Vec<LogEntry>);
+pub(super) struct WorkerLog(Vec<Mutex<LogEntry>>);
 
 /// Statistics of a time window.
 #[derive(Debug, Default)]
 pub(super) struct WindowStats {
     /// Successful requests that completed in it.
     pub completed: u64,
-    /// Requests, each counted by the fraction of its time that is in the window.
+    /// Number of requests, each counted by the fraction of its duration that is in the window.
     pub requests: f64,
-    /// `amount` per worker.
+    /// `requests` per worker.
     pub rounds: f64,
     /// Mean duration of a request, in seconds.
     pub mean_latency_seconds: f64,
-    /// Relative standard error of `latency`.
+    /// Relative standard error of `mean_latency_seconds`.
     pub relative_error: f64,
     /// Tail of the latency.
     pub tail: TailLatency,
@@ -74,47 +79,48 @@ impl WorkerLog {
 
     /// Records that a worker starts a request.
     pub fn request_started(&self, number: usize, now: Duration) {
-        self.0[number].lock().1 = Some(now);
+        self.0[number].lock().in_flight_since = Some(now);
     }
 
     /// Records that a worker's request has completed.
     pub fn request_completed(&self, number: usize, now: Duration, is_success: bool) {
         let mut log = self.0[number].lock();
-        if let Some(started) = log.1.take() {
-            log.0.push(RequestRecord { started, ended: now, is_success });
+        if let Some(started) = log.in_flight_since.take() {
+            log.completed.push(RequestRecord { started, ended: now, is_success });
         }
     }
 
     /// Returns true if every worker has completed a request.
     pub fn is_warm(&self) -> bool {
-        self.0.iter().all(|log| !log.lock().0.is_empty())
+        self.0.iter().all(|log| !log.lock().completed.is_empty())
     }
 
     /// Returns true if any request was successful.
     pub fn has_success(&self) -> bool {
-        self.0.iter().any(|log| log.lock().0.iter().any(|request| request.is_success))
+        self.0.iter().any(|log| log.lock().completed.iter().any(|request| request.is_success))
     }
 
     /// The number of requests that were started.
     pub fn started_count(&self) -> u64 {
-        let started = |log: &LogEntry| {
+        let started = |log: &Mutex<LogEntry>| {
             let log = log.lock();
-            (log.0.len() + usize::from(log.1.is_some())) as u64
+            (log.completed.len() + usize::from(log.in_flight_since.is_some())) as u64
         };
         self.0.iter().map(started).sum()
     }
 
     /// The number of failed requests.
     pub fn failure_count(&self) -> u64 {
-        let failed =
-            |log: &LogEntry| log.lock().0.iter().filter(|request| !request.is_success).count() as u64;
+        let failed = |log: &Mutex<LogEntry>| {
+            log.lock().completed.iter().filter(|request| !request.is_success).count() as u64
+        };
         self.0.iter().map(failed).sum()
     }
 
     /// The earliest start in the first half of the window from which throughput does not fall. The flag is false if
     /// there is none; the start is then the middle of the window.
     pub fn steady_start(&self, (from, to): (Duration, Duration)) -> (Duration, bool) {
-        let mut starts = (0..=MAX_SKIPPED_TENTHS).map(|series| from + (to - from) * series / 10);
+        let mut starts = (0..=MAX_SKIPPED_TENTHS).map(|tenths| from + (to - from) * tenths / 10);
         let is_steady = |start: &Duration| {
             let middle = (*start + to) / 2;
             let [before, after] = [(*start, middle), (middle, to)].map(|half| self.stats(half).requests);
@@ -126,7 +132,7 @@ impl WorkerLog {
         }
     }
 
-    /// Returns true if throughput is still rising: congestion windows are still growing.
+    /// Returns true if throughput is still rising, because congestion windows are still growing.
     pub fn is_still_growing(&self, (from, to): (Duration, Duration)) -> bool {
         let middle = (from + to) / 2;
         let (before, after) = (self.stats((from, middle)), self.stats((middle, to)));
@@ -136,57 +142,58 @@ impl WorkerLog {
     /// The statistics of a window with their standard error, estimated from the variation between batches of about one
     /// round (batch means, Law and Carson 1979).
     pub fn stats_with_error(&self, (from, to): (Duration, Duration)) -> WindowStats {
-        let mut counted = self.stats((from, to));
-        if counted.completed == 0 {
-            return counted;
+        let mut stats = self.stats((from, to));
+        if stats.completed == 0 {
+            return stats;
         }
-        let batches = (counted.rounds as u32).clamp(2, MAX_BATCHES);
+        let batches = (stats.rounds as u32).clamp(2, MAX_BATCHES);
         let batch = (to - from) / batches;
-        let amounts = (0..batches).map(|n| self.stats((from + batch * n, from + batch * (n + 1))).requests);
-        let mean = counted.requests / f64::from(batches);
-        let squares: f64 = amounts.map(|amount| (amount / mean - 1.0).powi(2)).sum();
+        let request_counts =
+            (0..batches).map(|n| self.stats((from + batch * n, from + batch * (n + 1))).requests);
+        let mean = stats.requests / f64::from(batches);
+        let squares: f64 = request_counts.map(|count| (count / mean - 1.0).powi(2)).sum();
         let error = (squares / f64::from(batches - 1) / f64::from(batches)).sqrt();
-        counted.relative_error = error.max(MIN_ERROR_PER_ROUND / counted.rounds);
-        counted
+        stats.relative_error = error.max(MIN_ERROR_PER_ROUND / stats.rounds);
+        stats
     }
 
     /// The statistics of a window, without an error estimate. A request counts in proportion to its time in the window.
     /// A pending one is assumed to take as long as the completed ones that took longer than its current age.
     pub fn stats(&self, (from, to): (Duration, Duration)) -> WindowStats {
-        let (mut latencies, mut amount, mut pending) = (Vec::new(), 0.0, Vec::new());
+        let (mut latencies, mut requests, mut pending) = (Vec::new(), 0.0, Vec::new());
         for log in &self.0 {
             let log = log.lock();
             // The requests of a worker are consecutive, hence sorted.
-            let first = log.0.partition_point(|request| request.ended <= from);
-            let last = log.0.partition_point(|request| request.started < to);
-            for request in log.0[first..last.max(first)].iter().filter(|request| request.is_success) {
-                let whole = (request.ended - request.started).as_secs_f64();
+            let first = log.completed.partition_point(|request| request.ended <= from);
+            let last = log.completed.partition_point(|request| request.started < to);
+            for request in log.completed[first..last.max(first)].iter().filter(|request| request.is_success) {
+                let duration = (request.ended - request.started).as_secs_f64();
                 let inside = (request.ended.min(to) - request.started.max(from)).as_secs_f64();
-                amount += if whole > 0.0 { inside / whole } else { 1.0 };
+                requests += if duration > 0.0 { inside / duration } else { 1.0 };
                 if request.ended <= to {
-                    latencies.push(whole);
+                    latencies.push(duration);
                 }
             }
-            pending.extend(log.1.filter(|started| *started < to));
+            pending.extend(log.in_flight_since.filter(|started| *started < to));
         }
-        let done = latencies.len();
+        let completed = latencies.len();
         latencies.sort_by(f64::total_cmp);
         for started in pending {
             let elapsed = (to - started).as_secs_f64();
             let longer = &latencies[latencies.partition_point(|latency| *latency <= elapsed)..];
             let mean = longer.iter().sum::<f64>() / longer.len() as f64;
-            let whole = if longer.is_empty() { elapsed * PENDING_FACTOR } else { mean };
-            amount += (to - started.max(from)).as_secs_f64() / whole;
+            let duration = if longer.is_empty() { elapsed * PENDING_FACTOR } else { mean };
+            requests += (to - started.max(from)).as_secs_f64() / duration;
         }
-        let count = done as f64;
-        let rounds = amount / self.0.len() as f64;
+        let count = completed as f64;
+        let rounds = requests / self.0.len() as f64;
         let quantile = |fraction: f64| {
-            let index = ((count * fraction) as usize).min(done.saturating_sub(1));
+            let index = ((count * fraction) as usize).min(completed.saturating_sub(1));
             latencies.get(index).copied().unwrap_or_default()
         };
         WindowStats {
-            completed: done as u64,
-            requests: amount,
+            completed: completed as u64,
+            requests,
             rounds,
             mean_latency_seconds: if rounds > 0.0 { (to - from).as_secs_f64() / rounds } else { 0.0 },
             relative_error: f64::INFINITY,
@@ -215,22 +222,22 @@ mod tests {
     }
 
     #[test]
-    fn settled_skips_the_fast_start_of_a_slowdown() {
+    fn steady_start_skips_the_fast_start_of_a_slowdown() {
         let (log, end) = log([10; 30].into_iter().chain([40; 60]));
-        let (from, is_settled) = log.steady_start((millis(0), end));
-        assert!(is_settled && from > millis(0) && from <= millis(810), "{from:?} of {end:?}");
-        let counted = log.stats_with_error((from, end));
-        assert!((counted.mean_latency_seconds / 0.04 - 1.0).abs() < 0.15, "{counted:?}");
+        let (from, is_steady) = log.steady_start((millis(0), end));
+        assert!(is_steady && from > millis(0) && from <= millis(810), "{from:?} of {end:?}");
+        let stats = log.stats_with_error((from, end));
+        assert!((stats.mean_latency_seconds / 0.04 - 1.0).abs() < 0.15, "{stats:?}");
     }
 
     #[test]
-    fn steady_slowdown_never_settles() {
+    fn constant_slowdown_is_never_steady() {
         let (log, end) = log((0..60).map(|n| 10 + n * n / 10));
         assert_eq!(log.steady_start((millis(0), end)), (end / 2, false));
     }
 
     #[test]
-    fn amounts_of_adjacent_windows_sum_to_the_whole() {
+    fn requests_of_adjacent_windows_sum_to_the_total() {
         let (log, end) = log((0..200).map(|n| 5 + n * 7 % 31));
         // A failure follows, and one request is in flight.
         log.request_started(0, end);
@@ -239,16 +246,16 @@ mod tests {
         let to = end + millis(45);
         for parts in [1, 7, 500] {
             let boundary = |n: u32| to * n / parts;
-            let amounts = (0..parts).map(|n| log.stats((boundary(n), boundary(n + 1))));
-            let ended: f64 = amounts.map(|counted| counted.requests).sum();
+            let windows = (0..parts).map(|n| log.stats((boundary(n), boundary(n + 1))));
+            let requests: f64 = windows.map(|stats| stats.requests).sum();
             // The pending request counts in each window by the latencies known there.
-            assert!((199.99..201.5).contains(&ended), "{ended} in {parts}");
+            assert!((199.99..201.5).contains(&requests), "{requests} in {parts}");
         }
         assert_eq!(log.stats((end + millis(1), end + millis(2))).completed, 0);
     }
 
     #[test]
-    fn constant_rate_is_settled_from_the_start() {
+    fn constant_rate_is_steady_from_the_start() {
         let (log, end) = log([20; 50]);
         assert_eq!(log.steady_start((millis(0), end)), (millis(0), true));
         assert!(!log.is_still_growing((millis(0), end)));

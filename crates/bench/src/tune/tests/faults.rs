@@ -9,7 +9,7 @@ use super::*;
 
 const BUDGET: Duration = Duration::from_secs(4);
 
-fn small() -> SamplingConfig {
+fn small_config() -> SamplingConfig {
     let points = OperatingPoint::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
     SamplingConfig {
         points,
@@ -29,25 +29,25 @@ async fn sample_with_late_fault(fault: Fault) -> (SamplingResult, Duration) {
     let plan = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::From(40), fault);
     let env = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
     let started = Instant::now();
-    (sampled(&env, &small()).await, started.elapsed())
+    (sampled(&env, &small_config()).await, started.elapsed())
 }
 
 #[tokio::test]
 async fn store_failing_during_a_probe_ends_sampling_in_budget() {
-    let (found, took) = sample_with_late_fault(Fault::FailBefore(Reason::Io)).await;
-    assert!(took < BUDGET + Duration::from_secs(2), "{took:?}");
-    assert!(found.probes.iter().any(|probed| probed.sample.is_some()), "{:?}", found.probes);
-    assert!(found.probes.iter().any(|probed| probed.failure.is_some()), "{:?}", found.probes);
+    let (result, elapsed) = sample_with_late_fault(Fault::FailBefore(Reason::Io)).await;
+    assert!(elapsed < BUDGET + Duration::from_secs(2), "{elapsed:?}");
+    assert!(result.probes.iter().any(|probed| probed.sample.is_some()), "{:?}", result.probes);
+    assert!(result.probes.iter().any(|probed| probed.failure.is_some()), "{:?}", result.probes);
     // A probe without any response yields no sample rather than a wrong one.
-    assert!(found.surface.samples().len() < found.probes.len(), "{:?}", found.probes);
+    assert!(result.surface.samples().len() < result.probes.len(), "{:?}", result.probes);
 }
 
 #[tokio::test]
 async fn hanging_store_ends_sampling_in_budget() {
-    let (found, took) = sample_with_late_fault(Fault::Hang).await;
-    assert!(took < BUDGET + Duration::from_secs(2), "{took:?}");
-    let silent = found.probes.iter().filter(|probed| probed.sample.is_none());
-    assert!(silent.count() > 0 && !found.surface.samples().is_empty(), "{:?}", found.probes);
+    let (result, elapsed) = sample_with_late_fault(Fault::Hang).await;
+    assert!(elapsed < BUDGET + Duration::from_secs(2), "{elapsed:?}");
+    let silent = result.probes.iter().filter(|probed| probed.sample.is_none());
+    assert!(silent.count() > 0 && !result.surface.samples().is_empty(), "{:?}", result.probes);
 }
 
 #[tokio::test]
@@ -77,15 +77,15 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
             }
         }
     });
-    let found = sampled(&env, &small()).await;
+    let result = sampled(&env, &small_config()).await;
     is_over.store(true, Ordering::Relaxed);
     limiter.await.unwrap();
-    let failed: u64 = found.probes.iter().map(|probed| probed.failures).sum();
-    assert!(failed > 0, "the limit was not reached: {:?}", found.probes);
+    let failed: u64 = result.probes.iter().map(|probed| probed.failures).sum();
+    assert!(failed > 0, "the limit was not reached: {:?}", result.probes);
     let limit = REQUESTS_PER_TICK as f64 / TICK.as_secs_f64();
     let rate =
-        |concurrency| found.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency }).request_rate();
-    assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), found.probes);
-    let concurrency = ConcurrencyBySize::from_surfaces(std::slice::from_ref(&found.surface)).unwrap();
-    assert!(concurrency.max_concurrency() <= 32, "{concurrency:?}: {:?}", found.surface.samples());
+        |concurrency| result.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency }).request_rate();
+    assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), result.probes);
+    let concurrency = ConcurrencyBySize::from_surfaces(std::slice::from_ref(&result.surface)).unwrap();
+    assert!(concurrency.max_concurrency() <= 32, "{concurrency:?}: {:?}", result.surface.samples());
 }

@@ -14,7 +14,7 @@ struct GridResult {
     chosen: OperatingPoint,
     /// Throughput of the plan as a fraction of the best.
     bandwidth_fraction: f64,
-    /// Like `found`, for the plan that minimizes the cost of the client, which is the default.
+    /// Like `bandwidth_fraction`, for the plan that minimizes the cost of the client, which is the default.
     efficient_fraction: f64,
     /// Median and p90 of the prediction error over points without a probe.
     error_median_p90: [f64; 2],
@@ -25,25 +25,25 @@ struct GridResult {
 fn evaluate(grid: &replay::Grid, seed: u64) -> GridResult {
     let points: Vec<OperatingPoint> = grid.keys().copied().collect();
     let surface = replay::sample_grid(grid, budget(), seed);
-    let truth = |point: &OperatingPoint| point.bytes_in_flight() / grid[point].latency;
-    let best = points.iter().map(truth).fold(0.0, f64::max);
-    let [chosen, spared] =
+    let bandwidth = |point: &OperatingPoint| point.bytes_in_flight() / grid[point].latency;
+    let best = points.iter().map(bandwidth).fold(0.0, f64::max);
+    let [chosen, efficient] =
         [Goal::Bandwidth, Goal::Efficiency].map(|goal| goal::choose(&surface, &points, goal).unwrap().point);
-    let is_tried = |point: &OperatingPoint| surface.samples().iter().any(|sample| sample.point == *point);
-    let untried = points.iter().filter(|point| !is_tried(point));
-    let mut off: Vec<f64> =
-        untried.map(|point| (surface.predict(*point).latency / grid[point].latency).ln().abs()).collect();
-    off.sort_by(f64::total_cmp);
+    let is_probed = |point: &OperatingPoint| surface.samples().iter().any(|sample| sample.point == *point);
+    let unprobed = points.iter().filter(|point| !is_probed(point));
+    let mut errors: Vec<f64> =
+        unprobed.map(|point| (surface.predict(*point).latency / grid[point].latency).ln().abs()).collect();
+    errors.sort_by(f64::total_cmp);
     let cost = |sample: &Sample| {
         sampling::min_cost(&Prediction { point: sample.point, latency: sample.latency, std_dev: 0.0 }).bytes
     };
-    let spent: f64 = surface.samples().iter().map(cost).sum();
+    let probe_bytes: f64 = surface.samples().iter().map(cost).sum();
     GridResult {
         chosen,
-        bandwidth_fraction: truth(&chosen) / best,
-        efficient_fraction: truth(&spared) / best,
-        error_median_p90: [off[off.len() / 2], off[off.len() * 9 / 10]],
-        bytes_fraction: spent / grid.values().map(|measured| measured.bytes).sum::<f64>(),
+        bandwidth_fraction: bandwidth(&chosen) / best,
+        efficient_fraction: bandwidth(&efficient) / best,
+        error_median_p90: [errors[errors.len() / 2], errors[errors.len() * 9 / 10]],
+        bytes_fraction: probe_bytes / grid.values().map(|measured| measured.bytes).sum::<f64>(),
     }
 }
 
@@ -54,27 +54,27 @@ fn few_probes_find_near_optimal_plans() {
     let mut fell_short = Vec::new();
     let grids = replay::grids();
     for (name, grid) in &grids {
-        let judged: Vec<GridResult> = (1..=RUNS).map(|seed| evaluate(grid, seed)).collect();
-        let found = median(judged.iter().map(|judged| judged.bandwidth_fraction));
-        let spared = median(judged.iter().map(|judged| judged.efficient_fraction));
-        let [off, p90] =
-            [0, 1].map(|which| median(judged.iter().map(|judged| judged.error_median_p90[which])));
+        let results: Vec<GridResult> = (1..=RUNS).map(|seed| evaluate(grid, seed)).collect();
+        let best = median(results.iter().map(|result| result.bandwidth_fraction));
+        let efficient = median(results.iter().map(|result| result.efficient_fraction));
+        let [median_error, p90] =
+            [0, 1].map(|which| median(results.iter().map(|result| result.error_median_p90[which])));
         let worst =
-            judged.iter().min_by(|a, b| a.bandwidth_fraction.total_cmp(&b.bandwidth_fraction)).unwrap();
-        let bytes = median(judged.iter().map(|judged| judged.bytes_fraction));
+            results.iter().min_by(|a, b| a.bandwidth_fraction.total_cmp(&b.bandwidth_fraction)).unwrap();
+        let bytes = median(results.iter().map(|result| result.bytes_fraction));
         println!(
-            "{name}: {found:.3} of the best, minimum {:.3} ({} KiB x {}), {spared:.3} for efficiency; error {off:.3} \
+            "{name}: {best:.3} of the best, minimum {:.3} ({} KiB x {}), {efficient:.3} for efficiency; error {median_error:.3} \
              (median), {p90:.3} (p90); {bytes:.3} of the bytes",
             worst.bandwidth_fraction,
             worst.chosen.bytes >> 10,
             worst.chosen.concurrency,
         );
-        if found.min(spared) < 0.95 || off > 0.1 {
+        if best.min(efficient) < 0.95 || median_error > 0.1 {
             fell_short.push(name.as_str());
         }
         assert!(
-            found.min(spared) > 0.84 && bytes < 0.1,
-            "{name}: {found:.3} and {spared:.3} of the best, {bytes:.3} of the bytes"
+            best.min(efficient) > 0.84 && bytes < 0.1,
+            "{name}: {best:.3} and {efficient:.3} of the best, {bytes:.3} of the bytes"
         );
     }
     assert_eq!(fell_short, KNOWN_SHORTFALLS, "of {}", grids.len());
@@ -87,14 +87,14 @@ const TARGETS_SECONDS: [f64; 4] = [0.03, 0.1, 0.3, 1.0];
 /// the given percentages. The p99 of a point measured for three seconds depends on a few requests.
 #[test]
 fn latency_targets_are_met_on_measured_grids() {
-    for (of, min_met_percent, min_near_percent) in
+    for (statistic, min_met_percent, min_near_percent) in
         [(Statistic::Mean, 90, 90), (Statistic::P95, 90, 90), (Statistic::P99, 90, 85)]
     {
-        let (mut kept, mut parts) = (0, Vec::new());
+        let (mut met, mut fractions) = (0, Vec::new());
         for (name, grid) in replay::grids() {
             let points: Vec<OperatingPoint> = grid.keys().copied().collect();
             let latency = |point: &OperatingPoint| {
-                let ratio = match of {
+                let ratio = match statistic {
                     Statistic::Mean => 1.0,
                     Statistic::P95 => grid[point].p95_ratio,
                     Statistic::P99 => grid[point].p99_ratio,
@@ -103,40 +103,40 @@ fn latency_targets_are_met_on_measured_grids() {
             };
             let bandwidth = |point: &OperatingPoint| point.bandwidth(grid[point].latency);
             for seconds in TARGETS_SECONDS {
-                let keeping = points.iter().filter(|point| latency(point) <= seconds);
-                let Some(best) = keeping.map(bandwidth).max_by(f64::total_cmp) else { continue };
+                let eligible = points.iter().filter(|point| latency(point) <= seconds);
+                let Some(best) = eligible.map(bandwidth).max_by(f64::total_cmp) else { continue };
                 for seed in 1..=3 {
                     let surface = replay::sample_grid(&grid, budget(), seed);
                     let chosen = goal::choose(
                         &surface,
                         &points,
-                        Goal::Latency(LatencyTarget { statistic: of, max_seconds: seconds }),
+                        Goal::Latency(LatencyTarget { statistic, max_seconds: seconds }),
                     );
                     let Some(Prediction { point, .. }) = chosen else {
-                        parts.push(0.0);
-                        println!("{name}: {of:?} {seconds} s: no point is predicted to meet it");
+                        fractions.push(0.0);
+                        println!("{name}: {statistic:?} {seconds} s: no point is predicted to meet it");
                         continue;
                     };
-                    let (latency, part) = (latency(&point), bandwidth(&point) / best);
-                    kept += u32::from(latency <= seconds);
-                    parts.push(part);
-                    if latency > seconds || part < 0.9 {
+                    let (latency, fraction) = (latency(&point), bandwidth(&point) / best);
+                    met += u32::from(latency <= seconds);
+                    fractions.push(fraction);
+                    if latency > seconds || fraction < 0.9 {
                         let OperatingPoint { bytes, concurrency } = point;
                         println!(
-                            "{name}: {of:?} {seconds} s: {bytes} x {concurrency} takes {latency:.3} s, {part:.3}"
+                            "{name}: {statistic:?} {seconds} s: {bytes} x {concurrency} takes {latency:.3} s, {fraction:.3}"
                         );
                     }
                 }
             }
         }
-        let all = parts.len();
-        let near = parts.iter().filter(|part| **part >= 0.9).count();
-        let half = median(parts.into_iter());
+        let all = fractions.len();
+        let near = fractions.iter().filter(|fraction| **fraction >= 0.9).count();
+        let half = median(fractions.into_iter());
         println!(
-            "{of:?}: {kept} of {all} targets are met, {near} reach 0.9 of the best that meets them, median {half:.3}"
+            "{statistic:?}: {met} of {all} targets are met, {near} reach 0.9 of the best that meets them, median {half:.3}"
         );
         let is_enough = |count: usize, percent: usize| count * 100 >= all * percent;
-        assert!(is_enough(kept as usize, min_met_percent), "{of:?}: {kept} of {all} are met");
-        assert!(is_enough(near, min_near_percent), "{of:?}: {near} of {all} are near the best");
+        assert!(is_enough(met as usize, min_met_percent), "{statistic:?}: {met} of {all} are met");
+        assert!(is_enough(near, min_near_percent), "{statistic:?}: {near} of {all} are near the best");
     }
 }

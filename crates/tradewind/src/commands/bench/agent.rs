@@ -14,12 +14,12 @@ use tradewind_bench::drive::StopSignal;
 
 use super::key::KeyFlags;
 use super::output::local_client;
-use super::target::{ClientFlags, directory_prefix, until_stopped};
+use super::target::{ClientFlags, ConnectionUse, directory_prefix, until_stopped};
 use crate::commands::{CommandOutcome, error_text};
 use crate::locations::ObjectsLocation;
 use crate::profiles::this_machine::cpus;
 
-/// The limit of concurrent requests.
+/// The maximum number of concurrent requests.
 const MAX_CONNECTIONS: usize = 4096;
 
 /// Run load for `tradewind bench cluster` on this machine
@@ -48,7 +48,7 @@ pub(in crate::commands) struct Arguments {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let key = arguments.key.read()?;
-    let opener = Opener { asking: arguments.client, only: arguments.only };
+    let opener = Opener { flags: arguments.client, only: arguments.only };
     until_stopped(async move |stop| wait(arguments.listen, key, opener, stop).await)
 }
 
@@ -60,9 +60,9 @@ async fn wait(
 ) -> anyhow::Result<CommandOutcome> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     print_line(&format!("waiting for a coordinator on {}", listener.local_addr()?));
-    let tell: LogFn = Arc::new(print_line);
-    let opens: Arc<dyn StoreOpener> = Arc::new(opener);
-    serve(listener, &key, &opens, &stop, &tell).await?;
+    let log: LogFn = Arc::new(print_line);
+    let opener: Arc<dyn StoreOpener> = Arc::new(opener);
+    serve(listener, &key, &opener, &stop, &log).await?;
     Ok(CommandOutcome::Done)
 }
 
@@ -71,31 +71,35 @@ fn print_line(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
+/// Opens the stores of jobs with the flags of the agent.
 struct Opener {
-    asking: ClientFlags,
+    flags: ClientFlags,
+    /// The permitted locations; all if empty.
     only: Vec<ObjectsLocation>,
 }
 
 impl StoreOpener for Opener {
     fn open<'a>(&'a self, job: &'a AgentJob) -> BoxFuture<'a, Result<OpenedStore, String>> {
         Box::pin(async move {
-            let opened = tokio::task::block_in_place(|| self.ground(job));
+            let opened = tokio::task::block_in_place(|| self.open_job(job));
             opened.map_err(|e| error_text(&e))
         })
     }
 }
 
 impl Opener {
-    fn ground(&self, job: &AgentJob) -> anyhow::Result<OpenedStore> {
+    fn open_job(&self, job: &AgentJob) -> anyhow::Result<OpenedStore> {
         let location: ObjectsLocation = job.location.parse()?;
-        if !self.only.is_empty() && !self.only.iter().any(|only| holds(only, &location)) {
+        if !self.only.is_empty() && !self.only.iter().any(|only| contains(only, &location)) {
             return Err(anyhow!("the agent is restricted to other locations by --only"));
         }
-        let lines = (job.max_concurrency.min(MAX_CONNECTIONS), job.new_connections);
-        let bed = self.asking.open(&location, lines, &job.unique_name())?;
-        let store = bed.store.capabilities().kind.to_owned();
+        let connection_use =
+            if job.new_connections { ConnectionUse::NewPerRequest } else { ConnectionUse::Reused };
+        let connections = (job.max_concurrency.min(MAX_CONNECTIONS), connection_use);
+        let env = self.flags.open(&location, connections, &job.unique_name())?;
+        let store = env.store.capabilities().kind.to_owned();
         Ok(OpenedStore {
-            env: bed,
+            env,
             base_prefix: directory_prefix(&location.key),
             store,
             client: local_client(cpus()),
@@ -104,9 +108,9 @@ impl Opener {
 }
 
 /// Returns true if a location is `only` or below it.
-fn holds(only: &ObjectsLocation, location: &ObjectsLocation) -> bool {
-    let is_there = only.scheme == location.scheme && only.bucket == location.bucket;
-    is_there && directory_prefix(&location.key).starts_with(&directory_prefix(&only.key))
+fn contains(only: &ObjectsLocation, location: &ObjectsLocation) -> bool {
+    let is_same_bucket = only.scheme == location.scheme && only.bucket == location.bucket;
+    is_same_bucket && directory_prefix(&location.key).starts_with(&directory_prefix(&only.key))
 }
 
 #[cfg(test)]
@@ -114,13 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_matches_a_place_and_what_is_below_it() {
-        let holds = |only: &str, location: &str| holds(&only.parse().unwrap(), &location.parse().unwrap());
-        assert!(holds("s3://bucket", "s3://bucket") && holds("s3://bucket", "s3://bucket/there"));
-        assert!(holds("s3://bucket/there", "s3://bucket/there/more"));
-        assert!(holds("s3://bucket/there/", "s3://bucket/there"));
-        assert!(!holds("s3://bucket/there", "s3://bucket/therein"));
-        assert!(!holds("s3://bucket/there", "s3://bucket"));
-        assert!(!holds("s3://bucket", "s3://bucket-2") && !holds("s3://bucket", "swift://bucket"));
+    fn only_matches_a_location_and_everything_below() {
+        let contains =
+            |only: &str, location: &str| contains(&only.parse().unwrap(), &location.parse().unwrap());
+        assert!(contains("s3://bucket", "s3://bucket") && contains("s3://bucket", "s3://bucket/there"));
+        assert!(contains("s3://bucket/there", "s3://bucket/there/more"));
+        assert!(contains("s3://bucket/there/", "s3://bucket/there"));
+        assert!(!contains("s3://bucket/there", "s3://bucket/therein"));
+        assert!(!contains("s3://bucket/there", "s3://bucket"));
+        assert!(!contains("s3://bucket", "s3://bucket-2") && !contains("s3://bucket", "swift://bucket"));
     }
 }

@@ -66,24 +66,25 @@ impl Arguments {
     }
 
     /// The plans, and the assignments of loads to agents.
-    fn acts(&self) -> anyhow::Result<(Vec<TestPlan>, Vec<AssignedStage>)> {
-        let (often, agents) = ((self.run.seed, self.run.repeat), self.count());
+    fn assignments(&self) -> anyhow::Result<(Vec<TestPlan>, Vec<AssignedStage>)> {
+        let (seed_and_repeat, agents) = ((self.run.seed, self.run.repeat), self.count());
         if self.mixed {
-            let (survey, stages) = mix::stages(&self.selection.load, &self.concurrent_with, often)?;
-            let acts = if self.separate_agents {
+            let (test_plan, stages) =
+                mix::stages(&self.selection.load, &self.concurrent_with, seed_and_repeat)?;
+            let assignments = if self.separate_agents {
                 assign_isolated(&stages, agents)
             } else {
                 Ok(assign_to_all(&stages, agents))
             };
-            return Ok((vec![survey], acts.map_err(UsageError)?));
+            return Ok((vec![test_plan], assignments.map_err(UsageError)?));
         }
         let loads = self.selection.loads()?;
         if loads.iter().any(LoadFlags::ends_at_confidence) {
             let why = "--until-ci is not supported with several machines: each agent would end by its own throughput";
             return Err(UsageError(why.to_owned()).into());
         }
-        let (surveys, stages) = load_selection::stages(&loads, &LOAD_DEFAULTS, often)?;
-        Ok((surveys, assign_to_all(&stages, agents)))
+        let (test_plans, stages) = load_selection::stages(&loads, &LOAD_DEFAULTS, seed_and_repeat)?;
+        Ok((test_plans, assign_to_all(&stages, agents)))
     }
 }
 
@@ -95,35 +96,34 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     if arguments.count() > MAX_AGENTS {
         return Err(UsageError(format!("{} agents given; the limit is {MAX_AGENTS}", agents.len())).into());
     }
-    let what = arguments.acts()?;
-    check_stages(&what.1, arguments.count()).map_err(UsageError)?;
+    let plan = arguments.assignments()?;
+    check_stages(&plan.1, arguments.count()).map_err(UsageError)?;
     let key = arguments.key.read()?;
-    until_stopped(async |stop| measure(arguments, what, key, stop).await)
+    until_stopped(async |stop| measure(arguments, plan, key, stop).await)
 }
 
 async fn measure(
     arguments: &Arguments,
-    (surveys, acts): (Vec<TestPlan>, Vec<AssignedStage>),
+    (test_plans, assignments): (Vec<TestPlan>, Vec<AssignedStage>),
     key: Key,
     stop: StopSignal,
 ) -> anyhow::Result<CommandOutcome> {
     let Arguments { agents, run, .. } = arguments;
     let number = random_run_number()?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    let (together, connections) = max_agent_load(&acts, arguments.count());
-    let (fresh, keeps) = (run.new_connections, run.keep);
-    let wanted = RunSettings {
+    let (max_concurrent_loads, max_concurrency) = max_agent_load(&assignments, arguments.count());
+    let settings = RunSettings {
         location: run.location(),
         run: number,
-        max_concurrent_loads: together,
-        max_concurrency: connections,
-        fresh_connections: fresh,
-        keep_objects: keeps,
+        max_concurrent_loads,
+        max_concurrency,
+        fresh_connections: run.new_connections,
+        keep_objects: run.keep,
     };
-    let mut cluster = Cluster::connect(agents, &key, &wanted, clock.clone(), &stop).await?;
+    let mut cluster = Cluster::connect(agents, &key, &settings, clock.clone(), &stop).await?;
     // After an error here, the agents wait for the next coordinator.
     let limit = cluster.max_object_bytes();
-    surveys.iter().try_for_each(|survey| survey.check(limit)).map_err(UsageError)?;
+    test_plans.iter().try_for_each(|test_plan| test_plan.check(limit)).map_err(UsageError)?;
     let prefix = format!("{}{}", directory_prefix(&run.location.key), run_prefix(number));
     let description = RunDescription {
         location: run.location(),
@@ -133,14 +133,14 @@ async fn measure(
         fresh: run.new_connections,
         files: None,
         cores: cpus(),
-        measurements: acts.iter().map(Vec::len).sum(),
+        measurements: assignments.iter().map(Vec::len).sum(),
         head: TABLE_HEADER,
         agents: cluster.agents(),
     };
     let mut output = Output::begin(&run.output, &description, clock.wall(), stop.clone())?;
-    let measured = cluster.run(acts, &stop, |event| output.handle_event(event)).await;
+    let measured = cluster.run(assignments, &stop, |event| output.handle_event(event)).await;
     let cleaned = cluster.clean().await;
-    let ended = run.conclude(output, (matches!(measured, Ok(true)), cluster.servers()), &prefix, cleaned);
+    let outcome = run.conclude(output, (matches!(measured, Ok(true)), cluster.servers()), &prefix, cleaned);
     measured?;
-    ended
+    outcome
 }

@@ -36,35 +36,36 @@ impl LoadSelection {
     }
 }
 
-/// A request specification that two different loads contain.
-fn requested_twice(surveys: &[TestPlan]) -> Option<&LoadSpec> {
-    surveys.iter().enumerate().find_map(|(n, survey)| {
-        let others = surveys[..n].iter().filter(|other| {
+/// A load specification that two test plans with different conditions contain.
+fn requested_twice(test_plans: &[TestPlan]) -> Option<&LoadSpec> {
+    test_plans.iter().enumerate().find_map(|(n, test_plan)| {
+        let others = test_plans[..n].iter().filter(|other| {
             (other.stop_condition, other.warm_up, other.objects)
-                != (survey.stop_condition, survey.warm_up, survey.objects)
+                != (test_plan.stop_condition, test_plan.warm_up, test_plan.objects)
         });
         let mut requested = others.flat_map(|other| &other.loads);
-        requested.find(|load| survey.loads.contains(load))
+        requested.find(|load| test_plan.loads.contains(load))
     })
 }
 
 /// The plans and stages of the loads, with all rounds.
 pub(super) fn stages(
     loads: &[LoadFlags],
-    usual: &LoadDefaults,
+    defaults: &LoadDefaults,
     (seed, repeat): (u64, u32),
 ) -> anyhow::Result<(Vec<TestPlan>, Vec<Stage>)> {
-    let surveys = loads.iter().map(|load| load.test_plan(usual, seed)).collect::<Result<Vec<_>, _>>()?;
-    if let Some(twice) = requested_twice(&surveys) {
+    let test_plans =
+        loads.iter().map(|load| load.test_plan(defaults, seed)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(twice) = requested_twice(&test_plans) {
         return Err(UsageError(format!(
             "{twice} is in two loads that differ in time or count: a result file could not distinguish them; measure \
              them separately, into different files"
         ))
         .into());
     }
-    let steps = |repeat| surveys.iter().flat_map(move |survey| survey.steps(repeat));
+    let steps = |repeat| test_plans.iter().flat_map(move |test_plan| test_plan.steps(repeat));
     let stages = (1..=repeat).flat_map(steps).map(|step| vec![step]).collect();
-    Ok((surveys, stages))
+    Ok((test_plans, stages))
 }
 
 #[cfg(test)]
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn indistinguishable_loads_are_found() {
-        let survey = |load: &str, seconds| TestPlan {
+        let test_plan = |load: &str, seconds| TestPlan {
             loads: vec![load.parse().unwrap()],
             stop_condition: StopCondition {
                 max_requests: None,
@@ -88,11 +89,19 @@ mod tests {
             objects: None,
             seed: 1,
         };
-        let twice = |surveys: &[TestPlan]| requested_twice(surveys).map(ToString::to_string);
-        assert_eq!(twice(&[survey("get 4KiB x 2", 1), survey("get 4KiB x 2", 1)]), None, "it is the same");
-        assert_eq!(twice(&[survey("get 4KiB x 2", 1), survey("get 4KiB x 3", 2)]), None);
+        let twice = |test_plans: &[TestPlan]| requested_twice(test_plans).map(ToString::to_string);
         assert_eq!(
-            twice(&[survey("get 4KiB x 2", 1), survey("put 4KiB x 2", 2), survey("get 4KiB x 2", 2)]),
+            twice(&[test_plan("get 4KiB x 2", 1), test_plan("get 4KiB x 2", 1)]),
+            None,
+            "it is the same"
+        );
+        assert_eq!(twice(&[test_plan("get 4KiB x 2", 1), test_plan("get 4KiB x 3", 2)]), None);
+        assert_eq!(
+            twice(&[
+                test_plan("get 4KiB x 2", 1),
+                test_plan("put 4KiB x 2", 2),
+                test_plan("get 4KiB x 2", 2)
+            ]),
             Some("get 4KiB x 2".to_owned())
         );
     }

@@ -9,7 +9,7 @@ use tradewind_bench::test_plan::TestPlan;
 use tradewind_bench::{LoadSpec, Operation};
 
 use super::loads::{LoadDefaults, LoadFlags};
-use super::target::{self, BenchRequest, TargetFlags, Work};
+use super::target::{BenchRequest, TargetFlags, Work};
 use crate::commands::{CommandOutcome, UsageError};
 
 const DEFAULTS: LoadDefaults = LoadDefaults {
@@ -55,10 +55,10 @@ impl FromStr for ConcurrentLoads {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
-    let Arguments { load, concurrent_with, target: ground } = arguments;
-    let (survey, stages) = stages(&load, &concurrent_with, (ground.run.seed, ground.run.repeat))?;
-    let check = move |limit| survey.check(limit);
-    target::run(&ground, BenchRequest { work: Work::Stages(stages), check: Box::new(check) })
+    let Arguments { load, concurrent_with, target } = arguments;
+    let (test_plan, stages) = stages(&load, &concurrent_with, (target.run.seed, target.run.repeat))?;
+    let check = move |limit| test_plan.check(limit);
+    super::target::run(&target, BenchRequest { work: Work::Stages(stages), check: Box::new(check) })
 }
 
 /// The stages of all rounds: each load alone, then the concurrent ones; and the plan with all loads.
@@ -71,8 +71,8 @@ pub(super) fn stages(
         let why = "concurrent loads end together, by --time: --count and --until-ci are not supported";
         return Err(UsageError(why.to_owned()));
     }
-    let mut survey = load.test_plan(&DEFAULTS, seed)?;
-    let pairs = pairs(&survey.loads, concurrent_with);
+    let mut test_plan = load.test_plan(&DEFAULTS, seed)?;
+    let pairs = pairs(&test_plan.loads, concurrent_with);
     let only_removes =
         |load: &&LoadSpec| load.mix.operations().all(|operation| operation == Operation::Delete);
     if let Some(load) = pairs.iter().flatten().find(only_removes) {
@@ -83,13 +83,13 @@ pub(super) fn stages(
     }
     for others in &pairs {
         for load in others {
-            if !survey.loads.contains(load) {
-                survey.loads.push(load.clone());
+            if !test_plan.loads.contains(load) {
+                test_plan.loads.push(load.clone());
             }
         }
     }
-    let stages = (1..=repeat).flat_map(|repeat| round(&survey, &pairs, repeat)).collect();
-    Ok((survey, stages))
+    let stages = (1..=repeat).flat_map(|repeat| round(&test_plan, &pairs, repeat)).collect();
+    Ok((test_plan, stages))
 }
 
 /// The groups of concurrent loads: all pairs, or each load with the given ones.
@@ -104,9 +104,9 @@ fn pairs(loads: &[LoadSpec], concurrent_with: &[ConcurrentLoads]) -> Vec<Vec<Loa
 }
 
 /// One round: each load alone, then each group.
-fn round(survey: &TestPlan, pairs: &[Vec<LoadSpec>], repeat: u32) -> Vec<Stage> {
-    let alone = survey.steps(repeat).into_iter().map(|step| vec![step]);
-    let together = pairs.iter().map(|loads| loads.iter().map(|load| survey.step(load, repeat)).collect());
+fn round(test_plan: &TestPlan, pairs: &[Vec<LoadSpec>], repeat: u32) -> Vec<Stage> {
+    let alone = test_plan.steps(repeat).into_iter().map(|step| vec![step]);
+    let together = pairs.iter().map(|loads| loads.iter().map(|load| test_plan.step(load, repeat)).collect());
     alone.chain(together).collect()
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::load_selection::{LoadSelection, stages};
 use super::loads::LoadDefaults;
-use super::target::{self, BenchRequest, TargetFlags, Work};
+use super::target::{BenchRequest, TargetFlags, Work};
 use crate::commands::CommandOutcome;
 
 pub(super) const LOAD_DEFAULTS: LoadDefaults = LoadDefaults {
@@ -42,9 +42,9 @@ pub(in crate::commands) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
-    let Arguments { selection, target: ground } = arguments;
-    let (surveys, stages) =
-        stages(&selection.loads()?, &LOAD_DEFAULTS, (ground.run.seed, ground.run.repeat))?;
-    let check = move |limit| surveys.iter().try_for_each(|survey| survey.check(limit));
-    target::run(&ground, BenchRequest { work: Work::Stages(stages), check: Box::new(check) })
+    let Arguments { selection, target } = arguments;
+    let (test_plans, stages) =
+        stages(&selection.loads()?, &LOAD_DEFAULTS, (target.run.seed, target.run.repeat))?;
+    let check = move |limit| test_plans.iter().try_for_each(|test_plan| test_plan.check(limit));
+    super::target::run(&target, BenchRequest { work: Work::Stages(stages), check: Box::new(check) })
 }

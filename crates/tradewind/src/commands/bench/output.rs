@@ -71,7 +71,7 @@ pub(super) struct Output {
     done: usize,
     failed: u64,
     /// The number of measurements that are void or without any success.
-    empty: u32,
+    unsuccessful: u32,
     /// The first error of writing output.
     error: Option<io::Error>,
     /// Triggered if stdout is a closed pipe.
@@ -114,7 +114,7 @@ impl Output {
             measurements: description.measurements,
             done: 0,
             failed: 0,
-            empty: 0,
+            unsuccessful: 0,
             error: None,
             stop,
         };
@@ -146,14 +146,14 @@ impl Output {
     /// Handles an event of a benchmark of a store.
     pub fn handle_event(&mut self, event: RunEvent<'_>) {
         match event {
-            RunEvent::PhaseStarted { description: what, max_duration: time, progress: gauges } => {
-                self.show_progress(&what, time, gauges)
+            RunEvent::PhaseStarted { description, max_duration, progress } => {
+                self.show_progress(&description, max_duration, progress)
             }
             RunEvent::Measured(measurement) => {
                 self.shown = None;
                 self.done += 1;
                 self.failed += measurement.failure_count();
-                self.empty += u32::from(
+                self.unsuccessful += u32::from(
                     measurement.is_void() || (measurement.has_no_success() && !measurement.is_partial()),
                 );
                 self.write_line(&ResultLine::Measurement(Box::new(measurement.clone())));
@@ -173,7 +173,7 @@ impl Output {
                 self.done +=
                     usize::from(matches!(measured, PosixRecord::Access(_) | PosixRecord::Postmark(_)));
                 self.failed += measured.failure_count();
-                self.empty += u32::from(measured.has_no_success());
+                self.unsuccessful += u32::from(measured.has_no_success());
                 self.write_line(&ResultLine::Posix(Box::new(measured.clone())));
                 if !self.is_json {
                     files::rows(measured).iter().for_each(|row| self.print(row));
@@ -190,9 +190,9 @@ impl Output {
     }
 
     /// Finishes the output.
-    pub fn end(mut self, is_whole: bool, servers: Vec<String>) -> anyhow::Result<CommandOutcome> {
+    pub fn end(mut self, is_complete: bool, servers: Vec<String>) -> anyhow::Result<CommandOutcome> {
         self.shown = None;
-        self.write_line(&ResultLine::End { partial: !is_whole, servers });
+        self.write_line(&ResultLine::End { partial: !is_complete, servers });
         if let Some((_, path)) = self.file.take().filter(|_| self.is_default_path) {
             writeln!(io::stderr(), "the results are in {}", path.display())?;
         }
@@ -200,8 +200,8 @@ impl Output {
             return Err(error).context("results are missing");
         }
         // If everything was skipped, there is no result.
-        let is_nothing = is_whole && self.done == 0;
-        Ok(if self.failed > 0 || self.empty > 0 || is_nothing {
+        let has_no_result = is_complete && self.done == 0;
+        Ok(if self.failed > 0 || self.unsuccessful > 0 || has_no_result {
             CommandOutcome::FoundProblems
         } else {
             CommandOutcome::Done
@@ -312,10 +312,10 @@ fn rows(measurement: &Measurement) -> Vec<String> {
             .map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
     };
     let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
-    let sure = measurement.operations_per_second;
-    let sure = sure
+    let throughput = measurement.operations_per_second;
+    let confidence = throughput
         .ci95_half_width
-        .map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean)))
+        .map(|half_width| format!("+-{:.0}%", 100.0 * share(half_width, throughput.mean)))
         .unwrap_or_default();
     let cpu = measurement.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
     let is_mixed = measurement.mix.operations().count() > 1;
@@ -326,7 +326,7 @@ fn rows(measurement: &Measurement) -> Vec<String> {
     };
     let all = is_mixed.then(|| {
         let (rate, bytes) = (measurement.operations_per_second.mean, measurement.bytes_per_second.mean / 1e6);
-        format!("  {:<47} {rate:>11.1} {sure:>5} {bytes:>8.1}", "all of these")
+        format!("  {:<47} {rate:>11.1} {confidence:>5} {bytes:>8.1}", "all of these")
     });
     let mut rows: Vec<String> = (measurement.operations.iter())
         .map(|(kind, figures)| {
@@ -343,7 +343,7 @@ fn rows(measurement: &Measurement) -> Vec<String> {
                 measurement.sizes.to_string(),
                 figures.requests_per_second,
                 // Unknown for one operation of a mix.
-                if is_mixed { "" } else { &sure },
+                if is_mixed { "" } else { &confidence },
                 figures.bytes_per_second / 1e6,
                 millis(latency, |of| of.p50),
                 millis(latency, |of| of.p99),

@@ -13,8 +13,9 @@ use super::loads::parse_concurrency;
 use super::target::{self, BenchRequest, TargetFlags, Work};
 use crate::commands::{CommandOutcome, UsageError};
 
-/// The default concurrency: a limit at the pace of the trace, else the number of workers.
+/// The default maximum concurrency at the pace of the trace.
 const DEFAULT_TRACE_CONCURRENCY: usize = 512;
+/// The default number of workers with `--pace fast`.
 const DEFAULT_FAST_CONCURRENCY: usize = 64;
 
 /// Replay an object trace against a store
@@ -88,12 +89,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         )
         .into());
     }
-    let parallel = arguments.concurrency.unwrap_or(if follows_trace {
+    let concurrency = arguments.concurrency.unwrap_or(if follows_trace {
         DEFAULT_TRACE_CONCURRENCY
     } else {
         DEFAULT_FAST_CONCURRENCY
     });
-    let replay = read(&arguments, (parallel, follows_trace.then_some(speed)))?;
+    let replay = read(&arguments, (concurrency, follows_trace.then_some(speed)))?;
     let largest = replay.trace_summary().sizes.map(|(_, largest)| largest);
     let check = move |limit| match largest {
         Some((size, line)) if size > limit => {
@@ -106,29 +107,30 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
 }
 
 /// Reads the trace for the first time, and rejects it if it cannot be replayed.
-fn read(arguments: &Arguments, how: (usize, Option<f64>)) -> anyhow::Result<Replay> {
+fn read(arguments: &Arguments, concurrency_and_speed: (usize, Option<f64>)) -> anyhow::Result<Replay> {
     let path = &arguments.trace;
     let (shown, name) = (path.display(), path.file_name().unwrap_or_default().to_string_lossy());
     let unreadable = || format!("{shown} cannot be read");
     if !std::fs::metadata(path).with_context(unreadable)?.is_file() {
         return Err(UsageError(format!("{shown} is not a regular file: a trace is read twice")).into());
     }
-    let replay = Replay::plan(&name, opener(path), arguments.target.max_trace_key_bytes(), how);
+    let replay =
+        Replay::plan(&name, opener(path), arguments.target.max_trace_key_bytes(), concurrency_and_speed);
     let replay =
         replay.with_context(unreadable)?.map_err(|invalid| UsageError(format!("{shown}, {invalid}")))?;
-    let plan = replay.trace_summary();
-    if plan.invalid_lines > 0 && !arguments.skip_invalid {
-        let examples: String = plan.first_invalid.iter().map(|line| format!("\n  {line}")).collect();
-        let rest = plan.invalid_lines - plan.first_invalid.len() as u64;
+    let summary = replay.trace_summary();
+    if summary.invalid_lines > 0 && !arguments.skip_invalid {
+        let examples: String = summary.first_invalid.iter().map(|line| format!("\n  {line}")).collect();
+        let rest = summary.invalid_lines - summary.first_invalid.len() as u64;
         let more = if rest > 0 { format!("\n  and {rest} more") } else { String::new() };
-        let lines = if plan.invalid_lines == 1 { "line" } else { "lines" };
+        let lines = if summary.invalid_lines == 1 { "line" } else { "lines" };
         return Err(UsageError(format!(
             "{shown} has {} invalid {lines} (use --skip-invalid to skip them):{examples}{more}",
-            plan.invalid_lines
+            summary.invalid_lines
         ))
         .into());
     }
-    if plan.count() == 0 {
+    if summary.count() == 0 {
         return Err(UsageError(format!("{shown} has no requests")).into());
     }
     Ok(replay)

@@ -20,9 +20,9 @@ use tradewind_bench::tune::probe_target::OpenStore;
 use tradewind_core::error::{Error, Reason};
 use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
-use tradewind_model::lanes::LanesOptions;
 use tradewind_layers::Scheduled;
 use tradewind_layers::scheduled::Priorities;
+use tradewind_model::lanes::LanesOptions;
 
 use super::output::{Output, OutputFlags, RunDescription, TABLE_HEADER};
 use super::samples::SampleFlags;
@@ -35,14 +35,14 @@ use crate::stores::{BenchmarkOptions, ConnectionOptions, MissingDirectory};
 
 /// The memory budget of requests.
 const MEMORY_BYTES: usize = 1 << 30;
-/// The size of one read of a connection.
+/// The maximum size of one read from a connection.
 const READ_BYTES: usize = 256 << 10;
-/// The limit of the time to remove objects and files after a signal.
+/// The maximum time to remove objects and files after a signal.
 const MAX_CLEANUP_TIME: Duration = Duration::from_secs(600);
 /// The concurrency of creating and removing objects.
 const WORKERS: usize = 32;
-/// The longest component between the prefix of a run and the keys of a trace.
-const MAX_ROUND_PREFIX: &str = "1000/";
+/// The longest component between the prefix of a run and the keys of a trace: the number of the round.
+const LONGEST_ROUND_PREFIX: &str = "1000/";
 
 /// Flags for the location, the number of rounds, and the cleanup.
 #[derive(Debug, Args)]
@@ -80,6 +80,15 @@ pub(super) struct TargetFlags {
     samples: SampleFlags,
 }
 
+/// How connections to the store are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::commands) enum ConnectionUse {
+    /// Requests reuse open connections.
+    Reused,
+    /// Each request opens a connection.
+    NewPerRequest,
+}
+
 /// Flags of the machine that generates load.
 #[derive(Debug, Args)]
 pub(in crate::commands) struct ClientFlags {
@@ -96,16 +105,16 @@ pub(in crate::commands) struct ClientFlags {
 impl TargetFlags {
     /// The limit of the length of keys in a trace, in bytes.
     pub fn max_trace_key_bytes(&self) -> usize {
-        let taken =
-            directory_prefix(&self.run.location.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
-        MAX_KEY_BYTES.saturating_sub(taken)
+        let prefix_bytes =
+            directory_prefix(&self.run.location.key).len() + run_prefix(0).len() + LONGEST_ROUND_PREFIX.len();
+        MAX_KEY_BYTES.saturating_sub(prefix_bytes)
     }
 
     /// The cache dropper, if requested. Fails if it is not permitted.
-    fn kernel(&self) -> anyhow::Result<Option<CacheDropper>> {
-        let Some(kernel) = self.drop_caches.then(CacheDropper::default) else { return Ok(None) };
-        kernel.check_permission().map_err(|why| anyhow::anyhow!("--drop-caches is not possible: {why}"))?;
-        Ok(Some(kernel))
+    fn cache_dropper(&self) -> anyhow::Result<Option<CacheDropper>> {
+        let Some(dropper) = self.drop_caches.then(CacheDropper::default) else { return Ok(None) };
+        dropper.check_permission().map_err(|why| anyhow::anyhow!("--drop-caches is not possible: {why}"))?;
+        Ok(Some(dropper))
     }
 }
 
@@ -151,20 +160,22 @@ pub(super) struct BenchRequest {
 }
 
 /// Runs the measurements.
-pub(super) fn run(flags: &TargetFlags, wanted: BenchRequest) -> anyhow::Result<CommandOutcome> {
-    until_stopped(async |stop| measure(flags, wanted, stop).await)
+pub(super) fn run(flags: &TargetFlags, request: BenchRequest) -> anyhow::Result<CommandOutcome> {
+    until_stopped(async |stop| measure(flags, request, stop).await)
 }
 
-/// Runs `measure` to its end, or until a signal: it then keeps the results so far and has limited time to clean up.
+/// Runs `measure` to its end. A signal triggers the stop signal: `measure` then keeps the results so far and has
+/// limited time to clean up. The process then ends with the exit status of the signal (130 for Ctrl-C), whatever the
+/// outcome.
 pub(in crate::commands) fn until_stopped(
     measure: impl AsyncFnOnce(StopSignal) -> anyhow::Result<CommandOutcome>,
 ) -> anyhow::Result<CommandOutcome> {
     let stop = StopSignal::default();
-    let stopping = stop.clone();
+    let triggered = stop.clone();
     block_until_signal(MAX_CLEANUP_TIME, |stopped| async move {
         let caught = tokio::spawn(async move {
             let caught = stopped.await.ok();
-            stopping.trigger();
+            triggered.trigger();
             caught
         });
         let ended = measure(stop).await;
@@ -181,37 +192,36 @@ pub(in crate::commands) fn until_stopped(
 }
 
 impl ClientFlags {
-    /// Opens the store of a location for this concurrency, with or without a new connection per request. A local store may
-    /// replay its log. Files are in a subdirectory with the unique name `own`.
+    /// Opens the store of a location for this concurrency. A local store may replay its log, which blocks. Files are in
+    /// a subdirectory with the unique name `run_name`.
     pub fn open(
         &self,
         location: &ObjectsLocation,
-        (connections, is_fresh): (usize, bool),
-        own: &str,
+        (concurrency, connection_use): (usize, ConnectionUse),
+        run_name: &str,
     ) -> anyhow::Result<BenchEnv> {
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let traffic = Arc::new(Traffic::default());
-        let measuring = Some(BenchmarkOptions { is_single_use: is_fresh, traffic: traffic.clone() });
-        let lines = ConnectionOptions {
-            max_connections: connections.max(WORKERS),
+        let is_single_use = connection_use == ConnectionUse::NewPerRequest;
+        let connection_options = ConnectionOptions {
+            max_connections: concurrency.max(WORKERS),
             max_read_bytes: READ_BYTES,
-            benchmark: measuring,
+            benchmark: Some(BenchmarkOptions { is_single_use, traffic: traffic.clone() }),
         };
-        let known = self.access.stores(clock.clone(), lines)?;
-        known.check_schemes(&[&*location.scheme])?;
-        let store = known.open(&location.scheme, MissingDirectory::Fail)?.store;
+        let stores = self.access.stores(clock.clone(), connection_options)?;
+        stores.check_schemes(&[&*location.scheme])?;
+        let store = stores.open(&location.scheme, MissingDirectory::Fail)?.store;
         let store = if self.lanes {
-            let (options, none) = (LanesOptions::default(), Priorities::default());
-            Scheduled::new(store, options, none, clock.clone())
+            Scheduled::new(store, LanesOptions::default(), Priorities::default(), clock.clone())
         } else {
             store
         };
         let files = match &self.files {
-            Some(directory) => Some(Arc::new(LocalFiles::new(directory.join(own))?)),
+            Some(directory) => Some(Arc::new(LocalFiles::new(directory.join(run_name))?)),
             None => None,
         };
         let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY_BYTES));
-        let crew = WorkerPool::start(cpus()).context("cannot start the threads that send requests")?;
+        let worker_pool = WorkerPool::start(cpus()).context("cannot start the threads that send requests")?;
         Ok(BenchEnv {
             store,
             bucket: location.bucket.clone(),
@@ -220,34 +230,33 @@ impl ClientFlags {
             budget,
             traffic,
             files,
-            worker_pool: crew,
+            worker_pool,
         })
     }
 }
 
 impl ClientFlags {
-    /// Returns a function that opens the store of a location, each time with new connections. A local store, which can be
-    /// open only once, is the same each time.
+    /// Returns a function that opens the store of a location, each time with new connections. For a local store, which
+    /// can be open only once, the function returns the open store.
     pub fn opener(
         &self,
         location: &ObjectsLocation,
-        connections: usize,
-        bed: &BenchEnv,
+        concurrency: usize,
+        env: &BenchEnv,
     ) -> anyhow::Result<OpenStore> {
-        if bed.store.capabilities().kind == "local" {
-            let store = bed.store.clone();
+        if env.store.capabilities().kind == "local" {
+            let store = env.store.clone();
             return Ok(Box::new(move || Ok(store.clone())));
         }
-        let measuring = Some(BenchmarkOptions { is_single_use: false, traffic: bed.traffic.clone() });
-        let lines = ConnectionOptions {
-            max_connections: connections,
+        let connection_options = ConnectionOptions {
+            max_connections: concurrency,
             max_read_bytes: READ_BYTES,
-            benchmark: measuring,
+            benchmark: Some(BenchmarkOptions { is_single_use: false, traffic: env.traffic.clone() }),
         };
-        let known = self.access.stores(bed.clock.clone(), lines)?;
+        let stores = self.access.stores(env.clock.clone(), connection_options)?;
         let scheme = location.scheme.clone();
         Ok(Box::new(move || {
-            let opened = known.open(&scheme, MissingDirectory::Fail);
+            let opened = stores.open(&scheme, MissingDirectory::Fail);
             Ok(opened.map_err(|e| Error::new(Reason::Io, format!("{e:#}")))?.store)
         }))
     }
@@ -260,18 +269,21 @@ pub(in crate::commands) fn random_run_number() -> anyhow::Result<u32> {
 
 async fn measure(
     flags: &TargetFlags,
-    wanted: BenchRequest,
+    request: BenchRequest,
     stop: StopSignal,
 ) -> anyhow::Result<CommandOutcome> {
     let run = &flags.run;
-    let kernel = flags.kernel()?;
-    let own = run_prefix(random_run_number()?);
-    let lines = (wanted.work.max_concurrency(), run.new_connections);
-    let bed =
-        tokio::task::block_in_place(|| flags.client.open(&run.location, lines, own.trim_end_matches('/')))?;
-    let capabilities = bed.store.capabilities();
-    (wanted.check)(capabilities.max_object_bytes).map_err(UsageError)?;
-    let prefix = format!("{}{own}", directory_prefix(&run.location.key));
+    let cache_dropper = flags.cache_dropper()?;
+    let run_directory = run_prefix(random_run_number()?);
+    let connection_use =
+        if run.new_connections { ConnectionUse::NewPerRequest } else { ConnectionUse::Reused };
+    let connections = (request.work.max_concurrency(), connection_use);
+    let env = tokio::task::block_in_place(|| {
+        flags.client.open(&run.location, connections, run_directory.trim_end_matches('/'))
+    })?;
+    let capabilities = env.store.capabilities();
+    (request.check)(capabilities.max_object_bytes).map_err(UsageError)?;
+    let prefix = format!("{}{run_directory}", directory_prefix(&run.location.key));
     let description = RunDescription {
         location: run.location(),
         kind: capabilities.kind.to_owned(),
@@ -280,37 +292,37 @@ async fn measure(
         fresh: run.new_connections,
         files: flags.client.files.as_ref().map(|files| files.display().to_string()),
         cores: cpus(),
-        measurements: wanted.work.measurement_count(),
+        measurements: request.work.measurement_count(),
         head: TABLE_HEADER,
         agents: Vec::new(),
     };
-    let samples = flags.samples.begin(wanted.work.max_concurrency())?;
-    let output = Output::begin(&run.output, &description, bed.clock.wall(), stop.clone());
+    let samples = flags.samples.begin(request.work.max_concurrency())?;
+    let output = Output::begin(&run.output, &description, env.clock.wall(), stop.clone());
     let mut output = output.inspect_err(|_| flags.samples.discard())?;
-    let course =
-        Runner::new(&bed, &prefix, wanted.work.max_concurrent_steps(), (description.cores, run.keep));
-    let mut course = course.with_cache_dropping(kernel).with_samples(samples);
-    let measured = match wanted.work {
-        Work::Stages(stages) => course.run(stages, &stop, |event| output.handle_event(event)).await,
+    let runner =
+        Runner::new(&env, &prefix, request.work.max_concurrent_steps(), (description.cores, run.keep));
+    let mut runner = runner.with_cache_dropping(cache_dropper).with_samples(samples);
+    let measured = match request.work {
+        Work::Stages(stages) => runner.run(stages, &stop, |event| output.handle_event(event)).await,
         Work::Replay(replay, rounds) => {
-            course.replay(&replay, rounds, &stop, |event| output.handle_event(event)).await
+            runner.replay(&replay, rounds, &stop, |event| output.handle_event(event)).await
         }
     };
-    let sampled = tokio::task::block_in_place(|| course.finish_samples());
-    if let Some(files) = &bed.files {
+    let sampled = tokio::task::block_in_place(|| runner.finish_samples());
+    if let Some(files) = &env.files {
         // Before the objects, whose removal may take longer than the time after a signal.
         files.remove();
     }
     if stop.is_triggered() && !run.keep {
         print_removal_notice(&run.location, &prefix);
     }
-    let cleaned = if run.keep { Ok(0) } else { course.clean().await };
-    let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();
-    let ended = run.conclude(output, (matches!(measured, Ok(true)), servers), &prefix, cleaned);
+    let cleaned = if run.keep { Ok(0) } else { runner.clean().await };
+    let servers = env.traffic.addresses().iter().map(ToString::to_string).collect();
+    let outcome = run.conclude(output, (matches!(measured, Ok(true)), servers), &prefix, cleaned);
     measured?;
-    let ended = ended?;
+    let outcome = outcome?;
     flags.samples.end(sampled)?;
-    Ok(ended)
+    Ok(outcome)
 }
 
 /// Tells the user, after a signal, that objects are being removed.
@@ -334,11 +346,11 @@ impl RunFlags {
     pub fn conclude(
         &self,
         output: Output,
-        (is_whole, servers): (bool, Vec<String>),
+        (is_complete, servers): (bool, Vec<String>),
         prefix: &str,
         cleaned: Result<u64, impl fmt::Display>,
     ) -> anyhow::Result<CommandOutcome> {
-        let ended = output.end(is_whole, servers);
+        let outcome = output.end(is_complete, servers);
         let location = format!("{}://{}/{prefix}", self.location.scheme, self.location.bucket);
         if self.keep {
             writeln!(io::stderr(), "objects are kept below {location}")?;
@@ -349,8 +361,8 @@ impl RunFlags {
                 "tradewind: objects remain below {location} and cannot be removed: {e}"
             ))?;
         }
-        let ended = ended?;
-        Ok(if cleaned.is_err() { CommandOutcome::FoundProblems } else { ended })
+        let outcome = outcome?;
+        Ok(if cleaned.is_err() { CommandOutcome::FoundProblems } else { outcome })
     }
 }
 

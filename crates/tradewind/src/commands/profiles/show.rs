@@ -29,7 +29,7 @@ pub(super) fn list(all: &[SavedProfile], is_json: bool) -> io::Result<()> {
     if is_json {
         return all
             .into_iter()
-            .try_for_each(|saved| writeln!(out, "{}", printable_json(&head(saved).to_string())));
+            .try_for_each(|saved| writeln!(out, "{}", printable_json(&header_as_json(saved).to_string())));
     }
     if all.is_empty() {
         return writeln!(io::stderr(), "no store has been tuned; run tradewind tune s3://BUCKET");
@@ -55,52 +55,48 @@ pub(super) fn list(all: &[SavedProfile], is_json: bool) -> io::Result<()> {
 
 /// Prints the profile of a store, and the plan for this client.
 pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::Result<()> {
-    let own = profiles.all().into_iter().find(|saved| saved.profile.store == store);
-    // Without a profile of its own, that of another store may serve.
-    let known = profiles.applicable(store, cpus());
-    if own.is_none() && known.is_none() {
+    let saved = profiles.all().into_iter().find(|saved| saved.profile.store == store);
+    // If the store has no profile, that of another store may apply.
+    let applicable = profiles.for_transfers(store, cpus());
+    if saved.is_none() && applicable.is_none() {
         bail!(missing_profile(store));
     }
     let mut out = io::stdout().lock();
     if is_json {
-        let all = format!("{:#}", all_of(store, own.as_ref(), known.as_ref()));
-        return Ok(writeln!(out, "{}", printable_json(&all))?);
+        let json = format!("{:#}", profile_as_json(store, saved.as_ref(), applicable.as_ref()));
+        return Ok(writeln!(out, "{}", printable_json(&json))?);
     }
-    let text = own.map_or_else(|| format!("there is no profile of {store}\n"), |saved| measured(&saved));
-    let known = known.filter(|known| !known.surfaces.is_empty());
-    Ok(write!(out, "{text}{}", known.map(|known| client_plan(&known)).unwrap_or_default())?)
+    let text = saved
+        .map_or_else(|| format!("there is no profile of {store}\n"), |saved| describe_measurements(&saved));
+    let applicable = applicable.filter(|applicable| !applicable.surfaces.is_empty());
+    let plan = applicable.map(|applicable| describe_plan(&applicable)).unwrap_or_default();
+    Ok(write!(out, "{text}{plan}")?)
 }
 
 /// The measurements of a profile, as text.
-fn measured(saved: &SavedProfile) -> String {
+fn describe_measurements(saved: &SavedProfile) -> String {
     let Profile {
-        store,
-        measured_at: made,
-        client_name: client,
-        memory_bytes: memory,
-        storage_bytes_per_second: storage,
-        rtt_seconds: round_trip,
-        ..
+        store, measured_at, client_name, memory_bytes, storage_bytes_per_second, rtt_seconds, ..
     } = &saved.profile;
     let machine = [
-        Some(client.clone()).filter(|name| !name.is_empty()),
+        Some(client_name.clone()).filter(|name| !name.is_empty()),
         plan_output::cores(&saved.profile),
-        memory.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
+        memory_bytes.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
     ];
     let lines = [
         ("store", Some(store.clone())),
-        ("created", Some(made.clone())),
+        ("created", Some(measured_at.clone())),
         ("client", Some(machine.into_iter().flatten().collect::<Vec<_>>().join(", "))),
-        ("storage", storage.map(|rate| format!("{} MB/s", format_megabytes(rate)))),
+        ("storage", storage_bytes_per_second.map(|rate| format!("{} MB/s", format_megabytes(rate)))),
         ("link", plan_output::link(&saved.profile)),
-        ("RTT", round_trip.map(format_seconds)),
+        ("RTT", rtt_seconds.map(format_seconds)),
         ("file", Some(saved.path.display().to_string())),
     ];
     let mut text = String::new();
-    for (what, value) in lines {
+    for (label, value) in lines {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{what:10} {}", Names::for_stdout().show(&value));
+            let _ = writeln!(text, "{label:10} {}", Names::for_stdout().show(&value));
         }
     }
     let row = |sample: &Sample| {
@@ -128,8 +124,8 @@ fn measured(saved: &SavedProfile) -> String {
 }
 
 /// The plan for this client, as text.
-fn client_plan(known: &ApplicableProfile) -> String {
-    let ApplicableProfile { profile, surfaces, is_scaled } = known;
+fn describe_plan(applicable: &ApplicableProfile) -> String {
+    let ApplicableProfile { profile, surfaces, is_scaled } = applicable;
     let mut text = "\nplan for this client\n".to_owned();
     if *is_scaled {
         text = format!(
@@ -139,18 +135,25 @@ fn client_plan(known: &ApplicableProfile) -> String {
         );
     }
     for (direction, surface) in surfaces {
-        text += &plan_output::describe_plans(*direction, surface, &candidate_points(), (&[], None));
+        text += &plan_output::describe_best_points(*direction, surface, &candidate_points(), (&[], None));
         text += &plan_output::describe_model(surface);
     }
-    text + &format!("cp and sync use (size x concurrency): {}\n", describe_concurrency(&all_surfaces(known)))
+    text + &format!(
+        "cp and sync use (size x concurrency): {}\n",
+        describe_concurrency(&all_surfaces(applicable))
+    )
 }
 
-fn all_surfaces(known: &ApplicableProfile) -> Vec<Surface> {
-    known.surfaces.iter().map(|(_, surface)| surface.clone()).collect()
+fn all_surfaces(applicable: &ApplicableProfile) -> Vec<Surface> {
+    applicable.surfaces.iter().map(|(_, surface)| surface.clone()).collect()
 }
 
 /// The profile of a store and the plan for this client, as JSON.
-fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProfile>) -> Json {
+fn profile_as_json(
+    store: &str,
+    saved: Option<&SavedProfile>,
+    applicable: Option<&ApplicableProfile>,
+) -> Json {
     let sample = |sample: &Sample| {
         json!({
             "size": sample.point.bytes,
@@ -163,14 +166,14 @@ fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProf
             "bytes_per_second": sample.bandwidth(),
         })
     };
-    let profile = own.map(|saved| {
-        let mut json = head(saved);
+    let profile = saved.map(|saved| {
+        let mut json = header_as_json(saved);
         for direction in DIRECTIONS {
             json[direction_name(direction)] = saved.profile.samples(direction).iter().map(sample).collect();
         }
         json
     });
-    let plan = |(direction, surface): &(Direction, Surface)| {
+    let best_point = |(direction, surface): &(Direction, Surface)| {
         let best = goal::choose(surface, &candidate_points(), Goal::Efficiency)?;
         Some(json!({
             "direction": direction_name(*direction),
@@ -180,20 +183,21 @@ fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProf
             "std_dev": best.std_dev,
         }))
     };
-    let plans: Vec<Json> = known.into_iter().flat_map(|known| &known.surfaces).filter_map(plan).collect();
-    let used = Plan::default().tuned(&known.map(all_surfaces).unwrap_or_default());
+    let best_points: Vec<Json> =
+        applicable.into_iter().flat_map(|applicable| &applicable.surfaces).filter_map(best_point).collect();
+    let plan = Plan::default().tuned(&applicable.map(all_surfaces).unwrap_or_default());
     json!({
         "store": store,
         "profile": profile,
-        "from": known.map(|known| &known.profile.store),
-        "scaled": known.is_some_and(|known| known.is_scaled),
-        "plans": plans,
-        "concurrency_by_size": EXAMPLE_REQUEST_BYTES.map(|bytes| json!({ "size": bytes, "concurrency": used.concurrency_for(bytes) })),
+        "from": applicable.map(|applicable| &applicable.profile.store),
+        "scaled": applicable.is_some_and(|applicable| applicable.is_scaled),
+        "plans": best_points,
+        "concurrency_by_size": EXAMPLE_REQUEST_BYTES.map(|bytes| json!({ "size": bytes, "concurrency": plan.concurrency_for(bytes) })),
     })
 }
 
 /// A profile without its samples, as JSON.
-fn head(saved: &SavedProfile) -> Json {
+fn header_as_json(saved: &SavedProfile) -> Json {
     let profile = &saved.profile;
     json!({
         "store": profile.store,

@@ -18,10 +18,10 @@ const COLOURS: [u8; 7] = [236, 54, 90, 125, 160, 208, 226];
 pub(super) struct HeatMap {
     direction: Direction,
     sizes: BTreeSet<u64>,
-    parallel: BTreeSet<usize>,
-    tried: BTreeSet<OperatingPoint>,
-    /// The number of lines on the terminal to overwrite; `None` if nothing is shown before the end.
-    drawn: Option<usize>,
+    concurrencies: BTreeSet<usize>,
+    measured: BTreeSet<OperatingPoint>,
+    /// Number of lines on the terminal to overwrite; `None` if nothing is shown before the end.
+    drawn_lines: Option<usize>,
 }
 
 impl HeatMap {
@@ -29,14 +29,14 @@ impl HeatMap {
         Self {
             direction,
             sizes: points.iter().map(|point| point.bytes).collect(),
-            parallel: points.iter().map(|point| point.concurrency).collect(),
-            tried: BTreeSet::new(),
-            drawn: (!is_quiet).then_some(0),
+            concurrencies: points.iter().map(|point| point.concurrency).collect(),
+            measured: BTreeSet::new(),
+            drawn_lines: (!is_quiet).then_some(0),
         }
     }
 
     pub fn probe_started(&mut self, point: OperatingPoint) {
-        if self.drawn.is_some() {
+        if self.drawn_lines.is_some() {
             let _ = write!(io::stdout(), "trying {} x {} ...\r", ByteSize(point.bytes), point.concurrency);
             let _ = io::stdout().flush();
         }
@@ -44,53 +44,52 @@ impl HeatMap {
 
     pub fn probe_finished(&mut self, probed: &ProbeResult, surface: &Surface) {
         if probed.sample.is_some() {
-            self.tried.insert(probed.point);
+            self.measured.insert(probed.point);
         }
-        if let Some(lines) = self.drawn {
+        if let Some(lines) = self.drawn_lines {
             let map = self.map(surface, true);
-            let _ = write!(io::stdout(), "{}\x1b[J{map}", up(lines));
-            self.drawn = Some(map.lines().count());
+            let _ = write!(io::stdout(), "{}\x1b[J{map}", cursor_up(lines));
+            self.drawn_lines = Some(map.lines().count());
         }
     }
 
     pub fn finish(&self, surface: &Surface) -> io::Result<()> {
-        let lines = self.drawn.unwrap_or(0);
-        let map = self.map(surface, self.drawn.is_some());
+        let lines = self.drawn_lines.unwrap_or(0);
+        let map = self.map(surface, self.drawn_lines.is_some());
         if lines > 0 {
-            write!(io::stdout(), "{}\x1b[J", up(lines))?;
+            write!(io::stdout(), "{}\x1b[J", cursor_up(lines))?;
         }
         writeln!(io::stdout(), "{map}")
     }
 
     fn map(&self, surface: &Surface, is_coloured: bool) -> String {
-        let found =
-            |bytes: u64, parallel: usize| surface.predict(OperatingPoint { bytes, concurrency: parallel });
-        let all = self.sizes.iter().flat_map(|bytes| self.parallel.iter().map(|n| (*bytes, *n)));
-        let best = all.map(|(bytes, n)| found(bytes, n).bandwidth()).fold(0.0, f64::max);
+        let predict = |bytes: u64, concurrency: usize| surface.predict(OperatingPoint { bytes, concurrency });
+        let all = self.sizes.iter().flat_map(|bytes| self.concurrencies.iter().map(|n| (*bytes, *n)));
+        let best = all.map(|(bytes, n)| predict(bytes, n).bandwidth()).fold(0.0, f64::max);
         let mut map = format!(
             "{} in MB/s, by request size and concurrency (* measured)\n",
             direction_name(self.direction)
         );
-        let head = self.parallel.iter().fold(format!("{:>9}", ""), |mut head, n| {
+        let head = self.concurrencies.iter().fold(format!("{:>9}", ""), |mut head, n| {
             let _ = write!(head, "{n:>7}");
             head
         });
         let _ = writeln!(map, "{head}");
         for bytes in &self.sizes {
             let _ = write!(map, "{:>9}", ByteSize(*bytes).to_string());
-            for n in &self.parallel {
-                let bandwidth = found(*bytes, *n).bandwidth();
-                let mark = if self.tried.contains(&OperatingPoint { bytes: *bytes, concurrency: *n }) {
+            for n in &self.concurrencies {
+                let bandwidth = predict(*bytes, *n).bandwidth();
+                let mark = if self.measured.contains(&OperatingPoint { bytes: *bytes, concurrency: *n }) {
                     '*'
                 } else {
                     ' '
                 };
                 let text = format!("{:>6}{mark}", format_megabytes(bandwidth));
                 if is_coloured {
-                    let part = (bandwidth / best * (COLOURS.len() - 1) as f64).round() as usize;
-                    let colour = COLOURS[part.min(COLOURS.len() - 1)];
-                    let ink = if part > 4 { 16 } else { 231 };
-                    let _ = write!(map, "\x1b[48;5;{colour};38;5;{ink}m{text}\x1b[0m");
+                    let index = (bandwidth / best * (COLOURS.len() - 1) as f64).round() as usize;
+                    let colour = COLOURS[index.min(COLOURS.len() - 1)];
+                    let text_colour = if index > 4 { 16 } else { 231 };
+                    let _ = write!(map, "\x1b[48;5;{colour};38;5;{text_colour}m{text}\x1b[0m");
                 } else {
                     map += &text;
                 }
@@ -101,6 +100,7 @@ impl HeatMap {
     }
 }
 
-fn up(lines: usize) -> String {
+/// The escape sequence that moves the cursor up by `lines`.
+fn cursor_up(lines: usize) -> String {
     if lines == 0 { String::new() } else { format!("\x1b[{lines}A\r") }
 }

@@ -24,8 +24,8 @@ pub(super) fn print_probe(probed: &ProbeResult) {
         "failure": probed.failure,
         "p95_seconds": probed.tail.p95,
         "p99_seconds": probed.tail.p99,
-        "cpu_seconds": probed.cpu_seconds_per_request,
-        "busy": probed.cpu_utilization,
+        "cpu_seconds_per_request": probed.cpu_seconds_per_request,
+        "cpu_utilization": probed.cpu_utilization,
         "bytes": probed.bytes,
         "seconds": probed.time.as_secs_f64(),
     });
@@ -35,15 +35,15 @@ pub(super) fn print_probe(probed: &ProbeResult) {
 /// Prints the inferred values of each operating point.
 pub(super) fn print_surface(direction: Direction, points: &[OperatingPoint], surface: &Surface) {
     for point in points {
-        let found = surface.predict(*point);
+        let prediction = surface.predict(*point);
         let line = json!({
             "line": "inferred",
             "direction": direction_name(direction),
             "size": point.bytes,
             "concurrency": point.concurrency,
-            "latency_seconds": found.latency,
-            "bytes_per_second": found.bandwidth(),
-            "std_dev": found.std_dev,
+            "latency_seconds": prediction.latency,
+            "bytes_per_second": prediction.bandwidth(),
+            "std_dev": prediction.std_dev,
         });
         let _ = writeln!(io::stdout(), "{line}");
     }

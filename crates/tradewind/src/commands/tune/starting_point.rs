@@ -19,49 +19,49 @@ use crate::profiles::{Profile, Profiles, host, this_machine};
 pub(super) struct StartingPoint {
     /// This machine and its network path to the store, as far as known.
     pub client: ClientEnvironment,
-    /// The closest profile of another store or another client.
-    from: Option<Profile>,
+    /// The closest profile of another store or another client, from which the prior is extrapolated.
+    profile: Option<Profile>,
 }
 
 impl StartingPoint {
-    /// The starting point for a store at this RTT, with the name of the service if it is one. If uploads come from
-    /// files, the write speed of their directory is measured.
+    /// Determines the starting point. `service` is the name of the store in profiles, or `None` for a local store. If
+    /// transfers use files, the write speed of their directory is measured.
     pub fn new(
         service: Option<&str>,
-        round_trip: Option<Duration>,
+        rtt: Option<Duration>,
         files: Option<&LocalFiles>,
     ) -> anyhow::Result<Self> {
         let storage = files
             .map(LocalFiles::write_speed)
             .transpose()
             .context("cannot measure the disk's write speed")?;
-        let round_trip = round_trip.map(|time| time.as_secs_f64());
-        let here = service
+        let rtt = rtt.map(|time| time.as_secs_f64());
+        let this_machine = service
             .map_or_else(ClientEnvironment::default, |store| this_machine::client(host(store), cpus()));
-        let client = ClientEnvironment { rtt: round_trip, storage_bandwidth: storage, ..here };
-        let from = service.and_then(|store| Profiles::find()?.nearest(store, &client));
-        Ok(Self { client, from })
+        let client = ClientEnvironment { rtt, storage_bandwidth: storage, ..this_machine };
+        let profile = service.and_then(|store| Profiles::find()?.for_tuning(store, &client));
+        Ok(Self { client, profile })
     }
 
     /// The prior for a direction.
     pub fn prior(&self, direction: Direction) -> Prior {
-        let scaled =
-            self.from.as_ref().and_then(|profile| profile.extrapolated_prior(direction, &self.client));
+        let extrapolated =
+            self.profile.as_ref().and_then(|profile| profile.extrapolated_prior(direction, &self.client));
         let default = || self.client.rtt.map_or_else(Prior::default, |time| Prior::default().with_rtt(time));
-        scaled.unwrap_or_else(default)
+        extrapolated.unwrap_or_else(default)
     }
 
     /// Prints the RTT, and the profile that tuning starts from.
     pub fn print(&self, is_json: bool) -> io::Result<()> {
         let mut out = io::stdout();
-        let Self { client, from } = self;
+        let Self { client, profile } = self;
         if !is_json && let Some(time) = client.rtt {
             writeln!(out, "RTT: {}", format_seconds(time))?;
         }
-        let Some(profile) = from else { return Ok(()) };
+        let Some(profile) = profile else { return Ok(()) };
         if is_json {
             let line = json!({
-                "line": "begins",
+                "line": "starting_profile",
                 "store": profile.store,
                 "measured_at": profile.measured_at,
                 "cpus": profile.cpus,
@@ -70,8 +70,8 @@ impl StartingPoint {
             });
             return writeln!(out, "{line}");
         }
-        let (known, from) = (host(&profile.store), describe_profile_client(profile));
-        let line = format!("starting from the profile of {known}, scaled from {from}");
+        let (store, client) = (host(&profile.store), describe_profile_client(profile));
+        let line = format!("starting from the profile of {store}, scaled from {client}");
         writeln!(out, "{}", Names::for_stdout().show(&line))
     }
 }

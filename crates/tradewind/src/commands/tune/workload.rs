@@ -13,7 +13,7 @@ use tradewind_bench::operation::Operation;
 use tradewind_bench::replay::trace::Trace;
 use tradewind_bench::tune::probe_target::sizes_below;
 use tradewind_core::name::MAX_KEY_BYTES;
-use tradewind_model::plan::Plan;
+use tradewind_model::plan::{Plan, split_evenly};
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Workload};
 use tradewind_transfer::files::{self, Links, Tree};
@@ -24,7 +24,7 @@ use crate::commands::terminal::print_error_line;
 use crate::locations::{Location, ObjectsLocation};
 use crate::settings::ByteSize;
 
-/// The limit of objects or files that are examined: more do not change the distribution.
+/// The maximum number of objects or files that are examined: more hardly change the distribution.
 const MAX_ITEMS: usize = 100_000;
 
 /// The requests of both directions. If a trace has none of one direction, those of the other are used for it.
@@ -32,8 +32,8 @@ const MAX_ITEMS: usize = 100_000;
 pub(super) struct Workloads {
     upload: Workload,
     download: Workload,
-    /// The kind of items examined, in one word.
-    what: &'static str,
+    /// The kind of the examined items, a noun in the singular.
+    item_kind: &'static str,
     /// The number of items examined.
     count: usize,
     /// There are more items than were examined.
@@ -42,47 +42,48 @@ pub(super) struct Workloads {
 
 impl Workloads {
     /// Examines a location. Objects are in a store opened with the same access flags as the store to tune.
-    pub async fn find(
+    pub async fn examine(
         location: &Location,
-        (arguments, bed): (&Arguments, &BenchEnv),
+        (arguments, env): (&Arguments, &BenchEnv),
     ) -> anyhow::Result<Self> {
-        let what = match location {
+        let item_kind = match location {
             Location::Objects(_) => "object",
             Location::Path(path) if path.is_dir() => "file",
             Location::Path(_) | Location::Standard => "request",
         };
-        let none = Workload::new(&CANDIDATE_REQUEST_BYTES);
-        let mut found = Self { upload: none.clone(), download: none, what, count: 0, is_truncated: false };
+        let empty = Workload::new(&CANDIDATE_REQUEST_BYTES);
+        let mut workloads =
+            Self { upload: empty.clone(), download: empty, item_kind, count: 0, is_truncated: false };
         match location {
-            Location::Objects(location) => found.add_objects(location, arguments, bed).await?,
-            Location::Path(path) if path.is_dir() => found.add_files(path).await?,
-            Location::Path(path) => tokio::task::block_in_place(|| found.add_trace(path))?,
+            Location::Objects(location) => workloads.add_objects(location, arguments, env).await?,
+            Location::Path(path) if path.is_dir() => workloads.add_files(path).await?,
+            Location::Path(path) => tokio::task::block_in_place(|| workloads.add_trace(path))?,
             Location::Standard => bail!("a workload is a directory, a trace or a prefix, not standard input"),
         }
-        if found.count == 0 {
+        if workloads.count == 0 {
             bail!("{location}: no objects, files or requests found");
         }
-        let is_none = |workload: &Workload| workload.total().requests == 0;
-        match (is_none(&found.upload), is_none(&found.download)) {
-            (true, false) => found.upload = found.download.clone(),
-            (false, true) => found.download = found.upload.clone(),
+        let is_empty = |workload: &Workload| workload.total().requests == 0;
+        match (is_empty(&workloads.upload), is_empty(&workloads.download)) {
+            (true, false) => workloads.upload = workloads.download.clone(),
+            (false, true) => workloads.download = workloads.upload.clone(),
             _ => {}
         }
-        Ok(found)
+        Ok(workloads)
     }
 
     async fn add_objects(
         &mut self,
         location: &ObjectsLocation,
         arguments: &Arguments,
-        bed: &BenchEnv,
+        env: &BenchEnv,
     ) -> anyhow::Result<()> {
         let store = tokio::task::block_in_place(|| {
-            let open = arguments.client.opener(location, 1, bed)?;
+            let open = arguments.client.opener(location, 1, env)?;
             anyhow::Ok(open()?)
         })?;
-        let bed = BenchEnv { store, bucket: location.bucket.clone(), ..bed.clone() };
-        let listed = sizes_below(&bed, &location.key, MAX_ITEMS).await;
+        let env = BenchEnv { store, bucket: location.bucket.clone(), ..env.clone() };
+        let listed = sizes_below(&env, &location.key, MAX_ITEMS).await;
         let (sizes, is_truncated) = listed.with_context(|| location.to_string())?;
         sizes.into_iter().for_each(|size| self.add_object(size));
         self.is_truncated = is_truncated;
@@ -162,7 +163,7 @@ impl Workloads {
     fn add_object(&mut self, size: u64) {
         let plan = Plan::default();
         match plan.part_bytes(size) {
-            Some(part) => Plan::chunks(size, part).for_each(|(_, bytes)| self.upload.add(bytes)),
+            Some(part) => split_evenly(size, part).for_each(|(_, bytes)| self.upload.add(bytes)),
             None => self.upload.add(size),
         }
         if size > plan.chunk_bytes {
@@ -193,8 +194,8 @@ impl Workloads {
         let mut out = io::stdout();
         if !is_json {
             let rest = if self.is_truncated { "; the rest is not examined" } else { "" };
-            let more = if self.count == 1 { "" } else { "s" };
-            writeln!(out, "workload: {} {}{more}{rest}", self.count, self.what)?;
+            let plural = if self.count == 1 { "" } else { "s" };
+            writeln!(out, "workload: {} {}{plural}{rest}", self.count, self.item_kind)?;
         }
         for direction in [Direction::Write, Direction::Read] {
             let (name, shares) =
