@@ -4,15 +4,14 @@
 //! and the durable one that only `fsync` and `fdatasync` advance. [`MountHandle::crash`] drops, tears and reorders
 //! unsynced changes by a seed; the resulting tree is one that a disk could hold after a power failure. It is
 //! deliberately stricter than ext4: syncing a file does not make its name durable, only syncing its directory does.
-//! a file does not make its name durable, only syncing its directory does.
 //!
 //! ```no_run
 //! # use std::path::Path;
-//! use tradewind_powerloss::{Mode, PowerLossFs};
+//! use tradewind_powerloss::{CrashMode, PowerLossFs};
 //!
 //! let disk = PowerLossFs::mount(Path::new("mnt"), None)?;
 //! // Start a server on `disk.path()`, load it, record what it acknowledges.
-//! println!("{}", disk.crash(42, Mode::Random));
+//! println!("{}", disk.crash(42, CrashMode::Random));
 //! // Every sync fails from here on, so whatever is still acknowledged counts as well.
 //! // Kill the server and wait for it.
 //! disk.revive();
