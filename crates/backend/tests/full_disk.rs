@@ -247,7 +247,7 @@ async fn refused_write_fits_after_compaction_made_room() {
     desk.assert_holds("k1", &pattern(100_000, 1)).await;
 }
 
-/// Nobody asks for a round, and the next one is half a minute away.
+/// No round is requested, and the next one is due in half a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shortage_is_noticed_between_rounds() {
     let Some(disk) = Disk::mount(32) else { return };

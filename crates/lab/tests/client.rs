@@ -153,7 +153,7 @@ fn leftovers_of_killed_command_are_removed() {
     assert!(!groups(holder.id()).is_empty());
     holder.kill().unwrap();
     holder.wait().unwrap();
-    assert!(!groups(holder.id()).is_empty(), "nobody could remove them yet");
+    assert!(!groups(holder.id()).is_empty(), "the groups remain until another client removes them");
     run(cpus("0.5"), "true").unwrap();
     assert_eq!(groups(holder.id()), Vec::<PathBuf>::new());
 }

@@ -145,7 +145,7 @@ fn flood() {
     line.connect((env::var(FAR_ADDRESS_ENV).unwrap().as_str(), PORT)).unwrap();
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(500) {
-        // Nobody receives them; the resulting ICMP errors come back.
+        // No socket receives them; the resulting ICMP errors come back.
         let _ = line.send(&[7; 1472]);
     }
 }
@@ -205,7 +205,7 @@ fn concurrent_links_have_distinct_addresses() {
 fn link_is_the_only_route() {
     alone(|| {
         let _listener = TcpListener::bind(("127.0.0.1", PORT)).unwrap();
-        // Nobody listens at the address of the link. The command is expected to fail; its output is discarded.
+        // No server listens at the address of the link. The command is expected to fail; its output is discarded.
         let quietly = ["sh", "-c", "exec \"$0\" \"$@\" > /dev/null 2>&1"].map(OsString::from);
         let ended = run(None, &[&quietly[..], &this_test_as("ask")].concat());
         assert!(!ended.status.success());

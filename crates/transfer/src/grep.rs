@@ -1,5 +1,5 @@
-//! Search in objects with informed prefetch (Hou 2017, section 6.1): the listing says what will be read, so many
-//! objects are fetched concurrently while the first is searched. The concurrency follows from their mean size.
+//! Search in objects with informed prefetch (Hou 2017, section 6.1): the listing tells which objects will be
+//! read, so they are fetched concurrently while the first is searched. The concurrency follows from their mean size.
 
 mod output;
 mod reader;

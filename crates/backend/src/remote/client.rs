@@ -52,7 +52,7 @@ pub(crate) struct ErrorResponse<'a> {
 /// An error response, classified by the protocol.
 pub(crate) struct ClassifiedError {
     pub error: Error,
-    /// The same request may succeed later.
+    /// A retry of the request may succeed.
     pub is_retryable: bool,
     /// The store certainly rejected it before doing anything.
     pub is_unprocessed: bool,

@@ -108,7 +108,7 @@ fn signed(uri: &str) -> Request<()> {
 #[test]
 fn a_signature_is_valid_for_every_encoding_of_the_path() {
     assert!(verify_at(SIGNED_AT, signed("/b/a%20b%2Bc/%C3%A9?list-type=2&prefix=x%2Fy&delete")).is_ok());
-    // The same request, encoded as some proxies and clients do.
+    // That request, encoded as some proxies and clients do.
     let mut lazy = signed("/b/a%20b%2Bc/~k");
     *lazy.uri_mut() = "/b/a%20b+c/%7ek".parse().unwrap();
     assert!(verify_at(SIGNED_AT, lazy).is_ok());

@@ -159,7 +159,7 @@ fn write_behind_settings(number: u32) -> PathBuf {
     PathBuf::from(format!("/sys/class/bdi/{LOOP_MAJOR}:{number}"))
 }
 
-/// Resets the write-behind limits of detached loop devices: whoever set them was killed.
+/// Resets the write-behind limits of detached loop devices, left by processes that were killed.
 pub(super) fn reset_leftovers() {
     let devices = fs::read_dir("/sys/class/bdi").into_iter().flatten().flatten();
     let numbers = devices.filter_map(|device| {
@@ -178,7 +178,7 @@ pub(super) fn reset_leftovers() {
 /// Resets the device for its next user.
 fn reset_device_settings(number: u32) {
     set_read_ahead(number, DEFAULT_READ_AHEAD_KIB);
-    // What cannot be reset could not be set either.
+    // An attribute that cannot be reset was never set.
     let settings = write_behind_settings(number);
     let _ = fs::write(settings.join("max_ratio"), "100");
     let _ = fs::write(settings.join("strict_limit"), "0");

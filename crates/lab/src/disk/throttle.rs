@@ -98,7 +98,7 @@ pub(super) fn inherit_v1(from: &Path, to: &Path) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Removes limits of detached loop devices: whoever set them was killed.
+/// Removes limits of detached loop devices, left by processes that were killed.
 pub(super) fn lift_stale_limits(directory: &Path) {
     for what in BANDWIDTHS.into_iter().chain(REQUESTS) {
         for (device, _) in read_limits(directory, what) {

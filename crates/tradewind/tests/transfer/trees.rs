@@ -141,7 +141,7 @@ fn files_that_cannot_be_keys_are_reported_and_skipped() {
     caller.run_failing(&["cp", "-r", "--follow-symlinks", "here", "s3://bucket"], &complaints);
     assert_eq!(scene.names(), ["good", "link", "z/good"]);
     assert_eq!(scene.read("link"), b"good");
-    // The same names fail, and nothing is removed for them.
+    // These names fail, and nothing is removed for them.
     let unfit = [bad_utf8, socket, &key];
     caller.run_failing(&["sync", "here", "s3://bucket", "--delete"], &unfit);
     assert_eq!(scene.names(), ["good", "link", "z/good"], "an incomplete listing removes nothing");

@@ -69,7 +69,7 @@ fn response_that_is_no_listing_is_rejected() {
 
 #[test]
 fn endless_listing_is_rejected() {
-    // The same page for every request.
+    // An identical page for every request.
     assert_rejected("the store's listing makes no progress", |_, _| page_of(&["a", "b"], true));
     // An empty page that declares more to follow.
     assert_rejected("a listing that is truncated but empty", |_, _| page_of(&[], true));

@@ -163,7 +163,7 @@ fn a_newer_profile_is_replaced_only_on_request() {
     assert_eq!(caller.run(&["profiles", "import", "timeless.toml"]).status.code(), Some(1));
     caller.run_ok(&["profiles", "import", "older.toml", "--replace"]);
     assert_eq!(shown(caller, "s3://")["profile"]["cpus"], 3);
-    // The same profile again is accepted.
+    // An identical profile is accepted.
     caller.run_ok(&["profiles", "import", "older.toml"]);
 }
 

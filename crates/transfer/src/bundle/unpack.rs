@@ -103,7 +103,7 @@ impl Unpacker {
                 tried += 1;
                 let is_for_all = result.as_ref().is_err_and(Error::affects_whole_bucket);
                 if is_for_all && is_stopped {
-                    // The same cause was reported already.
+                    // This cause was reported already.
                     continue;
                 }
                 is_stopped |= is_for_all;
