@@ -540,7 +540,7 @@ mod tests {
         let deadline = no_deadline();
         let mut waiting = std::pin::pin!(budget.admit(2 * GRAIN_BYTES, &deadline));
         assert!(futures::poll!(&mut waiting).is_pending());
-        assert!(budget.try_admit_optional(GRAIN_BYTES).is_none(), "a waiting request goes first");
+        assert!(budget.try_admit_optional(GRAIN_BYTES).is_none(), "a queued request has priority");
         drop(held);
         assert_eq!((waiting.await.unwrap().size(), budget.free()), (2 * GRAIN_BYTES, 2 * GRAIN_BYTES));
         assert_eq!(budget.total_waits(), 1);

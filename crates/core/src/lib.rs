@@ -14,6 +14,7 @@ pub mod condition;
 pub mod context;
 pub mod deadline;
 pub mod error;
+pub mod layer;
 pub mod listing;
 pub mod metadata;
 pub mod multipart;

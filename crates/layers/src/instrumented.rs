@@ -25,16 +25,11 @@ use async_trait::async_trait;
 use instrumented_io::{InstrumentedWrite, instrument_body};
 use request_timer::{Instruments, RequestTimer};
 use tradewind_core::error::Result;
-use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
-use tradewind_core::metadata::Tags;
-use tradewind_core::multipart::{
-    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
-};
+use tradewind_core::layer::Method;
+use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::Committed;
-use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, StageRequest,
-};
-use tradewind_core::{Address, Body, BucketName, Clock, Context, ObjectStore, Precondition, Staged};
+use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest, GetResponse, StageRequest};
+use tradewind_core::{Address, Body, Clock, Context, ObjectStore, Staged};
 use tradewind_model::store_model::{Operation, StoreModel};
 
 /// The instrumentation layer. See the module documentation.
@@ -109,43 +104,34 @@ impl Instrumented {
     }
 }
 
+/// The operation of the model for a method.
+fn operation(method: Method) -> Operation {
+    match method {
+        Method::Get => Operation::Get,
+        Method::Head => Operation::Head,
+        Method::Stage => Operation::Put,
+        Method::StagePart => Operation::Part,
+        Method::Delete => Operation::Delete,
+        Method::Copy | Method::CopyPart => Operation::Copy,
+        Method::SetTags => Operation::Tag,
+        Method::ListBuckets
+        | Method::List
+        | Method::ObjectParts
+        | Method::ListParts
+        | Method::ListUploads => Operation::List,
+        Method::CreateUpload | Method::CompleteUpload | Method::AbortUpload => Operation::Upload,
+        Method::CreateBucket | Method::DeleteBucket | Method::HeadBucket => Operation::Bucket,
+    }
+}
+
 #[async_trait]
 impl ObjectStore for Instrumented {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn prewarm(&self, bucket: &BucketName, requests: usize) {
-        self.inner.prewarm(bucket, requests);
-    }
-
-    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
-        self.inner.min_rtt(bucket)
-    }
-
-    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.measure(Operation::Bucket, self.inner.create_bucket(context, bucket)).await
-    }
-
-    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.measure(Operation::Bucket, self.inner.delete_bucket(context, bucket)).await
-    }
-
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.measure(Operation::Bucket, self.inner.head_bucket(context, bucket)).await
-    }
-
-    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
-        self.measure(Operation::List, self.inner.list_buckets(context)).await
-    }
-
-    async fn head(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: GetRequest,
-    ) -> Result<GetResponse<()>> {
-        self.measure(Operation::Head, self.inner.head(context, address, request)).await
+    tradewind_core::forward_methods! {
+        to: |layer| &layer.inner;
+        around: |layer, call, response| layer.measure(operation(call.method), response).await;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets,
+        head, delete, list, set_tags, object_parts, create_upload, list_parts, list_uploads,
+        complete_upload, abort_upload, close,
     }
 
     async fn get(
@@ -178,49 +164,8 @@ impl ObjectStore for Instrumented {
         self.measure_stage(Operation::Put, self.inner.stage(context, address, request)).await
     }
 
-    async fn delete(
-        &self,
-        context: &Context,
-        address: &Address,
-        precondition: Precondition,
-    ) -> Result<Deleted> {
-        self.measure(Operation::Delete, self.inner.delete(context, address, precondition)).await
-    }
-
-    async fn list(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListRequest,
-    ) -> Result<ListPage<ObjectSummary>> {
-        self.measure(Operation::List, self.inner.list(context, bucket, request)).await
-    }
-
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
         self.measure_copy(self.inner.copy(context, request)).await
-    }
-
-    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.measure(Operation::Tag, self.inner.set_tags(context, address, tags)).await
-    }
-
-    async fn object_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<(Vec<PartInfo>, bool)> {
-        self.measure(Operation::List, self.inner.object_parts(context, address, after, limit)).await
-    }
-
-    async fn create_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: CreateUpload,
-    ) -> Result<UploadId> {
-        self.measure(Operation::Upload, self.inner.create_upload(context, address, request)).await
     }
 
     async fn stage_part(
@@ -237,44 +182,5 @@ impl ObjectStore for Instrumented {
 
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
         self.measure_copy(self.inner.copy_part(context, request)).await
-    }
-
-    async fn list_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<PartsPage> {
-        self.measure(Operation::List, self.inner.list_parts(context, address, upload, after, limit)).await
-    }
-
-    async fn list_uploads(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListUploads,
-    ) -> Result<UploadsPage> {
-        self.measure(Operation::List, self.inner.list_uploads(context, bucket, request)).await
-    }
-
-    async fn complete_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        request: CompleteUpload,
-    ) -> Result<Committed> {
-        let work = self.inner.complete_upload(context, address, upload, request);
-        self.measure(Operation::Upload, work).await
-    }
-
-    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        self.measure(Operation::Upload, self.inner.abort_upload(context, address, upload)).await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
     }
 }

@@ -20,26 +20,14 @@ mod verifier;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use ordered_read::OrderedRead;
 use read_ahead_budget::{ReadAheadBudget, RequestReadAhead};
 use tokio::sync::Semaphore;
 use tradewind_core::error::Result;
-use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
-use tradewind_core::metadata::Tags;
-use tradewind_core::multipart::{
-    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
-};
-use tradewind_core::object::Committed;
-use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, Select,
-    StageRequest,
-};
-use tradewind_core::{
-    Address, Body, BucketName, Budget, ByteRange, Clock, Context, ObjectStore, Precondition, Span, Staged,
-};
+use tradewind_core::store::{GetRequest, GetResponse, Select};
+use tradewind_core::{Address, Body, Budget, ByteRange, Clock, Context, ObjectStore, Span};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use verifier::Verifier;
@@ -175,41 +163,11 @@ impl ReadAhead {
 
 #[async_trait]
 impl ObjectStore for ReadAhead {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn prewarm(&self, bucket: &BucketName, requests: usize) {
-        self.inner.prewarm(bucket, requests);
-    }
-
-    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
-        self.inner.min_rtt(bucket)
-    }
-
-    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.create_bucket(context, bucket).await
-    }
-
-    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.delete_bucket(context, bucket).await
-    }
-
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.head_bucket(context, bucket).await
-    }
-
-    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
-        self.inner.list_buckets(context).await
-    }
-
-    async fn head(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: GetRequest,
-    ) -> Result<GetResponse<()>> {
-        self.inner.head(context, address, request).await
+    tradewind_core::forward_methods! {
+        to: |layer| &layer.inner;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets,
+        head, stage, delete, list, copy, set_tags, object_parts, create_upload, stage_part,
+        copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,
     }
 
     async fn get(
@@ -222,112 +180,5 @@ impl ObjectStore for ReadAhead {
         let request = GetRequest { select: self.first_request(select), ..request };
         let found = self.inner.get(context, address, request).await?;
         self.read_ahead(context, address, select, found)
-    }
-
-    async fn stage(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: StageRequest,
-    ) -> Result<Box<dyn Staged>> {
-        self.inner.stage(context, address, request).await
-    }
-
-    async fn delete(
-        &self,
-        context: &Context,
-        address: &Address,
-        precondition: Precondition,
-    ) -> Result<Deleted> {
-        self.inner.delete(context, address, precondition).await
-    }
-
-    async fn list(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListRequest,
-    ) -> Result<ListPage<ObjectSummary>> {
-        self.inner.list(context, bucket, request).await
-    }
-
-    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
-        self.inner.copy(context, request).await
-    }
-
-    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.inner.set_tags(context, address, tags).await
-    }
-
-    async fn object_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<(Vec<PartInfo>, bool)> {
-        self.inner.object_parts(context, address, after, limit).await
-    }
-
-    async fn create_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: CreateUpload,
-    ) -> Result<UploadId> {
-        self.inner.create_upload(context, address, request).await
-    }
-
-    async fn stage_part(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        number: PartNumber,
-        request: StageRequest,
-    ) -> Result<Box<dyn Staged>> {
-        self.inner.stage_part(context, address, upload, number, request).await
-    }
-
-    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
-        self.inner.copy_part(context, request).await
-    }
-
-    async fn list_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<PartsPage> {
-        self.inner.list_parts(context, address, upload, after, limit).await
-    }
-
-    async fn list_uploads(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListUploads,
-    ) -> Result<UploadsPage> {
-        self.inner.list_uploads(context, bucket, request).await
-    }
-
-    async fn complete_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        request: CompleteUpload,
-    ) -> Result<Committed> {
-        self.inner.complete_upload(context, address, upload, request).await
-    }
-
-    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        self.inner.abort_upload(context, address, upload).await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
     }
 }

@@ -22,25 +22,15 @@ mod scheduled_io;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use dispatcher::{Dispatcher, ScheduledRequest};
 use scheduled_io::{ScheduledWrite, schedule_body};
 use tradewind_core::error::Result;
-use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
-use tradewind_core::metadata::Tags;
-use tradewind_core::multipart::{
-    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
-};
-use tradewind_core::object::Committed;
-use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, Select,
-    StageRequest,
-};
-use tradewind_core::{
-    Address, Body, BucketName, ByteRange, Clock, Context, ObjectStore, Precondition, Staged,
-};
+use tradewind_core::layer::{Call, Method};
+use tradewind_core::multipart::{PartNumber, UploadId};
+use tradewind_core::store::{GetRequest, GetResponse, Select, StageRequest};
+use tradewind_core::{Address, Body, ByteRange, Clock, Context, ObjectStore, Staged};
 use tradewind_model::lanes::{LaneKind, LanesOptions, RequestSize};
 use tradewind_model::store_model::Operation;
 
@@ -96,16 +86,17 @@ impl Scheduled {
         Ok(request)
     }
 
+    /// Schedules a call without data, or lets it bypass the lanes.
     async fn schedule<T>(
         &self,
-        context: &Context,
-        (operation, address): (Operation, Option<&Address>),
-        work: impl Future<Output = Result<T>> + Send,
+        call: Call<'_>,
+        response: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let priority = self.priorities.priority_for(context, address);
-        let mut request = self.enter(context, LaneKind::new(operation, priority, 0)).await?;
+        let Some(operation) = scheduled_operation(call.method) else { return response.await };
+        let priority = self.priorities.priority_for(call.context, call.address);
+        let mut request = self.enter(call.context, LaneKind::new(operation, priority, 0)).await?;
         request.start_wait();
-        let response = work.await;
+        let response = response.await;
         request.end_wait(0);
         if response.is_ok() {
             request.complete();
@@ -116,11 +107,13 @@ impl Scheduled {
     async fn schedule_stage(
         &self,
         context: &Context,
-        (operation, address, size): (Operation, &Address, Option<u64>),
+        address: &Address,
+        operation: Operation,
+        size_bytes: Option<u64>,
         work: impl Future<Output = Result<Box<dyn Staged>>> + Send,
     ) -> Result<Box<dyn Staged>> {
         let priority = self.priorities.priority_for(context, Some(address));
-        let kind = size.map_or_else(
+        let kind = size_bytes.map_or_else(
             || LaneKind::new(operation, priority, 0).with_unknown_size(),
             |bytes| LaneKind::new(operation, priority, bytes),
         );
@@ -142,44 +135,25 @@ fn kind_of_read(kind: impl Fn(u64) -> LaneKind, select: Select) -> LaneKind {
     }
 }
 
+/// The operation under which a call without data is scheduled. `None` for one that bypasses the lanes.
+fn scheduled_operation(method: Method) -> Option<Operation> {
+    match method {
+        Method::Head => Some(Operation::Head),
+        Method::Delete => Some(Operation::Delete),
+        Method::SetTags => Some(Operation::Tag),
+        Method::List | Method::ObjectParts | Method::ListParts | Method::ListUploads => Some(Operation::List),
+        _ => None,
+    }
+}
+
 #[async_trait]
 impl ObjectStore for Scheduled {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn prewarm(&self, bucket: &BucketName, requests: usize) {
-        self.inner.prewarm(bucket, requests);
-    }
-
-    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
-        self.inner.min_rtt(bucket)
-    }
-
-    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.create_bucket(context, bucket).await
-    }
-
-    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.delete_bucket(context, bucket).await
-    }
-
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.head_bucket(context, bucket).await
-    }
-
-    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
-        self.inner.list_buckets(context).await
-    }
-
-    async fn head(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: GetRequest,
-    ) -> Result<GetResponse<()>> {
-        self.schedule(context, (Operation::Head, Some(address)), self.inner.head(context, address, request))
-            .await
+    tradewind_core::forward_methods! {
+        to: |layer| &layer.inner;
+        around: |layer, call, response| layer.schedule(call, response).await;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets,
+        head, delete, list, copy, set_tags, object_parts, create_upload, copy_part, list_parts,
+        list_uploads, complete_upload, abort_upload, close,
     }
 
     async fn get(
@@ -207,68 +181,8 @@ impl ObjectStore for Scheduled {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         let size = request.size;
-        self.schedule_stage(
-            context,
-            (Operation::Put, address, size),
-            self.inner.stage(context, address, request),
-        )
-        .await
-    }
-
-    async fn delete(
-        &self,
-        context: &Context,
-        address: &Address,
-        precondition: Precondition,
-    ) -> Result<Deleted> {
-        self.schedule(
-            context,
-            (Operation::Delete, Some(address)),
-            self.inner.delete(context, address, precondition),
-        )
-        .await
-    }
-
-    async fn list(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListRequest,
-    ) -> Result<ListPage<ObjectSummary>> {
-        self.schedule(context, (Operation::List, None), self.inner.list(context, bucket, request)).await
-    }
-
-    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
-        self.inner.copy(context, request).await
-    }
-
-    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.schedule(context, (Operation::Tag, Some(address)), self.inner.set_tags(context, address, tags))
-            .await
-    }
-
-    async fn object_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<(Vec<PartInfo>, bool)> {
-        self.schedule(
-            context,
-            (Operation::List, Some(address)),
-            self.inner.object_parts(context, address, after, limit),
-        )
-        .await
-    }
-
-    async fn create_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: CreateUpload,
-    ) -> Result<UploadId> {
-        self.inner.create_upload(context, address, request).await
+        let work = self.inner.stage(context, address, request);
+        self.schedule_stage(context, address, Operation::Put, size, work).await
     }
 
     async fn stage_part(
@@ -281,54 +195,6 @@ impl ObjectStore for Scheduled {
     ) -> Result<Box<dyn Staged>> {
         let size = request.size;
         let work = self.inner.stage_part(context, address, upload, number, request);
-        self.schedule_stage(context, (Operation::Part, address, size), work).await
-    }
-
-    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
-        self.inner.copy_part(context, request).await
-    }
-
-    async fn list_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<PartsPage> {
-        self.schedule(
-            context,
-            (Operation::List, Some(address)),
-            self.inner.list_parts(context, address, upload, after, limit),
-        )
-        .await
-    }
-
-    async fn list_uploads(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListUploads,
-    ) -> Result<UploadsPage> {
-        self.schedule(context, (Operation::List, None), self.inner.list_uploads(context, bucket, request))
-            .await
-    }
-
-    async fn complete_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        request: CompleteUpload,
-    ) -> Result<Committed> {
-        self.inner.complete_upload(context, address, upload, request).await
-    }
-
-    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        self.inner.abort_upload(context, address, upload).await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
+        self.schedule_stage(context, address, Operation::Part, size, work).await
     }
 }

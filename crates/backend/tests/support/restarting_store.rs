@@ -9,17 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::RwLock;
 use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_core::error::Result;
-use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
-use tradewind_core::multipart::{
-    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
-};
-use tradewind_core::object::Committed;
-use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, StageRequest,
-};
-use tradewind_core::{
-    Address, Body, BucketName, Context, ObjectStore, Precondition, Staged, SystemClock, Tags,
-};
+use tradewind_core::store::{Capabilities, GetRequest, GetResponse};
+use tradewind_core::{Address, Body, Context, ObjectStore, SystemClock};
 
 use crate::test_store::drain;
 
@@ -85,33 +76,15 @@ impl RestartingStore {
 
 #[async_trait]
 impl ObjectStore for RestartingStore {
+    tradewind_core::forward_methods! {
+        to: |layer| layer.store_after_action().await;
+        create_bucket, delete_bucket, head_bucket, list_buckets, head, stage, delete, list, copy,
+        set_tags, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads,
+        complete_upload, abort_upload,
+    }
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
-    }
-
-    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.store_after_action().await.create_bucket(context, bucket).await
-    }
-
-    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.store_after_action().await.delete_bucket(context, bucket).await
-    }
-
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.store_after_action().await.head_bucket(context, bucket).await
-    }
-
-    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
-        self.store_after_action().await.list_buckets(context).await
-    }
-
-    async fn head(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: GetRequest,
-    ) -> Result<GetResponse<()>> {
-        self.store_after_action().await.head(context, address, request).await
     }
 
     async fn get(
@@ -124,109 +97,6 @@ impl ObjectStore for RestartingStore {
         let found = self.store_after_action().await.get(context, address, request).await?;
         let body = Body::from_bytes(drain(found.body).await?);
         Ok(GetResponse { info: found.info, span: found.span, body, observation: found.observation })
-    }
-
-    async fn stage(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: StageRequest,
-    ) -> Result<Box<dyn Staged>> {
-        self.store_after_action().await.stage(context, address, request).await
-    }
-
-    async fn delete(
-        &self,
-        context: &Context,
-        address: &Address,
-        precondition: Precondition,
-    ) -> Result<Deleted> {
-        self.store_after_action().await.delete(context, address, precondition).await
-    }
-
-    async fn list(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListRequest,
-    ) -> Result<ListPage<ObjectSummary>> {
-        self.store_after_action().await.list(context, bucket, request).await
-    }
-
-    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
-        self.store_after_action().await.copy(context, request).await
-    }
-
-    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.store_after_action().await.set_tags(context, address, tags).await
-    }
-
-    async fn object_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<(Vec<PartInfo>, bool)> {
-        self.store_after_action().await.object_parts(context, address, after, limit).await
-    }
-
-    async fn create_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: CreateUpload,
-    ) -> Result<UploadId> {
-        self.store_after_action().await.create_upload(context, address, request).await
-    }
-
-    async fn stage_part(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        number: PartNumber,
-        request: StageRequest,
-    ) -> Result<Box<dyn Staged>> {
-        self.store_after_action().await.stage_part(context, address, upload, number, request).await
-    }
-
-    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
-        self.store_after_action().await.copy_part(context, request).await
-    }
-
-    async fn list_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<PartsPage> {
-        self.store_after_action().await.list_parts(context, address, upload, after, limit).await
-    }
-
-    async fn list_uploads(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListUploads,
-    ) -> Result<UploadsPage> {
-        self.store_after_action().await.list_uploads(context, bucket, request).await
-    }
-
-    async fn complete_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        request: CompleteUpload,
-    ) -> Result<Committed> {
-        self.store_after_action().await.complete_upload(context, address, upload, request).await
-    }
-
-    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        self.store_after_action().await.abort_upload(context, address, upload).await
     }
 
     async fn close(&self) -> Result<()> {

@@ -21,18 +21,12 @@ use crate::condition::Precondition;
 use crate::context::Context;
 use crate::error::{Error, Reason, Result};
 use crate::listing::{ListPage, ListRequest, ObjectSummary};
-use crate::metadata::Tags;
-use crate::multipart::{
-    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
-};
+use crate::multipart::{PartNumber, UploadId};
 use crate::name::{Address, BucketName};
 use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
-use crate::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
-    StageRequest, Staged,
-};
+use crate::store::{Deleted, GetRequest, GetResponse, ObjectStore, StageRequest, Staged};
 
 pub use plan::{Fault, FaultPlan, FaultSchedule, Operation};
 
@@ -214,38 +208,17 @@ impl<S: ObjectStore + ?Sized> Faulty<S> {
 
 #[async_trait]
 impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+    crate::forward_methods! {
+        to: |layer| &layer.inner;
+        around: |layer, call, response| layer.call(call.context, call.method.into(), response).await;
+        capabilities, create_bucket, delete_bucket, head_bucket, list_buckets, head, copy, set_tags,
+        object_parts, create_upload, copy_part, list_parts, list_uploads, complete_upload,
+        abort_upload, close,
     }
 
     fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         let planned = self.injector.plan.lock().min_rtt;
         planned.or_else(|| self.inner.min_rtt(bucket))
-    }
-
-    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.call(context, Operation::CreateBucket, self.inner.create_bucket(context, bucket)).await
-    }
-
-    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.call(context, Operation::DeleteBucket, self.inner.delete_bucket(context, bucket)).await
-    }
-
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.call(context, Operation::HeadBucket, self.inner.head_bucket(context, bucket)).await
-    }
-
-    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
-        self.call(context, Operation::ListBuckets, self.inner.list_buckets(context)).await
-    }
-
-    async fn head(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: GetRequest,
-    ) -> Result<GetResponse<()>> {
-        self.call(context, Operation::Head, self.inner.head(context, address, request)).await
     }
 
     async fn get(
@@ -300,35 +273,6 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         self.injector.apply_fault(context, fault, Operation::List, listed).await
     }
 
-    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
-        self.call(context, Operation::Copy, self.inner.copy(context, request)).await
-    }
-
-    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.call(context, Operation::SetTags, self.inner.set_tags(context, address, tags)).await
-    }
-
-    async fn object_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<(Vec<PartInfo>, bool)> {
-        let work = self.inner.object_parts(context, address, after, limit);
-        self.call(context, Operation::ObjectParts, work).await
-    }
-
-    async fn create_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: CreateUpload,
-    ) -> Result<UploadId> {
-        let work = self.inner.create_upload(context, address, request);
-        self.call(context, Operation::CreateUpload, work).await
-    }
-
     async fn stage_part(
         &self,
         context: &Context,
@@ -340,50 +284,5 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         let stage = self.inner.stage_part(context, address, upload, number, request);
         let inner = self.call(context, Operation::StagePart, stage).await?;
         Ok(self.staged(inner, context, Operation::CommitPart))
-    }
-
-    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
-        self.call(context, Operation::CopyPart, self.inner.copy_part(context, request)).await
-    }
-
-    async fn list_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<PartsPage> {
-        let work = self.inner.list_parts(context, address, upload, after, limit);
-        self.call(context, Operation::ListParts, work).await
-    }
-
-    async fn list_uploads(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListUploads,
-    ) -> Result<UploadsPage> {
-        self.call(context, Operation::ListUploads, self.inner.list_uploads(context, bucket, request)).await
-    }
-
-    async fn complete_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        request: CompleteUpload,
-    ) -> Result<Committed> {
-        let work = self.inner.complete_upload(context, address, upload, request);
-        self.call(context, Operation::CompleteUpload, work).await
-    }
-
-    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        let work = self.inner.abort_upload(context, address, upload);
-        self.call(context, Operation::AbortUpload, work).await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
     }
 }

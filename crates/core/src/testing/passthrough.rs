@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,22 +12,14 @@ use futures::StreamExt;
 
 use crate::body::Body;
 use crate::budget::Window;
-use crate::condition::Precondition;
 use crate::context::Context;
 use crate::error::Result;
-use crate::listing::{ListPage, ListRequest, ObjectSummary};
-use crate::metadata::Tags;
-use crate::multipart::{
-    CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
-};
+use crate::multipart::{PartNumber, UploadId};
 use crate::name::{Address, BucketName};
 use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
-use crate::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
-    StageRequest, Staged,
-};
+use crate::store::{GetRequest, GetResponse, ObjectStore, StageRequest, Staged};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -86,42 +77,16 @@ impl Staged for PassingStaged {
 
 #[async_trait]
 impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+    crate::forward_methods! {
+        to: |layer| &layer.inner;
+        capabilities, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, head,
+        delete, list, copy, set_tags, object_parts, create_upload, copy_part, list_parts,
+        list_uploads, complete_upload, abort_upload, close,
     }
 
     fn prewarm(&self, bucket: &BucketName, concurrency: usize) {
         self.max_hint.fetch_max(concurrency, Ordering::Relaxed);
         self.inner.prewarm(bucket, concurrency);
-    }
-
-    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
-        self.inner.min_rtt(bucket)
-    }
-
-    async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.create_bucket(context, bucket).await
-    }
-
-    async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.delete_bucket(context, bucket).await
-    }
-
-    async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.inner.head_bucket(context, bucket).await
-    }
-
-    async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
-        self.inner.list_buckets(context).await
-    }
-
-    async fn head(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: GetRequest,
-    ) -> Result<GetResponse<()>> {
-        self.inner.head(context, address, request).await
     }
 
     async fn get(
@@ -151,51 +116,6 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
         Ok(PassingStaged::wrap(self.inner.stage(context, address, request).await?, context))
     }
 
-    async fn delete(
-        &self,
-        context: &Context,
-        address: &Address,
-        precondition: Precondition,
-    ) -> Result<Deleted> {
-        self.inner.delete(context, address, precondition).await
-    }
-
-    async fn list(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListRequest,
-    ) -> Result<ListPage<ObjectSummary>> {
-        self.inner.list(context, bucket, request).await
-    }
-
-    async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
-        self.inner.copy(context, request).await
-    }
-
-    async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.inner.set_tags(context, address, tags).await
-    }
-
-    async fn object_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<(Vec<PartInfo>, bool)> {
-        self.inner.object_parts(context, address, after, limit).await
-    }
-
-    async fn create_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: CreateUpload,
-    ) -> Result<UploadId> {
-        self.inner.create_upload(context, address, request).await
-    }
-
     async fn stage_part(
         &self,
         context: &Context,
@@ -206,47 +126,5 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
     ) -> Result<Box<dyn Staged>> {
         let staged = self.inner.stage_part(context, address, upload, number, request).await?;
         Ok(PassingStaged::wrap(staged, context))
-    }
-
-    async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
-        self.inner.copy_part(context, request).await
-    }
-
-    async fn list_parts(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        after: Option<PartNumber>,
-        limit: usize,
-    ) -> Result<PartsPage> {
-        self.inner.list_parts(context, address, upload, after, limit).await
-    }
-
-    async fn list_uploads(
-        &self,
-        context: &Context,
-        bucket: &BucketName,
-        request: &ListUploads,
-    ) -> Result<UploadsPage> {
-        self.inner.list_uploads(context, bucket, request).await
-    }
-
-    async fn complete_upload(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-        request: CompleteUpload,
-    ) -> Result<Committed> {
-        self.inner.complete_upload(context, address, upload, request).await
-    }
-
-    async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        self.inner.abort_upload(context, address, upload).await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
     }
 }

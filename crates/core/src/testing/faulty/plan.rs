@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::error::Reason;
+use crate::layer::Method;
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -65,6 +66,32 @@ operations! {
     CompleteUpload,
     /// `abort_upload`.
     AbortUpload,
+}
+
+impl From<Method> for Operation {
+    fn from(method: Method) -> Self {
+        match method {
+            Method::CreateBucket => Self::CreateBucket,
+            Method::DeleteBucket => Self::DeleteBucket,
+            Method::HeadBucket => Self::HeadBucket,
+            Method::ListBuckets => Self::ListBuckets,
+            Method::Head => Self::Head,
+            Method::Get => Self::Get,
+            Method::Stage => Self::Stage,
+            Method::Delete => Self::Delete,
+            Method::List => Self::List,
+            Method::Copy => Self::Copy,
+            Method::SetTags => Self::SetTags,
+            Method::ObjectParts => Self::ObjectParts,
+            Method::CreateUpload => Self::CreateUpload,
+            Method::StagePart => Self::StagePart,
+            Method::CopyPart => Self::CopyPart,
+            Method::ListParts => Self::ListParts,
+            Method::ListUploads => Self::ListUploads,
+            Method::CompleteUpload => Self::CompleteUpload,
+            Method::AbortUpload => Self::AbortUpload,
+        }
+    }
 }
 
 /// The fault applied to a call.
