@@ -77,10 +77,10 @@ def latency_target(bench: Bench, report: Report) -> None:
                 "the paper's": {n: seconds * 1e3 for n, seconds in PAPER_LATENCY.items()}}, "concurrency")
     report.table("Figure 18: throughput", "MB/s",
                  {"measured": rate, "inferred": {n: line["bytes_per_second"] / 1e6 for n, line in points.items()}, "the paper's": PAPER_RATE}, "concurrency")
-    plan = next(line for line in lines if line["line"] == "plan" and line["goal"] == "latency")
+    best_point = next(line for line in lines if line["line"] == "best_point" and line["goal"] == "latency")
     interpolated = interpolate(latency, rate, target)
     for method, (concurrency, expected_ms, expected_mb) in (
-        ("eight probes and the latency model", (plan["concurrency"], plan["latency_seconds"] * 1e3, plan["bytes_per_second"] / 1e6)),
+        ("eight probes and the latency model", (best_point["concurrency"], best_point["latency_seconds"] * 1e3, best_point["bytes_per_second"] / 1e6)),
         ("linear interpolation between samples, as in the paper", interpolated),
     ):
         runs = [upload(bench, "256KiB", concurrency) for _ in range(REPETITIONS)]

@@ -41,7 +41,7 @@ impl Bench {
         let context = self.context(64 << 10).await;
         let request =
             StageRequest { size: Some((body.len() * pieces) as u64), etag, ..StageRequest::default() };
-        let mut staged = self.store.stage(&context, &at(key), request).await.unwrap();
+        let mut staged = self.store.stage(&context, &address(key), request).await.unwrap();
         for _ in 0..pieces {
             staged.write(body.clone()).await.unwrap();
         }
@@ -50,7 +50,7 @@ impl Bench {
 
     async fn get(&self, key: u64) -> u64 {
         let context = self.context(512 << 10).await;
-        let found = self.store.get(&context, &at(key), GetRequest::default()).await.unwrap();
+        let found = self.store.get(&context, &address(key), GetRequest::default()).await.unwrap();
         let mut body = found.body;
         let mut seen = 0;
         while let Some(piece) = futures::StreamExt::next(&mut body).await {
@@ -94,7 +94,7 @@ impl Bench {
     }
 }
 
-fn at(key: u64) -> Address {
+fn address(key: u64) -> Address {
     Address::parse("bench", &format!("some/prefix/object-{key:08}")).unwrap()
 }
 

@@ -86,15 +86,17 @@ pub struct S3Options {
     pub traffic: Option<Arc<Traffic>>,
     /// Maximum time to connect.
     pub connect_timeout: Duration,
-    /// Maximum time until a response begins; longer for a request with a body.
+    /// Maximum time until a response begins, without the allowance for unsent body bytes and the factor for
+    /// long-running requests.
     pub response_timeout: Duration,
-    /// Maximum time without progress of a body.
+    /// Maximum time without progress of a request or response body.
     pub stall_timeout: Duration,
     /// Retry policy.
     pub retries: RetryOptions,
-    /// Part size for objects of unknown size, in bytes; smaller objects are sent in one request. S3's minimum is 5 MiB.
+    /// Part size in bytes for objects of unknown size, or that cannot be streamed in a single request; smaller ones are
+    /// sent in one request. S3's minimum is 5 MiB.
     pub part_bytes: usize,
-    /// Memory for all writes of unknown size together, in bytes.
+    /// Memory of all buffered parts together, in bytes.
     pub buffer_bytes: usize,
 }
 
@@ -213,7 +215,7 @@ impl S3Store {
         if self.dialect.get().is_none() {
             // Boxed, because it is needed only once.
             match Box::pin(self.send(context, &Call::service(Method::HEAD))).await {
-                Ok(answer) => drop(answer.collect(0).await?),
+                Ok(response) => drop(response.collect(0).await?),
                 // An error response, such as "access denied", identifies the service too.
                 Err(e) if e.kind().is_retryable() => return Err(e),
                 Err(_) => {}
@@ -256,28 +258,28 @@ impl S3Store {
         }
     }
 
-    /// Records whether the service supports checksums.
-    fn set_supports_checksums(&self, supports: bool) {
-        self.shared.verifies_checksums.store(supports, Ordering::Relaxed);
+    /// Records whether the service verifies checksums.
+    fn set_verifies_checksums(&self, verifies_checksums: bool) {
+        self.shared.verifies_checksums.store(verifies_checksums, Ordering::Relaxed);
     }
 
-    /// Evaluates the response to a write. A service that returns the checksum supports checksums; one that received a
+    /// Evaluates the response to a write. A service that returns the checksum verifies checksums; one that received a
     /// checksum (`was_sent`) and returns none does not.
     ///
     /// # Errors
     /// [`BadDigest`](Reason::BadDigest) if the service returns another checksum: it has stored other bytes.
     fn check_response_checksum(
         &self,
-        answered: &HeaderMap,
+        headers: &HeaderMap,
         checksum: &Checksum,
         was_sent: bool,
     ) -> Result<()> {
-        let (found, scope) = headers::checksums(answered)?;
+        let (found, scope) = headers::checksums(headers)?;
         let found = found.into_iter().find(|found| found.algorithm() == checksum.algorithm());
         let found = found.filter(|_| scope == ChecksumScope::FullObject);
         let is_other = found.is_some_and(|found| found != *checksum);
         if found.is_some() || was_sent {
-            self.set_supports_checksums(found.is_some() && !is_other);
+            self.set_verifies_checksums(found.is_some() && !is_other);
         }
         if is_other {
             let why = format!("the store returned checksum {found:?}; the bytes sent have {checksum:?}");
@@ -297,7 +299,7 @@ impl S3Store {
                 "signed chunks"
             }
             Framing::Trailer => {
-                self.set_supports_checksums(false);
+                self.set_verifies_checksums(false);
                 "trailing checksums"
             }
         };
@@ -395,7 +397,7 @@ impl ObjectStore for S3Store {
         self.check_write_condition(context, &precondition).await?;
         let mut call = Call::object(Method::DELETE, &address.bucket, address.key.as_str());
         headers::write_precondition(&precondition, &mut call.headers)?;
-        call.is_idempotent = precondition == Precondition::None;
+        call.may_repeat = precondition == Precondition::None;
         self.send(context, &call).await?.drain().await?;
         Ok(Deleted { existed: true })
     }

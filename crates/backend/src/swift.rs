@@ -86,16 +86,17 @@ pub struct SwiftOptions {
     pub traffic: Option<Arc<Traffic>>,
     /// Maximum time to connect.
     pub connect_timeout: Duration,
-    /// Maximum time until a response begins; longer for a request with a body.
+    /// Maximum time until a response begins, without the allowance for unsent body bytes and the factor for
+    /// long-running requests.
     pub response_timeout: Duration,
-    /// Maximum time without progress of a body.
+    /// Maximum time without progress of a request or response body.
     pub stall_timeout: Duration,
     /// Retry policy.
     pub retries: RetryOptions,
     /// Segment size of large objects, in bytes: at most 5 GiB. Swift allows 1000 segments per manifest, and a million
     /// with two levels of manifests.
     pub segment_bytes: u64,
-    /// How long the segments of replaced and deleted objects remain, for reads in flight. Swift's object expirer
+    /// Retention time of the segments of replaced and deleted objects, for reads in flight. Swift's object expirer
     /// deletes them; below one second they are deleted at once.
     pub segment_grace_period: Duration,
     /// Reads compare all replicas and use the newest. Otherwise the first replica that responds is used, which may have
@@ -186,14 +187,14 @@ impl SwiftStore {
             max_object_bytes: 5 << 40,
             unsupported: &[],
         };
-        let SwiftOptions { segment_bytes, segment_grace_period: grace, read_newest: newest, .. } = options;
+        let SwiftOptions { segment_bytes, segment_grace_period, read_newest, .. } = options;
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             sessions,
             lacks_continue: AtomicBool::new(false),
             segment_bytes,
-            segment_grace_period: grace,
-            read_newest: newest,
+            segment_grace_period,
+            read_newest,
             capabilities,
             companions: Mutex::default(),
             upload_locks: UploadLocks::default(),
@@ -217,7 +218,7 @@ impl SwiftStore {
                 session.mark_rejected();
                 self.sessions.current(context).await?.client.send(context, call).await
             }
-            answered => answered,
+            sent => sent,
         }
     }
 
@@ -245,7 +246,7 @@ impl SwiftStore {
                 let session = self.sessions.current(context).await?;
                 self.start_streaming_with(&session, context, &call, length).await
             }
-            begun => begun,
+            started => started,
         }
     }
 

@@ -37,7 +37,7 @@ fn eager() -> LocalOptions {
         segment_bytes: 256 << 10,
         inline_bytes: 4 << 10,
         max_buffered_bytes: 0,
-        piece_bytes: 3 << 10,
+        write_bytes: 3 << 10,
         checkpoint_bytes: 256 << 10,
         compact_below_fraction: 0.95,
         compact_bytes_per_second: 1 << 30,

@@ -66,19 +66,19 @@ async fn failed_sync_is_not_acknowledged_or_retried() {
         assert_eq!(reason(desk.delete("first").await), Reason::ReadOnly);
         assert_eq!(disk.counters().fdatasyncs, syncs.fdatasyncs, "failure {number}");
         // The process restarts with the page cache intact, and then the power fails; or the power fails immediately.
-        let goes_at_once = number % 3 == 2;
-        if goes_at_once {
+        let fails_immediately = number % 3 == 2;
+        if fails_immediately {
             crash(&disk, number);
         }
         drop(desk);
-        if goes_at_once {
+        if fails_immediately {
             disk.revive();
         }
         rejected.retain(|(_, _, reason)| *reason == Reason::ReadOnly);
         for turn in 0..2 {
             let desk = TestStore::open(&root, options());
             let desk = desk.unwrap_or_else(|e| panic!("failure {number}: {e:?}"));
-            if goes_at_once && turn == 0 {
+            if fails_immediately && turn == 0 {
                 // The on-disk state was unknown: the write exists completely or not at all, and stays so.
                 let mut absent = Vec::new();
                 for (key, content, reason) in rejected.drain(..) {

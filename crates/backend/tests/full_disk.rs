@@ -168,7 +168,7 @@ async fn what_is_dead_in_full_segments_is_freed_where_space_is_short() {
     }
 }
 
-/// What is said to be larger than what is free is not begun: other writes would find no room until it fails.
+/// A write that cannot fit would take the free space from other writes until it fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn write_that_cannot_fit_is_refused_before_it_begins() {
     const LARGE: usize = 9 << 20;
@@ -222,7 +222,7 @@ async fn write_that_cannot_fit_is_refused_before_it_begins() {
     desk.assert_holds("fits", &pattern(LARGE / 2, 3)).await;
 }
 
-/// What is dead would make room for it, and is more than compaction cares for as long as there is space.
+/// Removing the dead data makes room for the write, but is not worthwhile while space is ample.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_write_fits_after_compaction_made_room() {
     let Some(disk) = Disk::mount(96) else { return };
@@ -254,14 +254,14 @@ async fn a_shortage_is_noticed_between_rounds() {
     let interval = Duration::from_secs(32);
     let desk =
         TestStore::with_options(&disk.root(), LocalOptions { compact_interval: interval, ..options() }).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     // The first round, which comes after a sixteenth of the interval, finds nothing.
     tokio::time::sleep(interval / 16 + Duration::from_millis(500)).await;
     for key in fill(&desk, 100_000, 0).await.1.keys() {
         assert!(desk.delete(key).await.unwrap());
     }
     while desk.try_put("again", pattern(100_000, 1)).await.is_err() {
-        assert!(begun.elapsed() < interval, "nothing was freed");
+        assert!(started.elapsed() < interval, "nothing was freed");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -287,7 +287,7 @@ async fn deletes_work_when_another_program_took_everything() {
         stored.remove(&format!("k{n}"));
     }
     assert!(!desk.store.is_read_only());
-    assert!(desk.compact().await > 0, "what is all dead goes without a copy");
+    assert!(desk.compact().await > 0, "segments without live data are removed without a copy");
     assert_all(&desk, &stored).await;
     // And it takes that, too; the store stops and starts in the middle of it.
     std::fs::rename(&eaten, disk.0.path().join("eaten before")).unwrap();
@@ -319,7 +319,7 @@ async fn a_write_that_the_device_refuses_leaves_nothing() {
         let mut stored = BTreeMap::new();
         let mut refused = Vec::new();
         for n in 0..2000_u64 {
-            // Several at a time, so that batches hold more than one.
+            // Concurrent puts, so that a batch holds several changes.
             let puts = (0..4).map(|m| {
                 let key = format!("k{n}-{m}");
                 let desk = &desk;
@@ -344,7 +344,7 @@ async fn a_write_that_the_device_refuses_leaves_nothing() {
             assert_all(&desk, &stored).await;
             desk.assert_holds("before", &pattern(5000, 1)).await;
             for (key, why) in &refused {
-                // Once the index cannot be written either, what is in the log already may come to life.
+                // If the index cannot be written either, changes that are already in the log may become visible.
                 if *why == Reason::Full {
                     desk.assert_absent(key).await;
                 }

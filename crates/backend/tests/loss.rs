@@ -418,13 +418,10 @@ async fn older_index_with_compacted_deletion_is_no_proof() {
     copy_tree(&place.path().join("index"), &root.join("index"));
     let report = check(&root).unwrap();
     assert!(report.loss.is_none() && !report.is_sound(), "{report:?}");
-    assert_eq!(
-        report.possible_loss.map(|doubt| doubt.objects.first_names),
-        Some(vec!["bucket/a".to_owned()])
-    );
+    assert_eq!(report.possible_loss.map(|loss| loss.objects.first_names), Some(vec!["bucket/a".to_owned()]));
     let desk = TestStore::open(&root, small()).unwrap();
     assert!(desk.store.recovery().reindexed);
-    assert!(root.join("index.doubtful/keyspaces").is_dir());
+    assert!(root.join("index.ambiguous/keyspaces").is_dir());
     desk.assert_absent("a").await;
     desk.assert_holds("b", &pattern(1000, 2)).await;
     desk.assert_holds("c", &pattern(1000, 3)).await;
@@ -460,7 +457,7 @@ async fn segment_lost_after_the_coverage_is_no_proof() {
     desk.assert_holds("third", b"x").await;
     let root = desk.close().await;
     assert!(check(&root).unwrap().is_sound(), "a loss is reported only once");
-    assert!(root.join("index.doubtful/keyspaces").is_dir());
+    assert!(root.join("index.ambiguous/keyspaces").is_dir());
 }
 
 /// Records unknown to an index of an earlier version are no gap, and those known to it still prove a loss.

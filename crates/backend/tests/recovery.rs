@@ -553,7 +553,7 @@ async fn numbers_of_removed_segments_are_not_reused() {
     }
     assert!(!last.exists(), "a position is never reused");
     let root = desk.close().await;
-    // A power loss: the index is as it was when last made durable.
+    // A power loss: the index returns to its last durable state.
     std::fs::remove_dir_all(root.join("index")).unwrap();
     copy_tree(&place.path().join("old"), &root.join("index"));
     let desk = TestStore::open(&root, options()).unwrap();

@@ -50,27 +50,27 @@ fn store(server: &ScriptedServer) -> Arc<SwiftStore> {
     SwiftStore::new(options(server), SystemClock::shared()).unwrap()
 }
 
-/// A service that issues the tokens `t1`, `t2`, ... and leaves the rest to `answer`.
-async fn service(answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static) -> ScriptedServer {
-    service_resetting(|_| None, answer).await
+/// A service that issues the tokens `t1`, `t2`, ... and leaves the rest to `respond`.
+async fn service(respond: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static) -> ScriptedServer {
+    service_resetting(|_| None, respond).await
 }
 
 async fn service_resetting(
     reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
-    answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
+    respond: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
 ) -> ScriptedServer {
-    service_asked(|_| ContinueReply::Wanted, reset, answer).await
+    service_with_continue(|_| ContinueReply::Wanted, reset, respond).await
 }
 
-async fn service_asked(
-    ask: impl Fn(&Request) -> ContinueReply + Send + Sync + 'static,
+async fn service_with_continue(
+    on_continue: impl Fn(&Request) -> ContinueReply + Send + Sync + 'static,
     reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
-    answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
+    respond: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
 ) -> ScriptedServer {
     let tokens = AtomicUsize::new(0);
-    let answer = move |request: &Request| {
+    let respond = move |request: &Request| {
         if request.path != "/auth/v1.0" {
-            return answer(request);
+            return respond(request);
         }
         assert_eq!((request.header("x-auth-user"), request.header("x-auth-key")), (Some("a:u"), Some("k")));
         let n = tokens.fetch_add(1, Ordering::Relaxed) + 1;
@@ -78,7 +78,7 @@ async fn service_asked(
         let token = format!("X-Auth-Token: t{n}\r\nX-Auth-Token-Expires: 600\r\nX-Storage-Url: {url}\r\n");
         ScriptedResponse::new(200, &token, b"")
     };
-    ScriptedServer::start_with_continue(ask, reset, answer).await
+    ScriptedServer::start_with_continue(on_continue, reset, respond).await
 }
 
 async fn size(store: &SwiftStore) -> Result<u64> {
@@ -370,7 +370,7 @@ async fn lost_listing_is_not_an_empty_one() {
     assert!(page.entries.is_empty() && page.next.is_none());
 }
 
-/// Everything succeeds; `manifest` answers the request for the manifest.
+/// Everything succeeds; `manifest` returns the response to the manifest.
 fn right_tags(
     manifest: impl Fn() -> ScriptedResponse + Send + Sync + 'static,
 ) -> impl Fn(&Request) -> ScriptedResponse + Send + Sync {
@@ -405,11 +405,13 @@ async fn segments_are_kept_if_the_manifest_may_exist() {
 #[tokio::test]
 async fn segment_is_sent_once_its_token_is_accepted() {
     let is_first = |request: &Request| request.header("x-auth-token") == Some("t1");
-    let ask = move |request: &Request| match is_first(request) {
+    let on_continue = move |request: &Request| match is_first(request) {
         true => ContinueReply::Refused(ScriptedResponse::new(401, "", b"")),
         false => ContinueReply::Wanted,
     };
-    let server = service_asked(ask, |_| None, right_tags(|| ScriptedResponse::new(201, OBJECT, b""))).await;
+    let server =
+        service_with_continue(on_continue, |_| None, right_tags(|| ScriptedResponse::new(201, OBJECT, b"")))
+            .await;
     put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap();
     let seen = server.seen();
     let requests: Vec<_> = seen.iter().filter(|request| request.header("expect").is_some()).collect();
@@ -419,9 +421,9 @@ async fn segment_is_sent_once_its_token_is_accepted() {
 }
 
 #[tokio::test]
-async fn unresponsive_service_is_asked_once() {
-    let answer = right_tags(|| ScriptedResponse::new(201, OBJECT, b""));
-    let server = service_asked(|_| ContinueReply::Silence, |_| None, answer).await;
+async fn expect_header_is_not_sent_again_after_silence() {
+    let respond = right_tags(|| ScriptedResponse::new(201, OBJECT, b""));
+    let server = service_with_continue(|_| ContinueReply::Silence, |_| None, respond).await;
     let store = store(&server);
     for _ in 0..2 {
         put(&store, Bytes::from(vec![7; LARGE])).await.unwrap();
@@ -459,7 +461,7 @@ async fn segments_are_kept_if_commit_is_dropped_mid_manifest() {
         staged.write(bytes.slice_ref(piece)).await.unwrap();
     }
     tokio::select! {
-        committed = staged.commit(Expected::default()) => panic!("the request was answered: {committed:?}"),
+        committed = staged.commit(Expected::default()) => panic!("the request got a response: {committed:?}"),
         () = until(|| is_sent.load(Ordering::Relaxed)) => (),
     }
     drops.send(()).unwrap();

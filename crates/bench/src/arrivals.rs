@@ -25,21 +25,28 @@ const SEED_SALT: u64 = 0x6172_7269_7661_6c73;
 pub struct Arrivals {
     spacing: Spacing,
     /// Mean interarrival time, in seconds.
-    gap: f64,
+    mean_gap_seconds: f64,
     seed: u64,
     /// Shift of evenly spaced starts to earlier times, as a fraction of the gap.
     phase: f64,
     number: u64,
     /// The previous start, in seconds.
-    at: f64,
+    start: f64,
 }
 
 impl Arrivals {
     /// Creates arrivals with a mean rate in req/s.
     #[must_use]
-    pub fn new(spacing: Spacing, per_second: f64, seed: u64) -> Self {
+    pub fn new(spacing: Spacing, requests_per_second: f64, seed: u64) -> Self {
         // The kinds of requests are drawn from the same seed: arrival times must not correlate with them.
-        Self { spacing, gap: 1.0 / per_second, seed: mix(seed ^ SEED_SALT), phase: 0.0, number: 0, at: 0.0 }
+        Self {
+            spacing,
+            mean_gap_seconds: 1.0 / requests_per_second,
+            seed: mix(seed ^ SEED_SALT),
+            phase: 0.0,
+            number: 0,
+            start: 0.0,
+        }
     }
 
     /// Shifts evenly spaced starts to earlier times by a fraction of the gap; see [`crate::load::Load::phase`].
@@ -54,15 +61,15 @@ impl Iterator for Arrivals {
 
     fn next(&mut self) -> Option<Duration> {
         self.number += 1;
-        self.at = match self.spacing {
+        self.start = match self.spacing {
             // Computed from the origin, so that rounding errors do not accumulate.
-            Spacing::Fixed => (self.number as f64 - self.phase) * self.gap,
+            Spacing::Fixed => (self.number as f64 - self.phase) * self.mean_gap_seconds,
             Spacing::Poisson => {
                 let drawn = unit_fraction(mix(self.seed ^ mix(self.number)));
-                self.at - (1.0 - drawn).ln() * self.gap
+                self.start - (1.0 - drawn).ln() * self.mean_gap_seconds
             }
         };
-        Some(Duration::from_secs_f64(self.at))
+        Some(Duration::from_secs_f64(self.start))
     }
 }
 

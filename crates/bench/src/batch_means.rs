@@ -3,11 +3,12 @@
 /// Length of an interval as a multiple of the mean operation time. Operations that span two intervals correlate them.
 const MIN_INTERVAL_OPERATIONS: f64 = 4.0;
 
-/// The number of intervals into which `seconds` can be divided if an operation takes `each` seconds on average: as
-/// many as are long enough to be nearly independent, and no more than [`estimate_rate`] uses.
+/// The number of intervals into which `seconds` can be divided: as many as are long enough to be nearly independent for
+/// this mean duration of an operation, and no more than [`estimate_rate`] uses.
 #[must_use]
-pub fn interval_count(seconds: f64, each: f64) -> usize {
-    ((seconds / (MIN_INTERVAL_OPERATIONS * each).max(f64::MIN_POSITIVE)) as usize).min(MAX_BATCHES)
+pub fn interval_count(seconds: f64, mean_operation_seconds: f64) -> usize {
+    ((seconds / (MIN_INTERVAL_OPERATIONS * mean_operation_seconds).max(f64::MIN_POSITIVE)) as usize)
+        .min(MAX_BATCHES)
 }
 
 /// The mean of a rate, with a 95 % confidence interval.
@@ -83,8 +84,8 @@ mod tests {
                     unit_fraction(mix(mix(*run) ^ n as u64)) + unit_fraction(mix(mix(!*run) ^ n as u64))
                 };
                 let amounts: Vec<f64> = (0..count).map(drawn).collect();
-                let RateEstimate { mean, ci95_half_width: within } = estimate_rate(&amounts).unwrap();
-                (mean - 1.0).abs() <= within
+                let RateEstimate { mean, ci95_half_width } = estimate_rate(&amounts).unwrap();
+                (mean - 1.0).abs() <= ci95_half_width
             });
             let covered = covered.count() as f64 / 4000.0;
             assert!((0.935..0.965).contains(&covered), "{count}: {covered}");

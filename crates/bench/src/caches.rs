@@ -88,12 +88,12 @@ impl CacheDropper {
 /// Drops the caches of files that have been synced. If the kernel does not drop all caches, returns the reason.
 pub(crate) fn drop_caches<'a>(
     files: impl Iterator<Item = impl AsRef<Path> + 'a>,
-    asks_kernel: bool,
+    may_use_kernel: bool,
 ) -> (CacheTreatment, Option<String>) {
-    let why = if asks_kernel {
+    let reason = if may_use_kernel {
         match CacheDropper::default().drop_all() {
             Ok(()) => return (CacheTreatment::Dropped, None),
-            Err(why) => why,
+            Err(reason) => reason,
         }
     } else {
         "dropping the machine's caches was disabled".to_owned()
@@ -103,7 +103,7 @@ pub(crate) fn drop_caches<'a>(
         let file = open(path.as_ref(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         is_advised &= file.and_then(|file| fadvise(file, 0, None, Advice::DontNeed)).is_ok();
     }
-    (if is_advised { CacheTreatment::Advised } else { CacheTreatment::NotDropped }, Some(why))
+    (if is_advised { CacheTreatment::Advised } else { CacheTreatment::NotDropped }, Some(reason))
 }
 
 #[cfg(test)]
@@ -114,16 +114,16 @@ mod tests {
     fn kernel_writes_the_control_file_or_reports_the_reason() {
         let directory = tempfile::tempdir().unwrap();
         let missing = CacheDropper::with_control_file(directory.path().join("none").join("drop_caches"));
-        let why = missing.check_permission().unwrap_err();
-        assert!(why.contains("cannot write ") && why.contains("drop_caches: "), "{why}");
-        assert!(why.contains("this needs root"), "{why}");
-        assert_eq!(missing.drop_all().unwrap_err(), why);
+        let reason = missing.check_permission().unwrap_err();
+        assert!(reason.contains("cannot write ") && reason.contains("drop_caches: "), "{reason}");
+        assert!(reason.contains("this needs root"), "{reason}");
+        assert_eq!(missing.drop_all().unwrap_err(), reason);
         let file = directory.path().join("control");
         fs::write(&file, "").unwrap();
-        let kernel = CacheDropper::with_control_file(&file);
-        kernel.check_permission().unwrap();
+        let dropper = CacheDropper::with_control_file(&file);
+        dropper.check_permission().unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"", "the check drops nothing");
-        kernel.drop_all().unwrap();
+        dropper.drop_all().unwrap();
         assert_eq!(fs::read(&file).unwrap(), DROP_ALL);
     }
 }

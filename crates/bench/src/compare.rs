@@ -32,23 +32,23 @@ pub enum ComparedFigure {
 }
 
 impl ComparedFigure {
-    /// The measures of requests.
+    /// The figures of requests.
     pub const ALL: [Self; 3] = [Self::Throughput, Self::Median, Self::P99];
 
     /// The value for all requests of a measurement, or for those of one operation.
-    fn value(self, measurement: &Measurement, kind: Option<Operation>) -> Option<f64> {
-        let latency = |of: fn(&crate::result::LatencySummary) -> u64| {
-            let is_meant = |operation| kind.is_none_or(|kind| kind == operation);
-            let mut all = measurement
+    fn value(self, measurement: &Measurement, operation: Option<Operation>) -> Option<f64> {
+        let latency = |quantile: fn(&crate::result::LatencySummary) -> u64| {
+            let is_compared = |other| operation.is_none_or(|operation| operation == other);
+            let mut matching = measurement
                 .operations
                 .iter()
-                .filter(|(operation, figures)| is_meant(**operation) && figures.latency_us.count > 0);
+                .filter(|(other, figures)| is_compared(**other) && figures.latency_us.count > 0);
             // A mix has no common latency, only one of each operation.
-            let (_, only) = all.next().filter(|_| all.next().is_none())?;
-            Some(of(&only.latency_us) as f64)
+            let (_, figures) = matching.next().filter(|_| matching.next().is_none())?;
+            Some(quantile(&figures.latency_us) as f64)
         };
         let value = match self {
-            Self::Throughput => kind.is_none().then_some(measurement.operations_per_second.mean),
+            Self::Throughput => operation.is_none().then_some(measurement.operations_per_second.mean),
             Self::Median => latency(|latency| latency.p50),
             Self::P99 => latency(|latency| latency.p99),
             Self::Bandwidth | Self::Transactions => None,
@@ -89,7 +89,7 @@ pub struct Comparison {
     /// Name of the measurement.
     pub name: String,
     /// The compared figure.
-    pub measure: ComparedFigure,
+    pub figure: ComparedFigure,
     /// Geometric mean over the rounds of the first result.
     pub before: f64,
     /// Geometric mean over the rounds of the second result.
@@ -105,76 +105,88 @@ pub struct Comparison {
 /// Compares all measurements that both results contain, in the order of the first.
 #[must_use]
 pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Comparison> {
-    let mut names: Vec<(String, Option<Operation>)> = Vec::new();
+    // The name of a measurement, and the operation if only its requests are compared.
+    let mut parts: Vec<(String, Option<Operation>)> = Vec::new();
     for measurement in before {
-        for kind in kinds(measurement) {
-            let name = (measurement.name(), kind);
-            if !names.contains(&name) {
-                names.push(name);
+        for operation in compared_operations(measurement) {
+            let part = (measurement.name(), operation);
+            if !parts.contains(&part) {
+                parts.push(part);
             }
         }
     }
     let values = |measurements: &[Measurement],
-                  (what, kind): &(String, Option<Operation>),
-                  measure: ComparedFigure|
+                  (name, operation): &(String, Option<Operation>),
+                  figure: ComparedFigure|
      -> Vec<f64> {
         let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for measurement in
-            measurements.iter().filter(|measurement| !measurement.is_partial() && measurement.name() == *what)
+            measurements.iter().filter(|measurement| !measurement.is_partial() && measurement.name() == *name)
         {
             rounds
                 .entry(measurement.round)
                 .or_default()
-                .extend(measure.value(measurement, *kind).map(f64::ln));
+                .extend(figure.value(measurement, *operation).map(f64::ln));
         }
         // Values of one round are not independent. A load that runs with itself has two measurements and counts once.
         rounds.values().filter(|values| !values.is_empty()).map(|values| mean(values)).collect()
     };
     // Stopped measurements do not count as failed.
-    let has_failed = |measurements: &[Measurement], what: &str| {
+    let has_failed = |measurements: &[Measurement], name: &str| {
         let is_lost = |measurement: &&Measurement| {
             measurement.is_void() || (!measurement.is_partial() && measurement.has_no_success())
         };
         measurements
             .iter()
-            .filter(|measurement| measurement.name() == what)
+            .filter(|measurement| measurement.name() == name)
             .any(|measurement| is_lost(&measurement))
     };
-    let mut compared = Vec::new();
-    for name in names {
-        for measure in ComparedFigure::ALL {
-            let (mut a, mut b) = (values(before, &name, measure), values(after, &name, measure));
-            if has_failed(before, &name.0) || has_failed(after, &name.0) {
+    let mut samples = Vec::new();
+    for part in parts {
+        for figure in ComparedFigure::ALL {
+            let (mut log_before, mut log_after) =
+                (values(before, &part, figure), values(after, &part, figure));
+            if has_failed(before, &part.0) || has_failed(after, &part.0) {
                 // Some rounds failed or are void, so the remaining ones are not a fair sample: no significance test.
-                (a, b) = (collapse_to_mean(&a), collapse_to_mean(&b));
+                (log_before, log_after) = (collapse_to_mean(&log_before), collapse_to_mean(&log_after));
             }
-            if !a.is_empty() && !b.is_empty() {
-                let what = match name.1 {
-                    Some(kind) => format!("{kind} in {}", name.0),
-                    None => name.0.clone(),
+            if !log_before.is_empty() && !log_after.is_empty() {
+                let name = match part.1 {
+                    Some(operation) => format!("{operation} in {}", part.0),
+                    None => part.0.clone(),
                 };
-                compared.push((what, measure, a, b));
+                samples.push(SamplePair { name, figure, log_before, log_after });
             }
         }
     }
-    compare_samples(compared)
+    compare_samples(samples)
 }
 
-/// A figure in both results: name, measure, and the logarithms of the values of each side, at least one.
-pub(crate) type SamplePair = (String, ComparedFigure, Vec<f64>, Vec<f64>);
+/// The values of a figure in both results.
+pub(crate) struct SamplePair {
+    /// Name of the measurement.
+    pub name: String,
+    pub figure: ComparedFigure,
+    /// Logarithms of the values of the first result, at least one.
+    pub log_before: Vec<f64>,
+    /// Logarithms of the values of the second result, at least one.
+    pub log_after: Vec<f64>,
+}
 
 /// Tests all samples with a common significance level.
 pub(crate) fn compare_samples(samples: Vec<SamplePair>) -> Vec<Comparison> {
-    let tests: Vec<Option<WelchTest>> =
-        samples.iter().map(|(_, measure, a, b)| WelchTest::new(a, b, measure.resolution(a, b))).collect();
+    let test = |SamplePair { figure, log_before, log_after, .. }: &SamplePair| {
+        WelchTest::new(log_before, log_after, figure.resolution(log_before, log_after))
+    };
+    let tests: Vec<Option<WelchTest>> = samples.iter().map(test).collect();
     let differs = holm(&tests);
     let count = tests.iter().flatten().count();
     (samples.into_iter().zip(tests).zip(differs))
-        .map(|(((what, measure, a, b), test), differs)| Comparison {
-            name: what,
-            measure,
-            before: mean(&a).exp(),
-            after: mean(&b).exp(),
+        .map(|((sample, test), differs)| Comparison {
+            name: sample.name,
+            figure: sample.figure,
+            before: mean(&sample.log_before).exp(),
+            after: mean(&sample.log_after).exp(),
             ratio_interval: test.map(|test| test.interval()),
             detectable_effect: test
                 .map(|test| test.critical_difference(SIGNIFICANCE_LEVEL / count as f64).exp()),
@@ -187,12 +199,13 @@ pub(crate) fn compare_samples(samples: Vec<SamplePair>) -> Vec<Comparison> {
         .collect()
 }
 
-/// The compared parts of a measurement: the whole (`None`) and, for a mix, each operation, since their latencies are
-/// unrelated. With scheduled requests, throughput is given, so that only the latencies of the operations can differ.
-fn kinds(measurement: &Measurement) -> Vec<Option<Operation>> {
-    let each = measurement.operations.keys().copied().map(Some);
-    let is_several = measurement.operations.len() > 1;
-    std::iter::once(None).chain(each.filter(|_| is_several)).collect()
+/// The compared parts of a measurement: all requests (`None`) and, for a mix, those of each operation, since their
+/// latencies are unrelated. With scheduled requests, throughput is given, so that only the latencies of the operations
+/// can differ.
+fn compared_operations(measurement: &Measurement) -> Vec<Option<Operation>> {
+    let operations = measurement.operations.keys().copied().map(Some);
+    let is_mix = measurement.operations.len() > 1;
+    std::iter::once(None).chain(operations.filter(|_| is_mix)).collect()
 }
 
 /// Reduces values to their mean, as a single value without a known variance.
@@ -321,9 +334,10 @@ mod tests {
 
     #[test]
     fn one_step_of_resolution_is_not_a_difference() {
-        let verdict = |measure, before: f64, after: f64| {
-            let sample = ("x".to_owned(), measure, vec![before.ln(); 3], vec![after.ln(); 3]);
-            compare_samples(vec![sample])[0].verdict
+        let verdict = |figure, before: f64, after: f64| {
+            let (log_before, log_after) = (vec![before.ln(); 3], vec![after.ln(); 3]);
+            compare_samples(vec![SamplePair { name: "x".to_owned(), figure, log_before, log_after }])[0]
+                .verdict
         };
         assert_eq!(verdict(ComparedFigure::Median, 12.0, 13.0), Verdict::Same);
         assert_eq!(verdict(ComparedFigure::P99, 101.0, 100.0), Verdict::Same);

@@ -14,7 +14,7 @@ pub struct CpuUsage {
     /// CPU time of the process, including threads that have exited.
     total: Duration,
     /// Busy and total time of the whole machine, in kernel ticks.
-    machine_utilization: (u64, u64),
+    machine_ticks: (u64, u64),
 }
 
 impl CpuUsage {
@@ -25,28 +25,28 @@ impl CpuUsage {
             let task = task?;
             let number = task.file_name().to_str().and_then(|number| number.parse().ok()).unwrap_or(0);
             // The thread may have exited since the directory was read.
-            let Ok(spent) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let Ok(schedstat) = fs::read_to_string(task.path().join("schedstat")) else { continue };
             let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
-            let nanos = spent.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
+            let nanos = schedstat.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
             threads.insert((number, name.trim().to_owned()), Duration::from_nanos(nanos));
         }
         let total = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let total = Duration::try_from(total).unwrap_or_default();
-        Ok(Self { threads, total, machine_utilization: machine(&fs::read_to_string("/proc/stat")?) })
+        Ok(Self { threads, total, machine_ticks: parse_machine_ticks(&fs::read_to_string("/proc/stat")?) })
     }
 
     /// The usage since an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let spent = |(thread, spent): (&(u32, String), &Duration)| {
+        let used = |(thread, used): (&(u32, String), &Duration)| {
             let before = earlier.threads.get(thread).copied().unwrap_or_default();
-            (thread.clone(), spent.saturating_sub(before))
+            (thread.clone(), used.saturating_sub(before))
         };
-        let (busy, all) = earlier.machine_utilization;
-        let machine =
-            (self.machine_utilization.0.saturating_sub(busy), self.machine_utilization.1.saturating_sub(all));
+        let (busy, total_ticks) = earlier.machine_ticks;
+        let machine_ticks =
+            (self.machine_ticks.0.saturating_sub(busy), self.machine_ticks.1.saturating_sub(total_ticks));
         let total = self.total.saturating_sub(earlier.total);
-        Self { threads: self.threads.iter().map(spent).collect(), total, machine_utilization: machine }
+        Self { threads: self.threads.iter().map(used).collect(), total, machine_ticks }
     }
 
     /// CPU time of all threads.
@@ -74,27 +74,27 @@ impl CpuUsage {
 
     /// CPU utilization of the whole machine, by all processes: 0 to 1.
     #[must_use]
-    pub fn machine(&self) -> f64 {
-        let (busy, all) = self.machine_utilization;
-        if all == 0 { 0.0 } else { busy as f64 / all as f64 }
+    pub fn machine_utilization(&self) -> f64 {
+        let (busy, total) = self.machine_ticks;
+        if total == 0 { 0.0 } else { busy as f64 / total as f64 }
     }
 }
 
 /// Total idle time of the machine's CPUs since boot; `None` if unavailable.
 pub(crate) fn total_idle_time() -> Option<Duration> {
-    let (busy, all) = machine(&fs::read_to_string("/proc/stat").ok()?);
-    let seconds = (all - busy) as f64 / rustix::param::clock_ticks_per_second() as f64;
-    (all > 0).then(|| Duration::from_secs_f64(seconds))
+    let (busy, total) = parse_machine_ticks(&fs::read_to_string("/proc/stat").ok()?);
+    let seconds = (total - busy) as f64 / rustix::param::clock_ticks_per_second() as f64;
+    (total > 0).then(|| Duration::from_secs_f64(seconds))
 }
 
 /// Parses busy and total ticks from the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq,
 /// steal.
-fn machine(stat: &str) -> (u64, u64) {
+fn parse_machine_ticks(stat: &str) -> (u64, u64) {
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<u64> = fields.take(8).map(|field| field.parse().unwrap_or(0)).collect();
-    let all: u64 = ticks.iter().sum();
+    let total: u64 = ticks.iter().sum();
     let idle: u64 = ticks.iter().skip(3).take(2).sum();
-    (all - idle, all)
+    (total - idle, total)
 }
 
 #[cfg(test)]
@@ -125,13 +125,13 @@ mod tests {
         let spun = used.by_name()["spinning"];
         assert!(spun > Duration::from_millis(45) && used.total() >= spun, "{used:?}");
         assert!(used.busiest().is_some_and(|(_, spent)| spent >= spun));
-        assert!((0.0..=1.0).contains(&used.machine()), "{used:?}");
+        assert!((0.0..=1.0).contains(&used.machine_utilization()), "{used:?}");
     }
 
     #[test]
     fn machine_ticks_are_parsed_from_proc_stat() {
         let stat = "cpu  100 5 50 800 40 3 2 0 0 0\ncpu0 1 2 3\n";
-        assert_eq!(machine(stat), (160, 1000));
-        assert_eq!(machine(""), (0, 0));
+        assert_eq!(parse_machine_ticks(stat), (160, 1000));
+        assert_eq!(parse_machine_ticks(""), (0, 0));
     }
 }

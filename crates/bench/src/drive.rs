@@ -95,7 +95,7 @@ pub struct LoadOutcome {
     pub repeated_reads: u64,
     /// Scheduled requests that never started.
     pub never_started: u64,
-    /// Those of `abandoned` that were dropped because the queue was full. They are in no latency histogram.
+    /// Those of `never_started` that were dropped because the queue was full. They are in no latency histogram.
     pub dropped: u64,
     /// Open-loop requests that were queued for a worker at the end.
     pub queued: u64,
@@ -120,30 +120,31 @@ pub enum EndReason {
     Overrun,
 }
 
-/// Runs a load until its stop condition or until `stop`. Objects that it creates and does not delete stay in `object_set`.
-/// Waits for the requests in flight at the end. Dropping the future cancels the load.
+/// Runs a load until its stop condition or until `stop`. Objects that it creates and does not delete stay in
+/// `object_set`. Waits for the requests in flight at the end. Dropping the future cancels the load.
 pub async fn run_load(
     env: &BenchEnv,
     object_set: &Arc<ObjectSet>,
     load: &Load,
     stop: &StopSignal,
-    gauge: &Arc<Progress>,
+    progress: &Arc<Progress>,
 ) -> Result<LoadOutcome> {
     let workers = (load.concurrency, load.stop_condition.max_requests);
-    let shared = Arc::new(LoadState::new(env.clock.clone(), workers, gauge.clone(), object_set.clone()));
+    let shared = Arc::new(LoadState::new(env.clock.clone(), workers, progress.clone(), object_set.clone()));
     let mut workers = Vec::new();
     // A delete-only load ends with its objects. A common pool keeps the concurrency constant up to the last object.
-    let deal = if load.mix.is_only(Operation::Delete) { ObjectSet::pool } else { ObjectSet::distribute };
-    for (n, objects) in deal(object_set, load.concurrency, load.seed).into_iter().enumerate() {
-        let share = (shared.clone(), load.arrival_mode != ArrivalMode::Closed);
+    let assign_objects =
+        if load.mix.is_only(Operation::Delete) { ObjectSet::pool } else { ObjectSet::distribute };
+    for (n, objects) in assign_objects(object_set, load.concurrency, load.seed).into_iter().enumerate() {
+        let state = (shared.clone(), load.arrival_mode != ArrivalMode::Closed);
         let worker =
-            Worker::new(env.clone(), object_set.clone(), objects, share, request_context(env).await?);
+            Worker::new(env.clone(), object_set.clone(), objects, state, request_context(env).await?);
         workers.push(worker.run(load.mix.clone(), load.seed, shared.sampler(Some(n))).boxed());
     }
     let starts = match load.arrival_mode {
         ArrivalMode::Closed => None,
-        ArrivalMode::Open { requests_per_second: per_second, spacing } => {
-            let starts = Arrivals::new(spacing, per_second, load.seed)
+        ArrivalMode::Open { requests_per_second, spacing } => {
+            let starts = Arrivals::new(spacing, requests_per_second, load.seed)
                 .with_phase(load.phase)
                 .take(shared.max_requests());
             Some(starts.map(|start| (start, ())))
@@ -179,8 +180,8 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
 ) -> Result<(LoadOutcome, Vec<W>)> {
     // Without a warm-up the window must open before the first request is released.
     let before = CounterSnapshot::now(env)?;
-    let window_begin = load.warm_up.is_zero().then(|| shared.begin());
-    let began = env.clock.wall();
+    let window_begin = load.warm_up.is_zero().then(|| shared.open_window());
+    let started = env.clock.wall();
     let pacer = starts.map(|starts| Pacer::start(shared.clone(), starts)).transpose().map_err(usage_error)?;
     let is_open = pacer.is_some();
     let mut workers = env.worker_pool.spawn(workers);
@@ -188,17 +189,17 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
         Some(begin) => (begin, before),
         None => {
             wait_until(shared, stop, shared.now() + load.warm_up).await;
-            (shared.begin(), CounterSnapshot::now(env)?)
+            (shared.open_window(), CounterSnapshot::now(env)?)
         }
     };
     let end_reason = wait_for_end(shared, stop, load, begin).await;
     let mut ended = None;
     if end_reason != EndReason::Exhausted {
-        ended = Some((shared.end(), CounterSnapshot::now(env)?));
+        ended = Some((shared.close_window_now(), CounterSnapshot::now(env)?));
     }
     // If no object is left, queued requests are not waiting for the store.
     let ran_out = end_reason == EndReason::Exhausted && shared.has_run_out_of_objects();
-    let waiting = if ran_out { 0 } else { shared.queued() };
+    let queued = if ran_out { 0 } else { shared.queued() };
     let schedule_lag = match pacer {
         // Joining the pacer thread may block briefly; concurrent loads must not stall.
         Some(pacer) => {
@@ -217,7 +218,7 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
         shared.finish_releases();
     }
     let mut outcome = LoadOutcome {
-        started: began,
+        started,
         duration: Duration::ZERO,
         record: LoadRecord::default(),
         usage: CpuUsage::default(),
@@ -227,7 +228,7 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
         repeated_reads: 0,
         never_started: shared.dropped(),
         dropped: shared.dropped(),
-        queued: waiting,
+        queued,
         end_reason,
     };
     // A load with a request limit ends with the last request or with its time limit. Without a time limit, the timeouts
@@ -243,7 +244,7 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
             done = workers.join_next() => done,
             () = &mut timeout, if !shared.cancelled.is_cancelled() => {
                 if std::mem::take(&mut is_counting) {
-                    ended = Some((shared.end(), CounterSnapshot::now(env)?));
+                    ended = Some((shared.close_window_now(), CounterSnapshot::now(env)?));
                     outcome.end_reason = EndReason::TimeLimit;
                     timeout.as_mut().reset(tokio::time::Instant::now() + DRAIN_TIMEOUT);
                 } else {
@@ -306,10 +307,10 @@ fn usage_error(e: io::Error) -> Error {
     Error::with_source(Reason::Io, format!("cannot measure the generator's CPU time: {e}"), e)
 }
 
-async fn wait_until<T>(shared: &LoadState<T>, stop: &StopSignal, until: Duration) {
+async fn wait_until<T>(shared: &LoadState<T>, stop: &StopSignal, time: Duration) {
     let is_over = || stop.is_triggered() || shared.is_exhausted() || shared.dropped() > 0;
-    while shared.now() < until && !is_over() {
-        tokio::time::sleep(POLL_INTERVAL.min(until.saturating_sub(shared.now()))).await;
+    while shared.now() < time && !is_over() {
+        tokio::time::sleep(POLL_INTERVAL.min(time.saturating_sub(shared.now()))).await;
     }
 }
 
@@ -319,9 +320,9 @@ async fn wait_for_end<T>(
     load: &Load,
     begin: Duration,
 ) -> EndReason {
-    let until = begin + load.stop_condition.duration;
-    let mut steady = load.stop_condition.max_ci_fraction.map(ConvergenceCheck::new);
-    let (mut counted, mut next) = (shared.progress.snapshot().0, begin + SERIES_INTERVAL);
+    let deadline = begin + load.stop_condition.duration;
+    let mut convergence = load.stop_condition.max_ci_fraction.map(ConvergenceCheck::new);
+    let (mut completed_before, mut next) = (shared.progress.snapshot().0, begin + SERIES_INTERVAL);
     loop {
         if stop.is_triggered() {
             return EndReason::Stopped;
@@ -334,17 +335,17 @@ async fn wait_for_end<T>(
         }
         let now = shared.now();
         if now >= next {
-            let (ended, ..) = shared.progress.snapshot();
-            let amount = (ended - counted) as f64;
-            (counted, next) = (ended, next + SERIES_INTERVAL);
-            if steady.as_mut().is_some_and(|steady| steady.add_and_check(amount)) {
+            let (completed, ..) = shared.progress.snapshot();
+            let amount = (completed - completed_before) as f64;
+            (completed_before, next) = (completed, next + SERIES_INTERVAL);
+            if convergence.as_mut().is_some_and(|convergence| convergence.add_and_check(amount)) {
                 return EndReason::Converged;
             }
         }
-        if now >= until {
+        if now >= deadline {
             return EndReason::TimeLimit;
         }
-        tokio::time::sleep(POLL_INTERVAL.min(until - now)).await;
+        tokio::time::sleep(POLL_INTERVAL.min(deadline - now)).await;
     }
 }
 

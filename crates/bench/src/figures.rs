@@ -50,7 +50,9 @@ impl LatencySummary {
             p99: quantile(0.99),
             p999: quantile(0.999),
             max: histogram.max(),
-            histogram_counts: counts.map(|each| (each.value_iterated_to(), each.count_at_value())).collect(),
+            histogram_counts: counts
+                .map(|value| (value.value_iterated_to(), value.count_at_value()))
+                .collect(),
         }
     }
 

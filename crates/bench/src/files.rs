@@ -52,12 +52,12 @@ impl LocalFiles {
             }
             let created = (|| {
                 let mut file = File::create(&path)?;
-                let (mut at, mut buffer) = (0, vec![0; BUFFER_BYTES]);
-                while at < size {
-                    let length = usize::try_from(size - at).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
-                    content.fill(id, at, &mut buffer[..length]);
+                let (mut offset, mut buffer) = (0, vec![0; BUFFER_BYTES]);
+                while offset < size {
+                    let length = usize::try_from(size - offset).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
+                    content.fill(id, offset, &mut buffer[..length]);
                     file.write_all(&buffer[..length])?;
-                    at += length as u64;
+                    offset += length as u64;
                 }
                 // Dirty pages cannot be evicted.
                 file.sync_all()?;
@@ -79,14 +79,14 @@ impl LocalFiles {
             opened.map_err(|e| with_path("open", &path, &e))
         })
         .await?;
-        Ok(SequentialFile { file: Arc::new(file), at: 0 })
+        Ok(SequentialFile { file: Arc::new(file), offset: 0 })
     }
 
     /// Creates a file for writing, or truncates an existing one.
     pub(crate) async fn create_target(&self, name: &str) -> io::Result<SequentialFile> {
         let path = self.path(name);
         let file = blocking(move || File::create(&path).map_err(|e| with_path("create", &path, &e))).await?;
-        Ok(SequentialFile { file: Arc::new(file), at: 0 })
+        Ok(SequentialFile { file: Arc::new(file), offset: 0 })
     }
 }
 
@@ -133,17 +133,17 @@ impl Drop for LocalFiles {
 #[derive(Debug)]
 pub(crate) struct SequentialFile {
     file: Arc<File>,
-    at: u64,
+    offset: u64,
 }
 
 impl SequentialFile {
     /// Reads the next `length` bytes. Fails if the file ends before.
     pub async fn read(&mut self, length: usize) -> io::Result<Bytes> {
-        let (file, at) = (self.file.clone(), self.at);
-        self.at += length as u64;
+        let (file, offset) = (self.file.clone(), self.offset);
+        self.offset += length as u64;
         blocking(move || {
             let mut buffer = BytesMut::zeroed(length);
-            file.read_exact_at(&mut buffer, at)?;
+            file.read_exact_at(&mut buffer, offset)?;
             Ok(buffer.freeze())
         })
         .await
@@ -151,9 +151,9 @@ impl SequentialFile {
 
     /// Writes the next bytes.
     pub async fn write(&mut self, piece: Bytes) -> io::Result<()> {
-        let (file, at) = (self.file.clone(), self.at);
-        self.at += piece.len() as u64;
-        blocking(move || file.write_all_at(&piece, at)).await
+        let (file, offset) = (self.file.clone(), self.offset);
+        self.offset += piece.len() as u64;
+        blocking(move || file.write_all_at(&piece, offset)).await
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Slowdown {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LoadPerformance {
     /// Requests per second, mean over the rounds.
-    pub per_second: f64,
+    pub requests_per_second: f64,
     /// Bytes per second, mean over the rounds.
     pub bytes_per_second: f64,
     /// Median latency over all rounds, in microseconds; `None` if no latency was recorded.
@@ -39,7 +39,7 @@ impl Slowdown {
     /// Throughput relative to running alone, 1 for no slowdown.
     #[must_use]
     pub fn throughput_ratio(&self) -> f64 {
-        self.concurrent.per_second / self.alone.per_second
+        self.concurrent.requests_per_second / self.alone.requests_per_second
     }
 
     /// Median latency relative to running alone, if both are known.
@@ -81,14 +81,16 @@ pub fn slowdowns(measurements: &[Measurement]) -> Vec<Slowdown> {
         {
             continue;
         }
-        let speed_with = |concurrent_with: &[String]| {
+        let performance_with = |concurrent_with: &[String]| {
             let same = valid.iter().filter(|measurement| {
                 measurement.concurrent_with == concurrent_with && measurement.load_spec() == load
             });
-            speed(&same.copied().collect::<Vec<_>>())
+            performance(&same.copied().collect::<Vec<_>>())
         };
-        if let (Some(alone), Some(together)) = (speed_with(&[]), speed_with(&measurement.concurrent_with)) {
-            slowdowns.push(Slowdown { load, concurrent_with, alone, concurrent: together });
+        if let (Some(alone), Some(concurrent)) =
+            (performance_with(&[]), performance_with(&measurement.concurrent_with))
+        {
+            slowdowns.push(Slowdown { load, concurrent_with, alone, concurrent });
         }
     }
     slowdowns
@@ -131,7 +133,7 @@ fn stage(measurement: &Measurement) -> Vec<String> {
 }
 
 /// The performance over several measurements of one load; `None` without measurements.
-fn speed(measurements: &[&Measurement]) -> Option<LoadPerformance> {
+fn performance(measurements: &[&Measurement]) -> Option<LoadPerformance> {
     let count = measurements.len() as f64;
     let mean = |of: fn(&Measurement) -> f64| {
         measurements.iter().map(|measurement| of(measurement)).sum::<f64>() / count
@@ -143,7 +145,7 @@ fn speed(measurements: &[&Measurement]) -> Option<LoadPerformance> {
     }
     let quantile = |part: f64| (!latencies.is_empty()).then(|| latencies.value_at_quantile(part) as f64);
     (!measurements.is_empty()).then(|| LoadPerformance {
-        per_second: mean(|measurement| measurement.operations_per_second.mean),
+        requests_per_second: mean(|measurement| measurement.operations_per_second.mean),
         bytes_per_second: mean(|measurement| measurement.bytes_per_second.mean),
         p50: quantile(0.5),
         p99: quantile(0.99),
@@ -156,7 +158,7 @@ mod tests {
     use crate::result::tests::measurement;
 
     #[test]
-    fn losses_compare_a_load_with_itself_alone() {
+    fn slowdowns_compare_a_load_with_itself_alone() {
         let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
         let concurrent_with = |measurement: Measurement, name: &str| Measurement {
             concurrent_with: vec![name.to_owned()],
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_require_all_concurrent_measurements() {
+    fn slowdowns_require_all_concurrent_measurements() {
         let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
         let concurrent_with = |measurement: Measurement, names: &[&str]| Measurement {
             concurrent_with: names.iter().map(|name| (*name).to_owned()).collect(),

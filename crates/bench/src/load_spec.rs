@@ -57,11 +57,11 @@ impl fmt::Display for LoadSpec {
         write!(f, "{} {} x {}", self.mix, self.sizes, self.concurrency)?;
         match self.arrival_mode {
             ArrivalMode::Closed => Ok(()),
-            ArrivalMode::Open { requests_per_second: per_second, spacing: Spacing::Poisson } => {
-                write!(f, " at {per_second}/s")
+            ArrivalMode::Open { requests_per_second, spacing: Spacing::Poisson } => {
+                write!(f, " at {requests_per_second}/s")
             }
-            ArrivalMode::Open { requests_per_second: per_second, spacing: Spacing::Fixed } => {
-                write!(f, " at {per_second}/s evenly")
+            ArrivalMode::Open { requests_per_second, spacing: Spacing::Fixed } => {
+                write!(f, " at {requests_per_second}/s evenly")
             }
         }
     }
@@ -95,11 +95,11 @@ impl FromStr for LoadSpec {
 }
 
 fn open_loop(rate: &str, spacing: Spacing) -> Result<ArrivalMode, String> {
-    let per_second = rate.strip_suffix("/s").and_then(|rate| rate.parse().ok());
-    let per_second = per_second.filter(|rate: &f64| VALID_RATES.contains(rate));
-    let per_second = per_second
+    let requests_per_second = rate.strip_suffix("/s").and_then(|rate| rate.parse().ok());
+    let requests_per_second = requests_per_second.filter(|rate: &f64| VALID_RATES.contains(rate));
+    let requests_per_second = requests_per_second
         .ok_or_else(|| format!("{rate:?} is not a rate between 0.01/s and 1000000/s: write it like 500/s"))?;
-    Ok(ArrivalMode::Open { requests_per_second: per_second, spacing })
+    Ok(ArrivalMode::Open { requests_per_second, spacing })
 }
 
 #[cfg(test)]

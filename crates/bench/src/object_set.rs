@@ -167,7 +167,7 @@ impl ObjectSet {
 
     /// The numbers of the objects that were distributed last, in listing order.
     #[must_use]
-    pub fn dealt(&self) -> Arc<[u64]> {
+    pub fn distributed_numbers(&self) -> Arc<[u64]> {
         self.distributed.lock().clone()
     }
 
@@ -246,13 +246,13 @@ mod tests {
         object_set.reclaim(all);
         let mut shares = object_set.distribute(3, 1);
         assert!(object_set.is_empty());
-        let mut seen: Vec<u64> = shares
+        let mut numbers: Vec<u64> = shares
             .iter_mut()
             .flat_map(|share| (0..3).map(|_| share.next_to_read().unwrap()).collect::<Vec<_>>())
             .collect();
-        seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len(), 9);
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 9);
         let share = &mut shares[2];
         assert_eq!(share.repeated_reads, 0);
         share.next_to_read();

@@ -83,10 +83,10 @@ impl Mix {
         }
     }
 
-    /// Draws a kind according to the shares, using `mixed` as the random number.
+    /// Draws a kind according to the shares, using `random` as the random number.
     #[must_use]
-    pub fn draw(&self, mixed: u64) -> Operation {
-        let mut left = unit_fraction(mixed) * self.0.iter().map(|(_, share)| share).sum::<f64>();
+    pub fn draw(&self, random: u64) -> Operation {
+        let mut left = unit_fraction(random) * self.0.iter().map(|(_, share)| share).sum::<f64>();
         let found = self.0.iter().find(|(_, share)| {
             left -= share;
             left < 0.0
@@ -97,14 +97,14 @@ impl Mix {
     /// The share of a kind, 0 to 1.
     #[must_use]
     pub fn share(&self, operation: Operation) -> f64 {
-        let all: f64 = self.0.iter().map(|(_, share)| share).sum();
-        self.0.iter().filter(|(kind, _)| *kind == operation).map(|(_, share)| share / all).sum()
+        let total: f64 = self.0.iter().map(|(_, share)| share).sum();
+        self.0.iter().filter(|(other, _)| *other == operation).map(|(_, share)| share / total).sum()
     }
 
     /// Returns true if the mix contains only the given kind.
     #[must_use]
     pub fn is_only(&self, operation: Operation) -> bool {
-        self.operations().all(|kind| kind == operation)
+        self.operations().all(|other| other == operation)
     }
 
     /// The kinds in the mix.

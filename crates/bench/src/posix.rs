@@ -7,6 +7,7 @@
 //! network interface is named, the bytes on the wire per byte of the files are reported.
 
 pub mod access_form;
+mod access_stats;
 pub mod amplification;
 mod batch_size;
 mod buffer;
@@ -24,7 +25,6 @@ pub mod result;
 mod run_directory;
 mod section;
 mod steady_rate;
-mod tally;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,9 +89,9 @@ pub enum PosixEvent<'a> {
     /// A measurement starts.
     Started {
         /// Human-readable description.
-        what: String,
+        description: String,
         /// Live progress of the measurement.
-        gauge: Arc<Progress>,
+        progress: Arc<Progress>,
     },
     /// A measurement has finished.
     Measured(&'a PosixRecord),
@@ -134,18 +134,18 @@ impl PosixPlan {
         specs.sum::<usize>() * self.rounds as usize
     }
 
-    /// Runs all measurements and reports each to `tell`. Blocks. Files are created in the directory of `env` and
-    /// remain there only if `keep_objects` is set or removing them fails. Returns false if it was stopped early.
-    pub fn run(&self, env: &PosixEnv, tell: OnEvent<'_>) -> Result<bool> {
+    /// Runs all measurements and reports each to `on_event`. Blocks. Files are created in the directory of `posix` and
+    /// remain there only if `keep_files` is set or removing them fails. Returns false if it was stopped early.
+    pub fn run(&self, posix: &PosixEnv, on_event: OnEvent<'_>) -> Result<bool> {
         let counters = self.interface.as_deref().map(InterfaceCounters::for_interface).transpose();
         let counters = counters.map_err(|e| Error::with_source(Reason::InvalidArgument, e.to_string(), e))?;
         let mut run = PosixRun {
             plan: self,
             steps: section::steps(&self.sections),
-            env: MeasureEnv { posix: env, counters, idle_bytes_per_second: 0.0, cores: self.cores },
+            env: MeasureEnv { posix, counters, idle_bytes_per_second: 0.0, cores: self.cores },
             forms: Vec::new(),
             accesses: Vec::new(),
-            on_event: tell,
+            on_event,
         };
         let is_complete = run.run_all();
         run.fit_curves();
@@ -162,10 +162,10 @@ impl PosixRun<'_> {
         (self.on_event)(PosixEvent::Measured(measured));
     }
 
-    fn report_start(&mut self, what: String) -> Arc<Progress> {
-        let gauge = Arc::new(Progress::default());
-        (self.on_event)(PosixEvent::Started { what, gauge: gauge.clone() });
-        gauge
+    fn report_start(&mut self, description: String) -> Arc<Progress> {
+        let progress = Arc::new(Progress::default());
+        (self.on_event)(PosixEvent::Started { description, progress: progress.clone() });
+        progress
     }
 
     fn run_all(&mut self) -> Result<bool> {
@@ -196,12 +196,12 @@ impl PosixRun<'_> {
 
     /// Determines and reports the conditions: supported access forms, how caches are dropped, idle traffic.
     fn report_conditions(&mut self) -> Result<()> {
-        let (plan, env) = (self.plan, self.env.posix);
+        let (plan, posix) = (self.plan, self.env.posix);
         // A write-back error of earlier writers is reported to the first sync after it. It does not belong to this run.
-        let _ = env.sync(&env.directory.open_for_sync());
+        let _ = posix.sync(&posix.directory.open_for_sync());
         let mut skipped = Vec::new();
         for form in section::forms(&self.steps) {
-            match self::batch_size::unsupported_reason(env, form)? {
+            match self::batch_size::unsupported_reason(posix, form)? {
                 None => {
                     self.forms.push(form);
                     skipped.extend(
@@ -212,7 +212,7 @@ impl PosixRun<'_> {
                 Some(reason) => skipped.push(SkippedForm { form, reason }),
             }
         }
-        let (caches, caches_why) = drop_caches(std::iter::empty::<&str>(), plan.drop_caches);
+        let (caches, caches_reason) = drop_caches(std::iter::empty::<&str>(), plan.drop_caches);
         let idle = self.env.counters.as_ref().map(|counters| {
             let before = counters.read();
             std::thread::sleep(IDLE_SAMPLE_TIME);
@@ -223,10 +223,10 @@ impl PosixRun<'_> {
         self.env.idle_bytes_per_second = idle.map_or(0.0, |(.., both)| both);
         let counted = if plan.fsync { "open, writes, fsync, close" } else { "open, writes, close" };
         let conditions = PosixConditions {
-            mount: Mount::containing(env.directory.directory()),
+            mount: Mount::containing(posix.directory.path()),
             timed_calls: counted.to_owned(),
             caches,
-            caches_reason: caches_why,
+            caches_reason,
             skipped,
             interface: self.env.counters.as_ref().map(|counters| counters.name().to_owned()),
             idle_bytes_per_second: idle.map(|(sent, received, _)| IdleTraffic { sent, received }),
@@ -236,26 +236,26 @@ impl PosixRun<'_> {
     }
 
     fn probe_policies(&mut self) -> Result<()> {
-        let mut known = MemoryCallTimes::default();
+        let mut memory_call_times = MemoryCallTimes::default();
         let mut forms = self.forms.clone();
         // Buffered forms come first: the others are compared with their in-memory call times.
         forms.sort();
-        let mut found = Vec::new();
+        let mut policies = Vec::new();
         for form in forms.into_iter().rev() {
             if self.is_stopped() {
                 return Ok(());
             }
             let _ = self.report_start(format!("probing the caching policy of {form} access"));
-            match known.probe(&self.env, form, self.plan.drop_caches) {
-                Ok(policy) => found.push(policy),
+            match memory_call_times.probe(&self.env, form, self.plan.drop_caches) {
+                Ok(policy) => policies.push(policy),
                 Err(_) if self.is_stopped() => return self.remove_files(),
                 Err(e) => {
                     let failed = Some(e.to_string());
-                    found.push(CachePolicy { form, write: None, read: None, reread: None, failed });
+                    policies.push(CachePolicy { form, write: None, read: None, reread: None, failed });
                 }
             }
         }
-        found.into_iter().rev().for_each(|policy| self.report(&PosixRecord::Policy(Box::new(policy))));
+        policies.into_iter().rev().for_each(|policy| self.report(&PosixRecord::Policy(Box::new(policy))));
         self.remove_files()
     }
 
@@ -299,12 +299,12 @@ impl PosixRun<'_> {
         if !form.supports(size, size) {
             return Ok(());
         }
-        let unit = batch_size::call_bytes(size, threads);
+        let call_bytes = batch_size::call_bytes(size, threads);
         let task = PhaseTask {
             phase: Direction::Write,
             form,
-            call_bytes: unit,
-            buffer_bytes: unit,
+            call_bytes,
+            buffer_bytes: call_bytes,
             fsync: self.plan.fsync,
             max_time: if count.is_some() { Duration::MAX } else { time },
             max_file_time: Duration::MAX,
@@ -334,9 +334,9 @@ impl PosixRun<'_> {
                 let paths = files.iter().flatten().map(|file| directory.file_path(*file));
                 (spec.caches, _) = drop_caches(paths, self.plan.drop_caches);
             }
-            let what = format!("{phase} {} {} x {}", spec.task.form, ByteSize(spec.size), files.len());
-            let gauge = self.report_start(what);
-            let (access, accessed) = self.env.measure(&spec, &files, &gauge)?;
+            let description = format!("{phase} {} {} x {}", spec.task.form, ByteSize(spec.size), files.len());
+            let progress = self.report_start(description);
+            let (access, accessed) = self.env.measure(&spec, &files, &progress)?;
             files = if phase == Direction::Write && !self.is_stopped() {
                 completion::complete_files(self.env.posix, accessed, spec.size)
             } else {
@@ -350,10 +350,15 @@ impl PosixRun<'_> {
 
     fn run_postmark(&mut self, workload: &PostmarkWorkload, round: u32) -> Result<()> {
         let (min, max) = (ByteSize(workload.size_range.0), ByteSize(workload.size_range.1));
-        let gauge = self.report_start(format!("postmark {min}-{max}"));
+        let progress = self.report_start(format!("postmark {min}-{max}"));
         let seed = crate::random::mix(self.plan.seed ^ u64::from(round));
-        let postmark =
-            self::postmark::run_postmark(self.env.posix, workload, self.plan.fsync, (seed, round), &gauge)?;
+        let postmark = self::postmark::run_postmark(
+            self.env.posix,
+            workload,
+            self.plan.fsync,
+            (seed, round),
+            &progress,
+        )?;
         self.report(&PosixRecord::Postmark(Box::new(postmark)));
         self.remove_files()
     }
@@ -372,14 +377,14 @@ impl PosixRun<'_> {
                     let matching = self.accesses.iter().filter(|access| {
                         (access.scope, access.phase, access.form) == (scope, phase, form) && !access.partial
                     });
-                    let points = |is_wanted: &dyn Fn(&AccessResult) -> bool| -> Vec<RatioPoint> {
-                        let wanted = matching.clone().filter(|access| is_wanted(access));
+                    let points = |is_included: &dyn Fn(&AccessResult) -> bool| -> Vec<RatioPoint> {
+                        let included = matching.clone().filter(|access| is_included(access));
                         let point = |access: &AccessResult| {
                             let kib = access.threads as f64 * access.size as f64 / 1024.0;
                             let ratio = access.amplification().filter(|ratio| *ratio >= MIN_AMPLIFICATION)?;
                             Some(RatioPoint { kib, ratio })
                         };
-                        wanted.filter_map(point).collect()
+                        included.filter_map(point).collect()
                     };
                     let (one, all) = (points(&|access| access.threads == 1), points(&|_| true));
                     let curves: Vec<(&str, &[RatioPoint], Option<AmplificationFit>)> =
@@ -394,11 +399,11 @@ impl PosixRun<'_> {
                                 ("(j + m + n s) / (n s), n threads", &all, amplification::fit(&all)),
                             ]
                         };
-                    for (curve, points, fit) in curves {
+                    for (model, points, fit) in curves {
                         let Some(fit) = fit else { continue };
-                        let (curve, points) = (curve.to_owned(), points.len());
-                        let fitted = AmplificationCurve { scope, phase, form, model: curve, fit, points };
-                        (self.on_event)(PosixEvent::Measured(&PosixRecord::Amplification(fitted)));
+                        let (model, points) = (model.to_owned(), points.len());
+                        let curve = AmplificationCurve { scope, phase, form, model, fit, points };
+                        (self.on_event)(PosixEvent::Measured(&PosixRecord::Amplification(curve)));
                     }
                 }
             }

@@ -30,7 +30,7 @@ pub struct RequestTiming {
     /// First byte of the response body; the response itself if it has no body.
     pub first_byte: Duration,
     /// Last byte.
-    pub completed: Duration,
+    pub ended: Duration,
 }
 
 /// The measurement window. Throughput counts each request in proportion to its time within the window, so that long
@@ -62,11 +62,11 @@ impl MeasurementWindow {
     /// The fractions of a request by 100 ms interval of the window: the index of the interval, and the fraction, 0 to
     /// 1.
     fn parts(&self, timing: &RequestTiming) -> impl Iterator<Item = (usize, f64)> + use<> {
-        let start = timing.started.min(timing.completed);
-        let since = |at: Duration| at.saturating_sub(self.begin).as_secs_f64() * 10.0;
-        let (from, to) = (since(start.max(self.begin)), since(timing.completed.min(self.end)));
-        let whole = (timing.completed - start).as_secs_f64() * 10.0;
-        let is_inside = if whole > 0.0 { to > from } else { self.contains(timing.completed) };
+        let start = timing.started.min(timing.ended);
+        let since = |time: Duration| time.saturating_sub(self.begin).as_secs_f64() * 10.0;
+        let (from, to) = (since(start.max(self.begin)), since(timing.ended.min(self.end)));
+        let whole = (timing.ended - start).as_secs_f64() * 10.0;
+        let is_inside = if whole > 0.0 { to > from } else { self.contains(timing.ended) };
         let (first, last) = (from as usize, to as usize);
         (first..=last).take_while(move |_| is_inside).map(move |interval| {
             let inside = to.min(interval as f64 + 1.0) - from.max(interval as f64);
@@ -172,27 +172,27 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// Returns the element at an index and extends the vector if necessary.
-fn nth<T: Clone + Default>(all: &mut Vec<T>, number: usize) -> &mut T {
-    if all.len() <= number {
-        all.resize(number + 1, T::default());
+fn get_or_extend<T: Clone + Default>(values: &mut Vec<T>, index: usize) -> &mut T {
+    if values.len() <= index {
+        values.resize(index + 1, T::default());
     }
-    &mut all[number]
+    &mut values[index]
 }
 
 impl OperationStats {
     /// Counts a successful request. Returns its contribution to the second in which it completed, if within the window.
-    fn success(
+    fn record_success(
         &mut self,
         window: MeasurementWindow,
         timing: RequestTiming,
         bytes: u64,
     ) -> Option<SecondStats> {
-        let latency = micros(timing.completed.saturating_sub(timing.scheduled));
+        let latency = micros(timing.ended.saturating_sub(timing.scheduled));
         if window.contains(timing.scheduled) {
             record_value(&mut self.latency, latency, 1);
             record_value(&mut self.first_byte, micros(timing.first_byte.saturating_sub(timing.scheduled)), 1);
         }
-        window.contains(timing.completed).then(|| {
+        window.contains(timing.ended).then(|| {
             self.operations += 1;
             self.bytes += bytes;
             SecondStats {
@@ -206,7 +206,7 @@ impl OperationStats {
     }
 
     /// Counts a cancelled request with the time waited, if it was scheduled to start within the window.
-    fn cut(&mut self, window: MeasurementWindow, scheduled: Duration, now: Duration) {
+    fn record_truncated(&mut self, window: MeasurementWindow, scheduled: Duration, now: Duration) {
         if window.contains(scheduled) {
             self.truncated += 1;
             record_value(&mut self.latency, micros(now.saturating_sub(scheduled)), 1);
@@ -214,10 +214,10 @@ impl OperationStats {
     }
 
     /// Counts a failure. Failures outside the window count too, so that none is hidden.
-    fn failure(&mut self, kind: &str, what: &str) {
+    fn record_failure(&mut self, kind: &str, message: &str) {
         *self.failures.entry(kind.to_owned()).or_default() += 1;
         if self.failure_samples.len() < MAX_FAILURE_SAMPLES {
-            self.failure_samples.push(what.to_owned());
+            self.failure_samples.push(message.to_owned());
         }
     }
 
@@ -239,7 +239,7 @@ impl OperationStats {
         if self.seconds.len() < other.seconds.len() {
             self.seconds.resize(other.seconds.len(), SecondStats::default());
         }
-        self.seconds.iter_mut().zip(&other.seconds).for_each(|(mine, others)| mine.add(others));
+        self.seconds.iter_mut().zip(&other.seconds).for_each(|(own, added)| own.add(added));
         for (kind, count) in &other.failures {
             *self.failures.entry(kind.clone()).or_default() += count;
         }
@@ -255,7 +255,7 @@ pub struct LoadRecord {
     /// Work per 100 ms of the window.
     series_100ms: Vec<WorkAmount>,
     /// The current second of a worker. Its earlier seconds are in the load's timeline.
-    present: Option<CurrentSecond>,
+    current_second: Option<CurrentSecond>,
 }
 
 impl LoadRecord {
@@ -267,16 +267,16 @@ impl LoadRecord {
         timing: RequestTiming,
         bytes: u64,
     ) {
-        let mut done = WorkAmount::default();
+        let mut total = WorkAmount::default();
         for (interval, part) in window.parts(&timing) {
             let amount = WorkAmount { operations: part, bytes: part * bytes as f64 };
-            done += amount;
+            total += amount;
             *self.interval(interval) += amount;
         }
-        let tally = self.stats.entry(operation).or_default();
-        tally.throughput += done;
-        if let Some(one) = tally.success(window, timing, bytes) {
-            self.second(operation, window.second(timing.completed)).add(&one);
+        let stats = self.stats.entry(operation).or_default();
+        stats.throughput += total;
+        if let Some(second) = stats.record_success(window, timing, bytes) {
+            self.second(operation, window.second(timing.ended)).add(&second);
         }
     }
 
@@ -288,7 +288,7 @@ impl LoadRecord {
         scheduled: Duration,
         now: Duration,
     ) {
-        self.stats.entry(operation).or_default().cut(window, scheduled, now);
+        self.stats.entry(operation).or_default().record_truncated(window, scheduled, now);
     }
 
     /// Counts a failed request.
@@ -298,55 +298,55 @@ impl LoadRecord {
         operation: Operation,
         ended: Duration,
         kind: &str,
-        what: &str,
+        message: &str,
     ) {
-        self.stats.entry(operation).or_default().failure(kind, what);
+        self.stats.entry(operation).or_default().record_failure(kind, message);
         if window.contains(ended) {
             self.second(operation, window.second(ended)).failures += 1;
         }
     }
 
     fn second(&mut self, operation: Operation, number: usize) -> &mut SecondStats {
-        match &mut self.present {
-            Some(present) => present.second(operation, number),
-            None => nth(&mut self.stats.entry(operation).or_default().seconds, number),
+        match &mut self.current_second {
+            Some(current_second) => current_second.second(operation, number),
+            None => get_or_extend(&mut self.stats.entry(operation).or_default().seconds, number),
         }
     }
 
     fn interval(&mut self, number: usize) -> &mut WorkAmount {
-        match &mut self.present {
-            Some(present) => present.interval(number),
-            None => nth(&mut self.series_100ms, number),
+        match &mut self.current_second {
+            Some(current_second) => current_second.interval(number),
+            None => get_or_extend(&mut self.series_100ms, number),
         }
     }
 
     /// Adds the statistics of other workers. The seconds that a worker has handed to the load's timeline are not
     /// included.
     pub fn add(&mut self, other: &Self) {
-        for (operation, tally) in &other.stats {
-            self.stats.entry(*operation).or_default().add(tally);
+        for (operation, stats) in &other.stats {
+            self.stats.entry(*operation).or_default().add(stats);
         }
         if self.series_100ms.len() < other.series_100ms.len() {
             self.series_100ms.resize(other.series_100ms.len(), WorkAmount::default());
         }
-        self.series_100ms.iter_mut().zip(&other.series_100ms).for_each(|(mine, others)| *mine += *others);
-        if let Some(present) = &other.present {
-            present.add_to(self);
+        self.series_100ms.iter_mut().zip(&other.series_100ms).for_each(|(own, added)| *own += *added);
+        if let Some(current_second) = &other.current_second {
+            current_second.add_to(self);
         }
     }
 
     /// Statistics by kind of request.
     #[must_use]
-    pub const fn tallies(&self) -> &BTreeMap<Operation, OperationStats> {
+    pub const fn stats_by_operation(&self) -> &BTreeMap<Operation, OperationStats> {
         &self.stats
     }
 
-    /// Work per complete 100 ms interval of a window of length `time`.
+    /// Work per complete 100 ms interval of a window of length `duration`.
     #[must_use]
-    pub fn series(&self, time: Duration) -> Vec<WorkAmount> {
+    pub fn series(&self, duration: Duration) -> Vec<WorkAmount> {
         let mut series = self.series_100ms.clone();
         series.resize(
-            usize::try_from(time.as_millis() / SERIES_INTERVAL_MS).unwrap_or(0),
+            usize::try_from(duration.as_millis() / SERIES_INTERVAL_MS).unwrap_or(0),
             WorkAmount::default(),
         );
         series
@@ -363,7 +363,7 @@ mod tests {
     fn parts(start: u32, ended: u32) -> Vec<(usize, f64)> {
         let window = MeasurementWindow { begin: 1000 * MILLI, end: 2000 * MILLI };
         let (start, ended) = (start * MILLI, ended * MILLI);
-        let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, completed: ended };
+        let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, ended };
         window.parts(&timing).filter(|(_, part)| *part > 1e-9).collect()
     }
 
@@ -391,7 +391,7 @@ mod tests {
             let (mut at, mut busy) = (0, 0.0);
             for length in lengths {
                 let (start, ended) = (at * MILLI, (at + length) * MILLI);
-                let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, completed: ended };
+                let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, ended };
                 busy += window.parts(&timing).map(|(_, part)| part * f64::from(length)).sum::<f64>();
                 at += length;
             }

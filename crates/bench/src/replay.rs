@@ -55,7 +55,7 @@ pub struct Replay {
     name: String,
     open: Arc<OpenTrace>,
     max_key_bytes: usize,
-    trace: TraceSummary,
+    trace_summary: TraceSummary,
     /// Maximum concurrent requests.
     concurrency: usize,
     /// Speed as a multiple of that of the trace; `None` for as fast as possible.
@@ -84,7 +84,7 @@ impl fmt::Debug for Replay {
 impl Replay {
     /// Reads and validates a trace whose keys have at most `max_key_bytes` bytes. The outer error is an I/O error;
     /// the inner one describes an invalid header.
-    pub fn plan(
+    pub fn from_trace(
         name: &str,
         open: Arc<OpenTrace>,
         max_key_bytes: usize,
@@ -92,23 +92,23 @@ impl Replay {
     ) -> io::Result<std::result::Result<Self, InvalidLine>> {
         let trace = match Trace::open(open()?, max_key_bytes)? {
             Ok(trace) => trace,
-            Err(broken) => return Ok(Err(broken)),
+            Err(invalid_line) => return Ok(Err(invalid_line)),
         };
-        let plan = TraceSummary::read(trace)?;
-        Ok(Ok(Self { name: name.to_owned(), open, max_key_bytes, trace: plan, concurrency, speed }))
+        let trace_summary = TraceSummary::read(trace)?;
+        Ok(Ok(Self { name: name.to_owned(), open, max_key_bytes, trace_summary, concurrency, speed }))
     }
 
     /// The validated contents of the trace.
     #[must_use]
     pub const fn trace_summary(&self) -> &TraceSummary {
-        &self.trace
+        &self.trace_summary
     }
 
     /// The description for a result.
     #[must_use]
     pub fn trace_info(&self) -> TraceInfo {
-        let (requests, broken) = (self.trace.count(), self.trace.invalid_lines);
-        TraceInfo { name: self.name.clone(), requests, invalid_lines: broken, speed: self.speed }
+        let (requests, invalid_lines) = (self.trace_summary.count(), self.trace_summary.invalid_lines);
+        TraceInfo { name: self.name.clone(), requests, invalid_lines, speed: self.speed }
     }
 
     /// The maximum number of concurrent requests.
@@ -120,28 +120,28 @@ impl Replay {
     /// The duration of the replay if the store keeps up; `None` if it runs as fast as possible.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
-        self.speed.map(|speed| self.trace.span.div_f64(speed))
+        self.speed.map(|speed| self.trace_summary.span.div_f64(speed))
     }
 
     /// The equivalent load. At the pace of the trace, that is an open loop with the mean rate of the trace.
     #[must_use]
     pub fn load(&self) -> Load {
-        let requests = self.trace.count();
-        let pace = self.duration().map_or(ArrivalMode::Closed, |time| ArrivalMode::Open {
+        let requests = self.trace_summary.count();
+        let arrival_mode = self.duration().map_or(ArrivalMode::Closed, |time| ArrivalMode::Open {
             requests_per_second: requests as f64 / time.max(MIN_SPAN).as_secs_f64(),
             spacing: Spacing::Fixed,
         });
-        let until = StopCondition {
+        let stop_condition = StopCondition {
             max_requests: Some(requests),
             duration: Duration::MAX / 4,
             max_ci_fraction: None,
         };
-        let (mix, warm_up) = (self.trace.mix(), Duration::ZERO);
+        let (mix, warm_up) = (self.trace_summary.mix(), Duration::ZERO);
         Load {
             mix,
             concurrency: self.concurrency,
-            arrival_mode: pace,
-            stop_condition: until,
+            arrival_mode,
+            stop_condition,
             warm_up,
             seed: 0,
             phase: 0.0,
@@ -156,25 +156,25 @@ impl Replay {
         env: &BenchEnv,
         objects: &Arc<ReplayObjects>,
         stop: &StopSignal,
-        gauge: &Arc<Progress>,
+        progress: &Arc<Progress>,
     ) -> Result<bool> {
-        let what = (env.clone(), objects.clone(), stop.clone(), gauge.clone());
-        let mut making = env
+        let arguments = (env.clone(), objects.clone(), stop.clone(), progress.clone());
+        let mut creating = env
             .worker_pool
-            .spawn(vec![create_objects(what, MIN_PREPARE_CONCURRENCY.max(self.concurrency)).boxed()]);
-        let made = tokio::select! {
-            made = making.join_next() => made,
+            .spawn(vec![create_objects(arguments, MIN_PREPARE_CONCURRENCY.max(self.concurrency)).boxed()]);
+        let created = tokio::select! {
+            created = creating.join_next() => created,
             () = stop.triggered_for(STOPPED_DRAIN_TIMEOUT) => None,
         };
-        let Some(made) = made else { return Ok(false) };
-        let made = made
+        let Some(created) = created else { return Ok(false) };
+        let created = created
             .map_err(|e| Error::with_source(Reason::Defect, "the task that creates objects panicked", e))?;
-        made.map_err(|failed| {
-            let (count, _) = self.trace.initial_objects();
-            let what = failed.message;
+        created.map_err(|failure| {
+            let (count, _) = self.trace_summary.initial_objects();
+            let message = failure.message;
             Error::new(
                 Reason::Io,
-                format!("cannot create one of the {count} objects that the trace reads: {what}"),
+                format!("cannot create one of the {count} objects that the trace reads: {message}"),
             )
         })?;
         Ok(!stop.is_triggered())
@@ -187,12 +187,12 @@ impl Replay {
         env: &BenchEnv,
         objects: &Arc<ReplayObjects>,
         stop: &StopSignal,
-        gauge: &Arc<Progress>,
+        progress: &Arc<Progress>,
     ) -> Result<(LoadOutcome, Vec<String>)> {
-        let workers = (self.concurrency, Some(self.trace.count()));
-        let shared = Arc::new(LoadState::new(env.clock.clone(), workers, gauge.clone(), objects.clone()));
+        let workers = (self.concurrency, Some(self.trace_summary.count()));
+        let shared = Arc::new(LoadState::new(env.clock.clone(), workers, progress.clone(), objects.clone()));
         let read_ahead = MIN_READ_AHEAD.max(READ_AHEAD_PER_WORKER * self.concurrency);
-        let turns = self.speed.is_none().then(|| {
+        let ordering = self.speed.is_none().then(|| {
             Arc::new(RequestOrdering {
                 order: Mutex::new(KeyOrder::default()),
                 read_ahead: Semaphore::new(read_ahead),
@@ -200,37 +200,37 @@ impl Replay {
         });
         let mut workers = Vec::with_capacity(self.concurrency + 1);
         for n in 0..self.concurrency {
-            let player = ReplayWorker {
+            let worker = ReplayWorker {
                 env: env.clone(),
                 objects: objects.clone(),
                 shared: shared.clone(),
-                ordering: turns.clone(),
+                ordering: ordering.clone(),
                 context: request_context(env).await?,
                 counts: ReplayCounts::default(),
                 samples: shared.sampler(Some(n)),
             };
-            workers.push(player.run().boxed());
+            workers.push(worker.run().boxed());
         }
-        let (source, requests) = TraceReader::start(self, objects.clone())?;
-        let starts = match (self.speed, turns) {
+        let (trace_reader, requests) = TraceReader::start(self, objects.clone())?;
+        let starts = match (self.speed, ordering) {
             (Some(speed), _) => Some(requests.into_starts(speed)),
-            (None, Some(turns)) => {
-                workers.push(requests.feed(shared.clone(), turns).boxed());
+            (None, Some(ordering)) => {
+                workers.push(requests.feed(shared.clone(), ordering).boxed());
                 None
             }
             (None, None) => None,
         };
         let subject = |_, request: worker::TraceRequest| request.subject(objects);
         let driven = run_workers(env, &shared, (starts, workers), &self.load(), stop, subject).await;
-        source.join()?;
-        let (outcome, came) = driven?;
-        let notes = self.notes(&came);
+        trace_reader.join()?;
+        let (outcome, counts) = driven?;
+        let notes = self.notes(&counts);
         Ok((outcome, notes))
     }
 
-    fn notes(&self, came: &[ReplayCounts]) -> Vec<String> {
+    fn notes(&self, counts: &[ReplayCounts]) -> Vec<String> {
         let mut notes = Vec::new();
-        let waited: u64 = came.iter().map(|came| came.waited).sum();
+        let waited: u64 = counts.iter().map(|counts| counts.waited).sum();
         if waited > 0 {
             notes.push(format!(
                 "{waited} requests waited because all {} workers were busy: the store cannot keep up with the trace, or the \
@@ -238,14 +238,17 @@ impl Replay {
                 self.concurrency
             ));
         }
-        let absent: u64 = came.iter().map(|came| came.not_found).sum();
-        if absent > 0 {
+        let not_found: u64 = counts.iter().map(|counts| counts.not_found).sum();
+        if not_found > 0 {
             notes.push(format!(
-                "{absent} requests correctly found nothing: the trace had deleted the object, or reads beyond its end"
+                "{not_found} requests correctly found nothing: the trace had deleted the object, or reads beyond its end"
             ));
         }
-        if self.trace.invalid_lines > 0 {
-            notes.push(format!("{} invalid lines of the trace were skipped", self.trace.invalid_lines));
+        if self.trace_summary.invalid_lines > 0 {
+            notes.push(format!(
+                "{} invalid lines of the trace were skipped",
+                self.trace_summary.invalid_lines
+            ));
         }
         notes
     }
@@ -253,19 +256,20 @@ impl Replay {
 
 /// Creates the objects that a trace needs with the given concurrency, until stopped.
 async fn create_objects(
-    (env, objects, stop, gauge): (BenchEnv, Arc<ReplayObjects>, StopSignal, Arc<Progress>),
+    (env, objects, stop, progress): (BenchEnv, Arc<ReplayObjects>, StopSignal, Arc<Progress>),
     concurrency: usize,
 ) -> std::result::Result<(), RequestFailure> {
-    let (env, objects, context, gauge, stop) = (&env, &objects, &request_context(&env).await?, &gauge, &stop);
-    let making = objects.initial_objects().take_while(|_| !stop.is_triggered()).map(|needed| async move {
-        if create_object((env, context), objects, needed, stop).await? {
-            gauge.record_success(needed.1);
+    let (env, objects, context, progress, stop) =
+        (&env, &objects, &request_context(&env).await?, &progress, &stop);
+    let creating = objects.initial_objects().take_while(|_| !stop.is_triggered()).map(|object| async move {
+        if create_object((env, context), objects, object, stop).await? {
+            progress.record_success(object.1);
         }
         Ok::<(), RequestFailure>(())
     });
-    let mut making = futures::stream::iter(making).buffer_unordered(concurrency);
-    while let Some(made) = making.next().await {
-        made?;
+    let mut creating = futures::stream::iter(creating).buffer_unordered(concurrency);
+    while let Some(created) = creating.next().await {
+        created?;
     }
     Ok(())
 }
@@ -279,15 +283,15 @@ async fn create_object(
 ) -> std::result::Result<bool, RequestFailure> {
     let address = Address::parse(env.bucket.as_str(), &objects.name(object))?;
     let content = ReplayObjects::content(address.key.as_str(), 0, size);
-    let mut tries = 1;
+    let mut attempts = 1;
     loop {
         match put_object(env, context, &address, (content, size), None).await {
             Ok(()) => return Ok(true),
             Err(_) if stop.is_triggered() => return Ok(false),
-            Err(failed) if tries == MAX_PREPARE_ATTEMPTS => return Err(failed),
+            Err(failure) if attempts == MAX_PREPARE_ATTEMPTS => return Err(failure),
             Err(_) => {
                 objects.mark_creation_ambiguous(object);
-                tries += 1;
+                attempts += 1;
                 tokio::time::sleep(FAILURE_PAUSE).await;
             }
         }

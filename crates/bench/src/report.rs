@@ -41,7 +41,7 @@ pub struct ResultFile {
 pub struct ResultParseError {
     /// Line number, from 1.
     pub line: usize,
-    why: ParseErrorKind,
+    kind: ParseErrorKind,
 }
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ enum ParseErrorKind {
 impl fmt::Display for ResultParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: ", self.line)?;
-        match &self.why {
+        match &self.kind {
             ParseErrorKind::Json(e) => write!(f, "{e}"),
             ParseErrorKind::Schema(schema) => {
                 write!(f, "the schema is {schema:?}; this version reads {SCHEMA:?}")
@@ -75,22 +75,24 @@ impl ResultFile {
         let (mut is_partial, mut servers) = (true, Vec::new());
         let count = text.lines().count();
         for (n, line) in text.lines().enumerate() {
-            let bad = |why| ResultParseError { line: n + 1, why };
+            let error = |kind| ResultParseError { line: n + 1, kind };
             match serde_json::from_str(line) {
                 Ok(ResultLine::Run(parsed)) if parsed.schema != SCHEMA => {
-                    return Err(bad(ParseErrorKind::Schema(parsed.schema)));
+                    return Err(error(ParseErrorKind::Schema(parsed.schema)));
                 }
                 Ok(ResultLine::Run(parsed)) if n == 0 => run = Some(*parsed),
-                Ok(ResultLine::Run(_)) => return Err(bad(ParseErrorKind::NoRun)),
-                Ok(_) if run.is_none() => return Err(bad(ParseErrorKind::NoRun)),
+                Ok(ResultLine::Run(_)) => return Err(error(ParseErrorKind::NoRun)),
+                Ok(_) if run.is_none() => return Err(error(ParseErrorKind::NoRun)),
                 Ok(ResultLine::Measurement(measurement)) => measurements.push(*measurement),
                 Ok(ResultLine::Posix(measured)) => posix.push(*measured),
-                Ok(ResultLine::End { partial, servers: seen }) => (is_partial, servers) = (partial, seen),
+                Ok(ResultLine::End { partial, servers: store_servers }) => {
+                    (is_partial, servers) = (partial, store_servers)
+                }
                 Err(_) if n > 0 && n + 1 == count && !text.ends_with('\n') => {}
-                Err(e) => return Err(bad(ParseErrorKind::Json(e))),
+                Err(e) => return Err(error(ParseErrorKind::Json(e))),
             }
         }
-        let run = run.ok_or(ResultParseError { line: 1, why: ParseErrorKind::NoRun })?;
+        let run = run.ok_or(ResultParseError { line: 1, kind: ParseErrorKind::NoRun })?;
         Ok(Self { name: name.to_owned(), run, measurements, posix, is_partial, servers })
     }
 }

@@ -228,22 +228,22 @@ const fn is_zero(count: &u64) -> bool {
 }
 
 impl OperationFigures {
-    fn from_stats(tally: &OperationStats, time: Duration) -> Self {
-        let rate = |all: f64| if time.is_zero() { 0.0 } else { all / time.as_secs_f64() };
-        let seconds = tally.seconds.iter().map(|second| {
+    fn from_stats(stats: &OperationStats, duration: Duration) -> Self {
+        let rate = |all: f64| if duration.is_zero() { 0.0 } else { all / duration.as_secs_f64() };
+        let seconds = stats.seconds.iter().map(|second| {
             let mean = second.latency_sum_us / second.operations.max(1);
             [second.operations, second.bytes, second.failures, mean, second.max_latency_us]
         });
         Self {
-            operations: tally.operations,
-            bytes: tally.bytes,
-            requests_per_second: rate(tally.throughput.operations),
-            bytes_per_second: rate(tally.throughput.bytes),
-            truncated: tally.truncated,
-            failures: tally.failures.clone(),
-            failure_samples: tally.failure_samples.clone(),
-            latency_us: LatencySummary::from_histogram(&tally.latency),
-            first_byte_us: LatencySummary::from_histogram(&tally.first_byte),
+            operations: stats.operations,
+            bytes: stats.bytes,
+            requests_per_second: rate(stats.throughput.operations),
+            bytes_per_second: rate(stats.throughput.bytes),
+            truncated: stats.truncated,
+            failures: stats.failures.clone(),
+            failure_samples: stats.failure_samples.clone(),
+            latency_us: LatencySummary::from_histogram(&stats.latency),
+            first_byte_us: LatencySummary::from_histogram(&stats.first_byte),
             series_1s: seconds.collect(),
         }
     }
@@ -262,23 +262,22 @@ impl Measurement {
     #[must_use]
     pub fn new(step: &Step, concurrent_with: Vec<String>, outcome: &LoadOutcome, cores: usize) -> Self {
         let load = &step.load;
-        let seconds = outcome.duration.as_secs_f64();
-        let tallies = outcome.record.tallies();
-        let figures: BTreeMap<Operation, OperationFigures> = tallies
+        let measured_seconds = outcome.duration.as_secs_f64();
+        let stats_by_operation = outcome.record.stats_by_operation();
+        let operations: BTreeMap<Operation, OperationFigures> = stats_by_operation
             .iter()
-            .map(|(kind, tally)| (*kind, OperationFigures::from_stats(tally, outcome.duration)))
+            .map(|(operation, stats)| (*operation, OperationFigures::from_stats(stats, outcome.duration)))
             .collect();
-        let series: Vec<(f64, f64)> = outcome
+        let series_100ms: Vec<(f64, f64)> = outcome
             .series_100ms
             .iter()
             .map(|amount| (round_to_3_decimals(amount.operations), round_to_3_decimals(amount.bytes)))
             .collect();
-        let (operations_per_second, bytes_per_second) = total_rates(&figures, &series, seconds);
-        let (rate, spacing) = match load.arrival_mode {
+        let (operations_per_second, bytes_per_second) =
+            total_rates(&operations, &series_100ms, measured_seconds);
+        let (requests_per_second, spacing) = match load.arrival_mode {
             ArrivalMode::Closed => (None, None),
-            ArrivalMode::Open { requests_per_second: per_second, spacing } => {
-                (Some(per_second), Some(spacing))
-            }
+            ArrivalMode::Open { requests_per_second, spacing } => (Some(requests_per_second), Some(spacing)),
         };
         let usage = &outcome.usage;
         Self {
@@ -287,28 +286,29 @@ impl Measurement {
             mix: load.mix.clone(),
             sizes: step.sizes.clone(),
             concurrency: load.concurrency,
-            requests_per_second: rate,
+            requests_per_second,
             spacing,
             round: step.round,
             caches: CacheTreatment::NotDropped,
             started_ms: outcome.started.millis(),
             warm_up_seconds: load.warm_up.as_secs_f64(),
-            measured_seconds: seconds,
+            measured_seconds,
             operations_per_second,
             bytes_per_second,
-            operations: figures,
-            series_100ms: series,
+            operations,
+            series_100ms,
             cpu_seconds: usage.total().as_secs_f64(),
             cpu_threads: (usage.by_name().into_iter())
                 .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
                 .collect(),
-            machine_cpu_utilization: usage.machine(),
+            machine_cpu_utilization: usage.machine_utilization(),
             network: NetworkUsage {
                 bytes_sent: outcome.traffic.sent_bytes,
                 bytes_received: outcome.traffic.received_bytes,
                 connections: outcome.traffic.connections,
             },
-            schedule_lag_us: rate.map(|_| LatencySummary::from_histogram(&outcome.schedule_lag)),
+            schedule_lag_us: requests_per_second
+                .map(|_| LatencySummary::from_histogram(&outcome.schedule_lag)),
             repeated_reads: outcome.repeated_reads,
             never_started: outcome.never_started,
             end_reason: outcome.end_reason,
@@ -344,9 +344,7 @@ impl Measurement {
     #[must_use]
     pub fn load_spec(&self) -> LoadSpec {
         let arrival_mode = match (self.requests_per_second, self.spacing) {
-            (Some(per_second), Some(spacing)) => {
-                ArrivalMode::Open { requests_per_second: per_second, spacing }
-            }
+            (Some(requests_per_second), Some(spacing)) => ArrivalMode::Open { requests_per_second, spacing },
             _ => ArrivalMode::Closed,
         };
         LoadSpec {
@@ -425,20 +423,20 @@ impl Measurement {
 
 /// Total request rate and throughput with confidence intervals, which follow from the variation per 100 ms.
 fn total_rates(
-    figures: &BTreeMap<Operation, OperationFigures>,
+    operations: &BTreeMap<Operation, OperationFigures>,
     series: &[(f64, f64)],
-    seconds: f64,
+    measured_seconds: f64,
 ) -> (Rate, Rate) {
-    let max_latency = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
+    let max_latency = operations.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
     // Without a latency, requests took longer than the window: all batches are parts of the same requests.
     let has_latencies =
-        figures.values().all(|figures| figures.requests_per_second <= 0.0 || figures.latency_us.count > 0);
-    let batches = if has_latencies { batch_means::interval_count(seconds, max_latency) } else { 0 };
+        operations.values().all(|figures| figures.requests_per_second <= 0.0 || figures.latency_us.count > 0);
+    let batches = if has_latencies { batch_means::interval_count(measured_seconds, max_latency) } else { 0 };
     let rate = |mean: fn(&OperationFigures) -> f64, of: fn(&(f64, f64)) -> f64| {
         let amounts: Vec<f64> = series.iter().map(of).collect();
-        let within = batch_means::estimate_rate_with_batches(&amounts, batches)
+        let ci95_half_width = batch_means::estimate_rate_with_batches(&amounts, batches)
             .map(|rate| rate.ci95_half_width * 10.0);
-        Rate { mean: figures.values().map(mean).sum(), ci95_half_width: within }
+        Rate { mean: operations.values().map(mean).sum(), ci95_half_width }
     };
     (
         rate(|of| of.requests_per_second, |interval| interval.0),
@@ -455,7 +453,7 @@ fn round_to_3_decimals(amount: f64) -> f64 {
 fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
     let mut notes = Vec::new();
     let seconds = outcome.duration.as_secs_f64().max(f64::MIN_POSITIVE);
-    let used = outcome.usage.total().as_secs_f64() / seconds;
+    let used_cpus = outcome.usage.total().as_secs_f64() / seconds;
     let busiest = outcome.usage.busiest();
     if outcome.end_reason == EndReason::Overrun {
         notes.push(format!(
@@ -464,14 +462,14 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
             outcome.queued, load.concurrency, outcome.dropped
         ));
     }
-    if used > MAX_CPU_UTILIZATION * cores as f64 {
+    if used_cpus > MAX_CPU_UTILIZATION * cores as f64 {
         notes.push(format!(
-            "the generator was the bottleneck: it used {used:.2} of {cores} CPUs; the store may be faster"
+            "the generator was the bottleneck: it used {used_cpus:.2} of {cores} CPUs; the store may be faster"
         ));
-    } else if outcome.usage.machine() > MAX_CPU_UTILIZATION {
+    } else if outcome.usage.machine_utilization() > MAX_CPU_UTILIZATION {
         notes.push(format!(
             "this machine was busy ({:.0} %): the store may be faster from a dedicated client machine",
-            outcome.usage.machine() * 100.0
+            outcome.usage.machine_utilization() * 100.0
         ));
     } else if let Some((name, time)) =
         busiest.filter(|(_, time)| time.as_secs_f64() > MAX_CPU_UTILIZATION * seconds && cores > 1)
@@ -485,14 +483,14 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
             schedule_lag.as_secs_f64() * 1e3
         ));
     }
-    let tallies = outcome.record.tallies();
-    let done: f64 = tallies.values().map(|tally| tally.throughput.operations).sum();
-    let max_latency = tallies.values().map(|tally| tally.latency.max()).max().unwrap_or(0);
+    let stats_by_operation = outcome.record.stats_by_operation();
+    let operations: f64 = stats_by_operation.values().map(|stats| stats.throughput.operations).sum();
+    let max_latency = stats_by_operation.values().map(|stats| stats.latency.max()).max().unwrap_or(0);
     let max_latency = Duration::from_micros(max_latency).as_secs_f64();
-    let without_latency = tallies
+    let without_latency = stats_by_operation
         .iter()
-        .filter(|(_, tally)| tally.throughput.operations > 0.0 && tally.latency.is_empty())
-        .map(|(kind, _)| kind.to_string());
+        .filter(|(_, stats)| stats.throughput.operations > 0.0 && stats.latency.is_empty())
+        .map(|(operation, _)| operation.to_string());
     let without_latency: Vec<String> = without_latency.collect();
     if !without_latency.is_empty() {
         notes.push(format!(
@@ -500,7 +498,7 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
             without_latency.join(" and no ")
         ));
     }
-    if done <= 0.0 {
+    if operations <= 0.0 {
         notes.push("nothing was measured: no request succeeded within the measured time".to_owned());
     } else if max_latency > seconds / MIN_WINDOW_LATENCIES {
         notes.push(format!(
@@ -520,10 +518,10 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
             outcome.never_started
         ));
     }
-    let cut: u64 = tallies.values().map(|tally| tally.truncated).sum();
-    if cut > 0 {
+    let truncated: u64 = stats_by_operation.values().map(|stats| stats.truncated).sum();
+    if truncated > 0 {
         notes.push(format!(
-            "{cut} requests were cancelled: the latencies include them with the time waited, so they are too low"
+            "{truncated} requests were cancelled: the latencies include them with the time waited, so they are too low"
         ));
     }
     if outcome.repeated_reads > 0 {

@@ -43,13 +43,13 @@ pub type Stage = Vec<Step>;
 #[derive(Debug)]
 pub struct Runner {
     /// One for each concurrent step.
-    sites: Vec<Workspace>,
+    workspaces: Vec<Workspace>,
     /// CPUs that the generator may use.
     cores: usize,
     /// Objects are kept after their measurement.
     keep_objects: bool,
     /// Drops caches before each stage, if set.
-    kernel: Option<CacheDropper>,
+    cache_dropper: Option<CacheDropper>,
     /// Destination of per-request samples, if they are recorded.
     samples: Option<SampleFile>,
 }
@@ -67,14 +67,14 @@ impl Runner {
             ..=1 => Workspace::new(env.clone(), prefix.to_owned()),
             _ => Workspace::new(env.clone(), format!("{prefix}{n}/")),
         };
-        let sites = (0..concurrent_steps.max(1)).map(workspace).collect();
-        Self { sites, cores, keep_objects, kernel: None, samples: None }
+        let workspaces = (0..concurrent_steps.max(1)).map(workspace).collect();
+        Self { workspaces, cores, keep_objects, cache_dropper: None, samples: None }
     }
 
-    /// Drops the machine's caches before each stage and each replay, if `kernel` is set.
+    /// Drops the machine's caches before each stage and each replay, if `cache_dropper` is set.
     #[must_use]
-    pub fn with_cache_dropping(self, kernel: Option<CacheDropper>) -> Self {
-        Self { kernel, ..self }
+    pub fn with_cache_dropping(self, cache_dropper: Option<CacheDropper>) -> Self {
+        Self { cache_dropper, ..self }
     }
 
     /// Records each request of a measurement individually, if `samples` is set.
@@ -114,18 +114,18 @@ impl Runner {
         stop: &StopSignal,
         on_event: &mut impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
-        for (workspace, step) in self.sites.iter_mut().zip(stage) {
+        for (workspace, step) in self.workspaces.iter_mut().zip(stage) {
             let missing = workspace.missing_objects(step);
-            let gauge = Arc::new(Progress::default());
+            let progress = Arc::new(Progress::default());
             if missing > 0 {
-                let what = format!("creating {missing} objects of {}", step.sizes);
+                let description = format!("creating {missing} objects of {}", step.sizes);
                 on_event(RunEvent::PhaseStarted {
-                    description: what,
+                    description,
                     max_duration: None,
-                    progress: vec![gauge.clone()],
+                    progress: vec![progress.clone()],
                 });
             }
-            if !workspace.prepare(step, stop, &gauge).await? {
+            if !workspace.prepare(step, stop, &progress).await? {
                 return Ok(false);
             }
         }
@@ -136,7 +136,7 @@ impl Runner {
     /// Drops the machine's caches, if configured. The kernel cannot be interrupted: after a stop, this returns while it
     /// continues.
     async fn drop_caches(&self, stop: &StopSignal, on_event: &mut impl FnMut(RunEvent<'_>)) -> Result<()> {
-        let Some(kernel) = self.kernel.clone() else { return Ok(()) };
+        let Some(cache_dropper) = self.cache_dropper.clone() else { return Ok(()) };
         on_event(RunEvent::PhaseStarted {
             description: "dropping caches".to_owned(),
             max_duration: None,
@@ -144,7 +144,7 @@ impl Runner {
         });
         let (sender, dropped) = oneshot::channel();
         // A detached thread: the kernel first writes back the dirty pages of the whole machine, which may take long.
-        let work = move || drop(sender.send(kernel.sync_and_drop_all()));
+        let work = move || drop(sender.send(cache_dropper.sync_and_drop_all()));
         let started = std::thread::Builder::new().name("caches".to_owned()).spawn(work);
         started.map_err(|e| Error::with_source(Reason::Io, format!("cannot start a thread: {e}"), e))?;
         let dropped = tokio::select! {
@@ -153,15 +153,15 @@ impl Runner {
             () = stop.triggered() => return Ok(()),
         };
         let dropped = dropped.map_err(|e| Error::with_source(Reason::Defect, "dropping caches failed", e))?;
-        dropped.map_err(|why| Error::new(Reason::Io, format!("cannot drop caches: {why}")))
+        dropped.map_err(|reason| Error::new(Reason::Io, format!("cannot drop caches: {reason}")))
     }
 
     /// The cache treatment of the measurements.
     const fn caches(&self) -> CacheTreatment {
-        if self.kernel.is_some() { CacheTreatment::Dropped } else { CacheTreatment::NotDropped }
+        if self.cache_dropper.is_some() { CacheTreatment::Dropped } else { CacheTreatment::NotDropped }
     }
 
-    fn gauge(&self, round: u32) -> Arc<Progress> {
+    fn new_progress(&self, round: u32) -> Arc<Progress> {
         let samples = self.samples.as_ref().map(|samples| samples.next_measurement(round));
         Arc::new(samples.map_or_else(Progress::default, Progress::with_samples))
     }
@@ -173,15 +173,16 @@ impl Runner {
         stop: &StopSignal,
         on_event: &mut impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
-        let gauges: Vec<Arc<Progress>> = stage.iter().map(|step| self.gauge(step.round)).collect();
-        let what = stage.iter().fold(String::new(), |mut text, step| {
+        let progress: Vec<Arc<Progress>> = stage.iter().map(|step| self.new_progress(step.round)).collect();
+        let description = stage.iter().fold(String::new(), |mut text, step| {
             let separator = if text.is_empty() { "" } else { " with " };
             // Writing to a string cannot fail.
             let _ = write!(text, "{separator}{step}");
             text
         });
-        let time = stage.iter().map(|step| step.load.warm_up + step.load.stop_condition.duration).max();
-        on_event(RunEvent::PhaseStarted { description: what, max_duration: time, progress: gauges.clone() });
+        let max_duration =
+            stage.iter().map(|step| step.load.warm_up + step.load.stop_condition.duration).max();
+        on_event(RunEvent::PhaseStarted { description, max_duration, progress: progress.clone() });
         // With equal seeds, all steps would start their requests at the same times.
         let mut drawn = stage.to_vec();
         drawn
@@ -189,8 +190,8 @@ impl Runner {
             .enumerate()
             .skip(1)
             .for_each(|(n, step)| step.load.seed = mix(step.load.seed ^ n as u64));
-        let driven = (self.sites.iter_mut().zip(&drawn).zip(&gauges))
-            .map(|((workspace, step), gauge)| workspace.measure(step, stop, gauge));
+        let driven = (self.workspaces.iter_mut().zip(&drawn).zip(&progress))
+            .map(|((workspace, step), progress)| workspace.measure(step, stop, progress));
         // All steps are joined, even if one of them fails.
         let outcomes = join_all(driven).await;
         let mut measurements = Vec::with_capacity(stage.len());
@@ -201,9 +202,9 @@ impl Runner {
         }
         void_stage(&mut measurements);
         let is_whole = measurements.iter().all(|measurement| measurement.end_reason != EndReason::Stopped);
-        for (measurement, gauge) in measurements.into_iter().zip(&gauges) {
+        for (measurement, progress) in measurements.into_iter().zip(&progress) {
             on_event(RunEvent::Measured(
-                &measurement.with_context(self.caches(), gauge.finish_samples().await),
+                &measurement.with_context(self.caches(), progress.finish_samples().await),
             ));
         }
         Ok(is_whole)
@@ -218,7 +219,7 @@ impl Runner {
         mut on_event: impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
         for round in 1..=rounds {
-            let Some(workspace) = self.sites.first_mut() else { break };
+            let Some(workspace) = self.workspaces.first_mut() else { break };
             if round > 1 && !self.keep_objects {
                 on_event(RunEvent::PhaseStarted {
                     description: "cleaning".to_owned(),
@@ -227,35 +228,36 @@ impl Runner {
                 });
                 workspace.clean().await?;
             }
-            let objects = workspace.replayed(replay);
-            let gauge = Arc::new(Progress::default());
+            let objects = workspace.add_replay(replay);
+            let progress = Arc::new(Progress::default());
             let (count, bytes) = replay.trace_summary().initial_objects();
             if count > 0 {
-                let what = format!("creating {count} objects, {} MB", bytes.div_ceil(1_000_000));
+                let description = format!("creating {count} objects, {} MB", bytes.div_ceil(1_000_000));
                 on_event(RunEvent::PhaseStarted {
-                    description: what,
+                    description,
                     max_duration: None,
-                    progress: vec![gauge.clone()],
+                    progress: vec![progress.clone()],
                 });
             }
-            if !replay.prepare(workspace.env(), &objects, stop, &gauge).await? {
+            if !replay.prepare(workspace.env(), &objects, stop, &progress).await? {
                 return Ok(false);
             }
             self.drop_caches(stop, &mut on_event).await?;
             if stop.is_triggered() {
                 return Ok(false);
             }
-            let (what, gauge) = (replay.trace_info().name(replay.concurrency()), self.gauge(round));
+            let (description, progress) =
+                (replay.trace_info().name(replay.concurrency()), self.new_progress(round));
             on_event(RunEvent::PhaseStarted {
-                description: what,
+                description,
                 max_duration: replay.duration(),
-                progress: vec![gauge.clone()],
+                progress: vec![progress.clone()],
             });
-            let Some(workspace) = self.sites.first() else { break };
-            let (outcome, notes) = replay.run(workspace.env(), &objects, stop, &gauge).await?;
+            let Some(workspace) = self.workspaces.first() else { break };
+            let (outcome, notes) = replay.run(workspace.env(), &objects, stop, &progress).await?;
             let measurement = Measurement::from_replay(replay, round, (&outcome, notes), self.cores);
             on_event(RunEvent::Measured(
-                &measurement.with_context(self.caches(), gauge.finish_samples().await),
+                &measurement.with_context(self.caches(), progress.finish_samples().await),
             ));
             if outcome.end_reason == EndReason::Stopped {
                 return Ok(false);
@@ -277,7 +279,7 @@ impl Runner {
                 progress: Vec::new(),
             });
             let cleaning =
-                self.sites.iter_mut().zip(stage).map(|(workspace, step)| workspace.clean_after(step));
+                self.workspaces.iter_mut().zip(stage).map(|(workspace, step)| workspace.clean_after(step));
             try_join_all(cleaning).await?;
         }
         Ok(())
@@ -285,7 +287,7 @@ impl Runner {
 
     /// Removes all objects that were created and returns their number.
     pub async fn clean(&mut self) -> Result<u64> {
-        let removed = join_all(self.sites.iter_mut().map(Workspace::clean)).await;
+        let removed = join_all(self.workspaces.iter_mut().map(Workspace::clean)).await;
         removed.into_iter().try_fold(0, |sum, removed| Ok(sum + removed?))
     }
 }

@@ -78,27 +78,20 @@ struct RequestSample {
 
 impl RequestSample {
     fn new(begin: Duration, finished: &FinishedRequest, mut subject: RequestSubject) -> Self {
-        let since = |at: Duration| match at.checked_sub(begin) {
+        let since = |time: Duration| match time.checked_sub(begin) {
             Some(after) => micros(after),
-            None => -micros(begin - at),
+            None => -micros(begin - time),
         };
-        let (first, failure) = match &finished.response {
-            Ok((first, bytes)) => {
+        let (first_byte_us, failure) = match &finished.response {
+            Ok((first_byte, bytes)) => {
                 subject.size = Some(*bytes);
-                (Some(since(*first)), None)
+                (Some(since(*first_byte)), None)
             }
             Err(kind) => (None, Some(kind.as_str().into())),
         };
-        let (scheduled, started, ended) =
+        let (scheduled_us, started_us, ended_us) =
             (since(finished.scheduled), finished.started.map(since), since(finished.ended));
-        Self {
-            subject,
-            scheduled_us: scheduled,
-            started_us: started,
-            first_byte_us: first,
-            ended_us: ended,
-            failure,
-        }
+        Self { subject, scheduled_us, started_us, first_byte_us, ended_us, failure }
     }
 }
 
@@ -126,12 +119,12 @@ impl SampleCounts {
         let all = self.written + self.dropped + self.lost;
         let mut notes = Vec::new();
         if self.dropped > 0 {
-            let what = "the thread that writes them was too slow";
-            notes.push(format!("{} of {all} samples were dropped: {what}", self.dropped));
+            let reason = "the thread that writes them was too slow";
+            notes.push(format!("{} of {all} samples were dropped: {reason}", self.dropped));
         }
         if self.lost > 0 {
-            let what = "their file could not be written";
-            notes.push(format!("{} of {all} samples are missing: {what}", self.lost));
+            let reason = "their file could not be written";
+            notes.push(format!("{} of {all} samples are missing: {reason}", self.lost));
         }
         notes
     }
@@ -141,7 +134,7 @@ impl SampleCounts {
 #[derive(Debug)]
 pub struct SampleFile {
     sender: SyncSender<WriterMessage>,
-    spare: Arc<BatchPool>,
+    batch_pool: Arc<BatchPool>,
     measurements: AtomicU64,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
@@ -167,14 +160,14 @@ impl SampleFile {
     pub fn start(mut out: impl Write + Send + 'static, workers: usize) -> io::Result<Self> {
         out.write_all(writer::HEADER.as_bytes())?;
         let batches = workers + MAX_QUEUED_BATCHES;
-        let pool = (0..batches).map(|_| Vec::with_capacity(BATCH_SAMPLES)).collect();
-        let spare = Arc::new(BatchPool(Mutex::new(pool)));
+        let unused_batches = (0..batches).map(|_| Vec::with_capacity(BATCH_SAMPLES)).collect();
+        let batch_pool = Arc::new(BatchPool(Mutex::new(unused_batches)));
         // The channel has capacity for all batches, so that sending never blocks.
         let (sender, receiver) = sync_channel(batches + CONTROL_MESSAGES);
-        let writer = SampleWriter::new(out, spare.clone());
+        let writer = SampleWriter::new(out, batch_pool.clone());
         let thread = std::thread::Builder::new().name("samples".to_owned());
         let thread = Some(thread.spawn(move || writer.run(&receiver))?);
-        Ok(Self { sender, spare, measurements: AtomicU64::new(0), thread })
+        Ok(Self { sender, batch_pool, measurements: AtomicU64::new(0), thread })
     }
 
     /// The samples of the next measurement.
@@ -183,7 +176,7 @@ impl SampleFile {
             number: self.measurements.fetch_add(1, Ordering::Relaxed) + 1,
             round,
             sender: self.sender.clone(),
-            spare: self.spare.clone(),
+            batch_pool: self.batch_pool.clone(),
             sent: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         })
@@ -216,7 +209,7 @@ pub(crate) struct MeasurementSamples {
     number: u64,
     round: u32,
     sender: SyncSender<WriterMessage>,
-    spare: Arc<BatchPool>,
+    batch_pool: Arc<BatchPool>,
     /// Samples sent to the thread, and samples dropped.
     sent: AtomicU64,
     dropped: AtomicU64,
@@ -237,15 +230,12 @@ impl MeasurementSamples {
 
     /// Waits until all samples sent are in the file, and returns the counts. Call it after all samplers were dropped.
     pub async fn conclude(&self) -> SampleCounts {
-        let (response, answered) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let mut written = 0;
-        if self
-            .sender
-            .try_send(WriterMessage::Conclude { measurement: self.number, written: response })
-            .is_ok()
+        if self.sender.try_send(WriterMessage::Conclude { measurement: self.number, written: sender }).is_ok()
         {
             // If the thread panicked, nothing counts as written.
-            written = answered.await.unwrap_or(0);
+            written = receiver.await.unwrap_or(0);
         }
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let lost = read(&self.sent).saturating_sub(written);
@@ -269,7 +259,7 @@ impl Sampler {
             return;
         }
         if self.batch.is_none() {
-            self.batch = self.measurement.spare.take();
+            self.batch = self.measurement.batch_pool.take();
         }
         let Some(batch) = &mut self.batch else {
             self.measurement.dropped.fetch_add(1, Ordering::Relaxed);

@@ -70,8 +70,8 @@ impl SizeDistribution {
             Self::Uniform(min, max) => (*min as f64 + *max as f64) / 2.0,
             Self::LogNormal { median, sigma } => *median as f64 * (sigma * sigma / 2.0).exp(),
             Self::Mixture(parts) => {
-                let all: f64 = parts.iter().map(|(share, _)| share).sum();
-                parts.iter().map(|(share, sizes)| share * sizes.mean()).sum::<f64>() / all
+                let total: f64 = parts.iter().map(|(share, _)| share).sum();
+                parts.iter().map(|(share, sizes)| share * sizes.mean()).sum::<f64>() / total
             }
         }
     }
@@ -130,8 +130,8 @@ impl FromStr for SizeDistribution {
 
 /// Splits at the plus signs outside of parentheses.
 fn summands(text: &str) -> Result<Vec<&str>, String> {
-    let (mut parts, mut from, mut depth) = (Vec::new(), 0, 0_u32);
-    for (at, sign) in text.char_indices() {
+    let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_u32);
+    for (position, sign) in text.char_indices() {
         match sign {
             '(' => depth += 1,
             ')' => {
@@ -140,13 +140,13 @@ fn summands(text: &str) -> Result<Vec<&str>, String> {
                     .ok_or_else(|| format!("{text:?} has an unmatched closing parenthesis"))?
             }
             '+' if depth == 0 => {
-                parts.push(&text[from..at]);
-                from = at + 1;
+                parts.push(&text[start..position]);
+                start = position + 1;
             }
             _ => {}
         }
     }
-    parts.push(&text[from..]);
+    parts.push(&text[start..]);
     if depth == 0 { Ok(parts) } else { Err(format!("{text:?} has an unclosed parenthesis")) }
 }
 

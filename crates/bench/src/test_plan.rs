@@ -86,10 +86,10 @@ impl TestPlan {
         if let Some(LoadSpec { mix, .. }) = self.loads.iter().find(deletes_more) {
             return Err(format!("{mix} deletes more than it writes: it would run out of objects"));
         }
-        let max = self.max_concurrency();
-        if let Some(objects) = self.objects.filter(|objects| *objects < max) {
+        let max_concurrency = self.max_concurrency();
+        if let Some(objects) = self.objects.filter(|objects| *objects < max_concurrency) {
             return Err(format!(
-                "{objects} objects are too few for {max} concurrent requests: each needs at least one of its own"
+                "{objects} objects are too few for {max_concurrency} concurrent requests: each needs at least one of its own"
             ));
         }
         Ok(())

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tradewind_core::error::{ErrorKind, Result};
-use tradewind_model::store_model::Direction;
-use tradewind_model::tune::sampling::{self, Budget, Cost};
+use tradewind_model::store_statistics::Direction;
+use tradewind_model::tune::sampling::{self, Cost, SamplingBudget};
 use tradewind_model::tune::{OperatingPoint, Prediction, Prior, Surface};
 
 pub use self::probe::{ProbeLimits, ProbeResult};
@@ -31,12 +31,12 @@ const MAX_BUDGET_FRACTION: f64 = 0.1;
 /// Configuration of a sampling run.
 #[derive(Debug, Clone)]
 pub struct SamplingConfig {
-    /// Operating points that a plan may use. The sampled ones are among them.
+    /// Candidate operating points. The sampled ones are among them.
     pub points: Vec<OperatingPoint>,
     /// Budget of all probes.
-    pub budget: Budget,
+    pub budget: SamplingBudget,
     /// CPUs that this process may use.
-    pub cores: usize,
+    pub cpus: usize,
 }
 
 /// A progress event.
@@ -56,7 +56,7 @@ pub struct SamplingResult {
     /// The surface inferred from them.
     pub surface: Surface,
     /// The remaining budget.
-    pub remaining_budget: Budget,
+    pub remaining_budget: SamplingBudget,
 }
 
 /// Measures the minimum RTT of a few requests; `None` if the request is denied.
@@ -97,7 +97,7 @@ pub async fn sample(
         };
         on_event(SamplingEvent::ProbeStarted(direction, point));
         let limits = probe_limits(&sampled.surface.predict(point), &sampled.remaining_budget);
-        let probed = probe::run_probe(target, (direction, point), limits, (config.cores, stop)).await?;
+        let probed = probe::run_probe(target, (direction, point), limits, (config.cpus, stop)).await?;
         sampled.remaining_budget = sampled
             .remaining_budget
             .minus_probe(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
@@ -115,13 +115,16 @@ pub async fn sample(
 }
 
 /// The limits of a probe, from its expected cost and the remaining budget.
-fn probe_limits(expected: &Prediction, remaining: &Budget) -> ProbeLimits {
-    let (min_cost, max_cost) = (sampling::min_cost(expected), sampling::max_cost(expected));
+fn probe_limits(expected: &Prediction, remaining: &SamplingBudget) -> ProbeLimits {
+    let (min_cost, cost_of_min_duration) =
+        (sampling::min_cost(expected), sampling::cost_of_min_duration(expected));
     let remaining_time = Duration::from_secs_f64(remaining.seconds);
-    let max_time =
-        Duration::from_secs_f64(max_cost.seconds * MAX_COST_FACTOR).max(MIN_PROBE_TIME).min(remaining_time);
+    let max_time = Duration::from_secs_f64(cost_of_min_duration.seconds * MAX_COST_FACTOR)
+        .max(MIN_PROBE_TIME)
+        .min(remaining_time);
     // A probe that is less precise than expected may use more bytes, but only a part of the remaining ones.
-    let max_imprecise_bytes = (max_cost.bytes * MAX_COST_FACTOR).min(remaining.bytes * MAX_BUDGET_FRACTION);
+    let max_imprecise_bytes =
+        (cost_of_min_duration.bytes * MAX_COST_FACTOR).min(remaining.bytes * MAX_BUDGET_FRACTION);
     let max_bytes = (min_cost.bytes * MAX_COST_FACTOR).max(max_imprecise_bytes).min(remaining.bytes) as u64;
     ProbeLimits {
         max_time,

@@ -59,9 +59,9 @@ pub struct Workspace {
     env: BenchEnv,
     prefix: String,
     /// Object sets by purpose and sizes.
-    stocks: BTreeMap<(Use, String), Arc<ObjectSet>>,
+    object_sets: BTreeMap<(Use, String), Arc<ObjectSet>>,
     /// Objects of replays.
-    add_replay: Vec<Arc<ReplayObjects>>,
+    replays: Vec<Arc<ReplayObjects>>,
     /// Number of object sets and replays so far. It makes their names unique.
     count: usize,
     /// Requests failed or were cancelled: the store may still carry them out later.
@@ -72,7 +72,7 @@ impl Workspace {
     /// Creates an empty workspace. No other user may write below `prefix`.
     #[must_use]
     pub const fn new(env: BenchEnv, prefix: String) -> Self {
-        Self { env, prefix, stocks: BTreeMap::new(), add_replay: Vec::new(), count: 0, is_uncertain: false }
+        Self { env, prefix, object_sets: BTreeMap::new(), replays: Vec::new(), count: 0, is_uncertain: false }
     }
 
     fn object_set(&mut self, step: &Step) -> Arc<ObjectSet> {
@@ -82,7 +82,7 @@ impl Workspace {
             let prefix = format!("{}{}{}/", self.prefix, purpose.name(), self.count);
             Arc::new(ObjectSet::new(prefix, step.sizes.clone()))
         };
-        self.stocks.entry((purpose, step.sizes.to_string())).or_insert_with(create).clone()
+        self.object_sets.entry((purpose, step.sizes.to_string())).or_insert_with(create).clone()
     }
 
     /// The number of objects that must be created before a step can begin.
@@ -92,12 +92,17 @@ impl Workspace {
 
     /// Creates the objects that a step reads or deletes, and the files that it uploads. Failed creations are retried a
     /// few times. Returns false if stopped.
-    pub async fn prepare(&mut self, step: &Step, stop: &StopSignal, gauge: &Arc<Progress>) -> Result<bool> {
+    pub async fn prepare(
+        &mut self,
+        step: &Step,
+        stop: &StopSignal,
+        progress: &Arc<Progress>,
+    ) -> Result<bool> {
         let object_set = self.object_set(step);
         if step.load.mix.share(Operation::Put) > 0.0 {
             create_source_files(&self.env, &object_set, step.objects, stop).await?;
         }
-        for tries in 1.. {
+        for attempt in 1.. {
             let missing = self.missing_objects(step);
             if missing == 0 || stop.is_triggered() {
                 break;
@@ -115,17 +120,18 @@ impl Workspace {
                 seed: step.load.seed,
                 phase: 0.0,
             };
-            let outcome = run_load(&self.env, &object_set, &load, stop, gauge).await?;
-            let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failure_count() > 0)
+            let outcome = run_load(&self.env, &object_set, &load, stop, progress).await?;
+            let Some(stats) =
+                outcome.record.stats_by_operation().values().find(|stats| stats.failure_count() > 0)
             else {
                 continue;
             };
             self.is_uncertain = true;
-            if tries == MAX_PREPARE_ATTEMPTS && !stop.is_triggered() {
-                let why = tally.failure_samples.first().cloned().unwrap_or_default();
-                let what =
-                    format!("{} of {missing} objects could not be created: {why}", tally.failure_count());
-                return Err(Error::new(Reason::Io, what));
+            if attempt == MAX_PREPARE_ATTEMPTS && !stop.is_triggered() {
+                let reason = stats.failure_samples.first().cloned().unwrap_or_default();
+                let message =
+                    format!("{} of {missing} objects could not be created: {reason}", stats.failure_count());
+                return Err(Error::new(Reason::Io, message));
             }
         }
         Ok(!stop.is_triggered())
@@ -136,12 +142,14 @@ impl Workspace {
         &mut self,
         step: &Step,
         stop: &StopSignal,
-        gauge: &Arc<Progress>,
+        progress: &Arc<Progress>,
     ) -> Result<LoadOutcome> {
         let object_set = self.object_set(step);
-        let outcome = run_load(&self.env, &object_set, &step.load, stop, gauge).await;
+        let outcome = run_load(&self.env, &object_set, &step.load, stop, progress).await;
         self.is_uncertain |= match &outcome {
-            Ok(outcome) => outcome.record.tallies().values().any(|tally| tally.failure_count() > 0),
+            Ok(outcome) => {
+                outcome.record.stats_by_operation().values().any(|stats| stats.failure_count() > 0)
+            }
             Err(_) => true,
         };
         outcome
@@ -150,23 +158,26 @@ impl Workspace {
     /// Removes objects that a step wrote and no other step needs, so that they do not fill the store.
     pub async fn clean_after(&mut self, step: &Step) -> Result<u64> {
         let key = (Use::for_step(step), step.sizes.to_string());
-        let Some(object_set) = self.stocks.get(&key).filter(|_| key.0 != Use::Read) else { return Ok(0) };
-        let made = [KnownObjects::Stock(object_set.clone())];
-        let removed = remove_all(&self.env, object_set.prefix(), Some(&made), self.is_uncertain).await?;
-        self.stocks.remove(&key);
+        let Some(object_set) = self.object_sets.get(&key).filter(|_| key.0 != Use::Read) else {
+            return Ok(0);
+        };
+        let known_objects = [KnownObjects::ObjectSet(object_set.clone())];
+        let removed =
+            remove_all(&self.env, object_set.prefix(), Some(&known_objects), self.is_uncertain).await?;
+        self.object_sets.remove(&key);
         Ok(removed)
     }
 
     /// Removes all objects and returns their number. Failed deletes are retried a few times, after all others.
     pub async fn clean(&mut self) -> Result<u64> {
         // A replay may have cancelled requests that are not counted here.
-        let is_uncertain = self.is_uncertain || !self.add_replay.is_empty();
-        let stocks = self.stocks.values().cloned().map(KnownObjects::Stock);
-        let made: Vec<KnownObjects> =
-            stocks.chain(self.add_replay.iter().cloned().map(KnownObjects::Replayed)).collect();
-        let removed = remove_all(&self.env, &self.prefix, Some(&made), is_uncertain).await?;
-        self.stocks.clear();
-        self.add_replay.clear();
+        let is_uncertain = self.is_uncertain || !self.replays.is_empty();
+        let object_sets = self.object_sets.values().cloned().map(KnownObjects::ObjectSet);
+        let known_objects: Vec<KnownObjects> =
+            object_sets.chain(self.replays.iter().cloned().map(KnownObjects::Replayed)).collect();
+        let removed = remove_all(&self.env, &self.prefix, Some(&known_objects), is_uncertain).await?;
+        self.object_sets.clear();
+        self.replays.clear();
         Ok(removed)
     }
 
@@ -182,11 +193,11 @@ impl Workspace {
     }
 
     /// Registers the objects of a replay. None of them exists yet.
-    pub fn replayed(&mut self, replay: &Replay) -> Arc<ReplayObjects> {
+    pub fn add_replay(&mut self, replay: &Replay) -> Arc<ReplayObjects> {
         self.count += 1;
         let prefix = format!("{}{}/", self.prefix, self.count);
         let objects = Arc::new(ReplayObjects::new(prefix, replay.trace_summary()));
-        self.add_replay.push(objects.clone());
+        self.replays.push(objects.clone());
         objects
     }
 

@@ -1,9 +1,13 @@
-//! One memory budget for all buffers. A request reserves its whole *window* once, at admission. It waits for the memory
-//! of other requests only there, while it holds none itself. Without hold and wait, no cycle of requests that wait for
+//! The memory budget of requests. A request reserves its whole *window* once, at admission. It waits for the memory of
+//! other requests only there, while it holds none itself. Without hold and wait, no cycle of requests that wait for
 //! memory can form.
 //!
-//! After admission, layers carve [`Reservation`]s out of the window, or out of the free budget, without waiting for
-//! other requests. If neither suffices, they work with less. A request that turns out to need less shrinks its window.
+//! After admission, reads and XML bodies carve their buffers ([`Reservation`]s) out of the window, or out of the free
+//! budget, without waiting for other requests. If neither suffices, they use less memory or fail. A request that turns
+//! out to need less shrinks its window.
+//!
+//! For a write the window is an estimate: its buffers are not carved out of it. The store may hold further bytes
+//! (`LocalOptions::max_buffered_bytes`).
 //!
 //! Clients share the budget by [`Account`]: no client can starve another, and each account has its own queue
 //! (module `shares`).

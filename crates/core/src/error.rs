@@ -1,4 +1,4 @@
-//! One error type for the whole port. The *kind* names what the caller can do about the error, and alone decides
+//! One error type for the whole port. The *kind* names what the caller can do about the error, and by default decides
 //! whether to retry. The *reason* names the cause, finely enough for a front end to choose its own code (S3, errno,
 //! exit status) in one translation file.
 
@@ -24,16 +24,19 @@ pub enum ErrorKind {
     /// The store cannot be used now (full, read-only, unreachable, out of time): a retry elsewhere
     /// or later may succeed. A write may or may not have been applied.
     Unavailable,
-    /// Stored bytes are not what was written: do not retry here, read another replica.
+    /// Bytes failed their checksum. Damage at rest persists: read another copy, if there is one. After damage in
+    /// transit, a retry may succeed.
     Corrupt,
     /// A defect of the store.
     Internal,
 }
 
 impl ErrorKind {
-    /// Returns true if the same request may succeed when it is simply sent again. Retryability is
-    /// decided here and nowhere else. A retry of a write that is not idempotent needs more than this: see
-    /// [`Reason::DeadlineExceeded`].
+    /// Returns true if the same request may succeed when it is simply sent again: the default for callers of the port.
+    /// A retry of a write that is not idempotent needs more than this: see [`Reason::DeadlineExceeded`].
+    ///
+    /// Two callers deviate: the transfer manager also retries damage in transit (`CorruptData`, `BadDigest`), and a
+    /// leaf classifies the responses of its service.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Busy | Self::Unavailable)
@@ -82,7 +85,7 @@ reasons! {
     InvalidKey => Invalid,
     /// A key over the store's length limit (1,024 bytes of UTF-8).
     KeyTooLong => Invalid,
-    /// A range that starts at or after the object's end.
+    /// A range that contains no byte of the object, or a part that does not exist.
     InvalidRange => Invalid,
     /// The body's checksum or MD5 is not the one the caller declared.
     BadDigest => Invalid,
@@ -108,7 +111,8 @@ reasons! {
     AccessDenied => Denied,
     /// The store's device has no space left for this write; deletes still work.
     Full => Unavailable,
-    /// The store accepts no writes after a failed sync until it is reopened; reads still work.
+    /// The store accepts no writes until it is reopened, after a failure that leaves the state on disk unknown; reads
+    /// still work.
     ReadOnly => Unavailable,
     /// The deadline passed. A commit that was already in flight may still be applied.
     DeadlineExceeded => Unavailable,
@@ -120,7 +124,7 @@ reasons! {
     Io => Unavailable,
     /// Too many requests, or no memory window was free in time.
     Overloaded => Busy,
-    /// Stored data failed its checksum. It was not served.
+    /// Bytes failed their checksum, stored or in transit. They were not served.
     CorruptData => Corrupt,
     /// The store does not have this capability.
     Unsupported => Invalid,
@@ -134,7 +138,7 @@ reasons! {
 /// error created by [`Error::for_client`] is also for clients.
 pub struct Error {
     reason: Reason,
-    was_retried: bool,
+    is_final: bool,
     affects_whole_bucket: bool,
     is_for_client: bool,
     message: String,
@@ -146,7 +150,7 @@ impl Error {
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
-            was_retried: false,
+            is_final: false,
             affects_whole_bucket: false,
             is_for_client: false,
             message: message.into(),
@@ -163,8 +167,8 @@ impl Error {
         Self { source: Some(source.into()), ..Self::new(reason, message) }
     }
 
-    /// An error that the request alone explains, with a message that a front end shows to the client. The message may
-    /// repeat what the client sent, but must not reveal where objects are stored.
+    /// An error whose message may be shown to the client, because the request alone explains it. The message may repeat
+    /// what the client sent, but must not reveal where objects are stored.
     pub fn for_client(reason: Reason, message: impl Into<String>) -> Self {
         Self { is_for_client: true, ..Self::new(reason, message) }
     }
@@ -172,21 +176,21 @@ impl Error {
     /// This error with another message for the operator. The reason and the marks stay; this error becomes the source.
     #[must_use]
     pub fn with_message(self, message: impl Into<String>) -> Self {
-        let Self { reason, was_retried, affects_whole_bucket, .. } = self;
-        Self { was_retried, affects_whole_bucket, ..Self::with_source(reason, message, self) }
+        let Self { reason, is_final, affects_whole_bucket, .. } = self;
+        Self { is_final, affects_whole_bucket, ..Self::with_source(reason, message, self) }
     }
 
-    /// Marks the error of the last of several attempts: the caller need not retry.
+    /// Marks an error that the caller must not retry: attempts are used up, or would not help.
     #[must_use]
-    pub fn after_retries(mut self) -> Self {
-        self.was_retried = true;
+    pub fn without_retry(mut self) -> Self {
+        self.is_final = true;
         self
     }
 
-    /// Returns true if the operation was already retried as often as is worthwhile.
+    /// Returns true if the caller must not retry: see [`Self::without_retry`].
     #[must_use]
-    pub const fn was_retried(&self) -> bool {
-        self.was_retried
+    pub const fn is_final(&self) -> bool {
+        self.is_final
     }
 
     /// Marks an error that all other requests to the bucket would get, too: unknown access keys, a wrong clock.

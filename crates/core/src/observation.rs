@@ -14,10 +14,10 @@ pub struct Observation {
     /// Time spent queueing in this process before the request was sent.
     pub queued: Duration,
     /// For a remote store: time from the start of sending the request to the head of its response, including the upload
-    /// of the request's body. For the local store: time until a read has located its object, or the duration of a
-    /// commit.
+    /// of the request's body. For the local store: time until a read has its object's record (with the bytes of an
+    /// inline object), or the duration of a commit.
     pub first_byte: Duration,
     /// For a remote store: the length of the request's body. For the local store: the selected bytes of a read or the
-    /// size of a staged write. Headers, response bodies and protocol overhead are not counted.
-    pub wire_bytes: u64,
+    /// size of a staged write. Headers, protocol overhead and a remote store's response bodies are not counted.
+    pub body_bytes: u64,
 }

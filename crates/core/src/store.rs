@@ -194,8 +194,9 @@ pub struct StageRequest {
 /// Bytes on their way into a store, invisible until committed. Dropping it aborts.
 #[async_trait]
 pub trait Staged: Send {
-    /// Appends bytes. Waits while the store cannot keep up, and holds no more than the request's window. After an
-    /// error, or if the future is dropped, bytes are missing: the write can then only be dropped.
+    /// Appends bytes. Waits while the store cannot keep up, and holds no more than the request's window and what the
+    /// store's settings allow in addition. After an error, or if the future is dropped, bytes are missing: the write
+    /// can then only be dropped.
     async fn write(&mut self, bytes: Bytes) -> Result<()>;
 
     /// Verifies the bytes against `expected`, evaluates the precondition and makes the bytes durable and visible, all

@@ -82,7 +82,7 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Measures `work`, which returns the number of bytes hashed.
+/// Measures `stats`, which returns the number of bytes hashed.
 fn measure(work: impl FnOnce() -> usize) -> Run {
     let (started, process, feeder) =
         (Instant::now(), cpu_time(ClockId::ProcessCPUTime), cpu_time(ClockId::ThreadCPUTime));

@@ -36,7 +36,7 @@ pub(crate) mod eight {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub(super) fn settled(x: __m256i) -> __m256i {
+    pub(super) fn order_barrier(x: __m256i) -> __m256i {
         x
     }
 
@@ -72,12 +72,12 @@ pub(crate) mod eight {
         add(sum, _mm256_xor_si256(c, _mm256_or_si256(b, not(d))))
     }
 
-    /// The right shift takes its count from a register, because `32 - TURN` cannot be a const argument; the
+    /// The right shift takes its count from a register, because `32 - SHIFT` cannot be a const argument; the
     /// compiler knows the value and emits an immediate.
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub(super) fn rotate<const TURN: i32>(x: __m256i) -> __m256i {
-        let right = _mm_cvtsi32_si128(32 - TURN);
-        _mm256_or_si256(_mm256_slli_epi32::<TURN>(x), _mm256_srl_epi32(x, right))
+    pub(super) fn rotate<const SHIFT: i32>(x: __m256i) -> __m256i {
+        let right = _mm_cvtsi32_si128(32 - SHIFT);
+        _mm256_or_si256(_mm256_slli_epi32::<SHIFT>(x), _mm256_srl_epi32(x, right))
     }
 }

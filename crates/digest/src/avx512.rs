@@ -23,8 +23,8 @@ macro_rules! operations {
 
         #[inline]
         #[target_feature(enable = "avx512f,avx512vl")]
-        fn rotate<const TURN: i32>(x: $vector) -> $vector {
-            $rotate::<TURN>(x)
+        fn rotate<const SHIFT: i32>(x: $vector) -> $vector {
+            $rotate::<SHIFT>(x)
         }
 
         #[inline]
@@ -35,7 +35,7 @@ macro_rules! operations {
 
         #[inline]
         #[target_feature(enable = "avx512f,avx512vl")]
-        fn settled(x: $vector) -> $vector {
+        fn order_barrier(x: $vector) -> $vector {
             let mut x = x;
             // SAFETY: the assembly is empty; it only keeps the compiler from reordering the sum in `x`.
             unsafe { asm!("/* {0} */", inout($register) x, options(pure, nomem, nostack, preserves_flags)) };

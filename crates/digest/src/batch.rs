@@ -50,12 +50,12 @@ struct CompleteMessage {
 
 impl CompleteMessage {
     fn new(index: usize, message: &[Bytes]) -> Self {
-        let mut cutter = BlockSplitter::new();
+        let mut splitter = BlockSplitter::new();
         let mut segments = Segments::with_capacity(2 * message.len() + 2);
         for bytes in message {
-            segments.extend(cutter.split(bytes.clone()));
+            segments.extend(splitter.split(bytes.clone()));
         }
-        segments.extend(cutter.padding());
+        segments.extend(splitter.padding());
         Self { index, chain: scalar::INITIAL_CHAIN, segments }
     }
 }
@@ -81,7 +81,9 @@ mod tests {
     use crate::md5;
 
     fn content(seed: usize, length: usize) -> Bytes {
-        (0..length).map(|at| (seed.wrapping_mul(0x9e37) ^ at.wrapping_mul(31) ^ (at >> 8)) as u8).collect()
+        (0..length)
+            .map(|position| (seed.wrapping_mul(0x9e37) ^ position.wrapping_mul(31) ^ (position >> 8)) as u8)
+            .collect()
     }
 
     #[test]
@@ -91,12 +93,12 @@ mod tests {
             for count in [0, 1, 2, 3, 15, 16, 17, 33, 70] {
                 let whole: Vec<Bytes> =
                     (0..count).map(|n| content(n, n * 37 % 301 + (n % 5) * 1000)).collect();
-                let cut: Vec<Vec<Bytes>> = whole
+                let buffers: Vec<Vec<Bytes>> = whole
                     .iter()
                     .enumerate()
                     .map(|(n, bytes)| bytes.chunks(61 + n % 7).map(Bytes::copy_from_slice).collect())
                     .collect();
-                let messages: Vec<&[Bytes]> = cut.iter().map(Vec::as_slice).collect();
+                let messages: Vec<&[Bytes]> = buffers.iter().map(Vec::as_slice).collect();
                 let expected: Vec<[u8; 16]> = whole.iter().map(|bytes| md5(bytes)).collect();
                 assert_eq!(each(kernels, &messages), expected, "{kernels:?}, {count} messages");
             }

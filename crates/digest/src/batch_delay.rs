@@ -49,23 +49,23 @@ mod tests {
 
     #[test]
     fn useless_waits_shrink_to_zero() {
-        let mut patience = BatchDelay::new();
+        let mut delay = BatchDelay::new();
         for _ in 0..10 {
-            patience.record_wait(1, 1);
+            delay.record_wait(1, 1);
         }
-        assert_eq!(patience.max_wait(), Duration::ZERO);
-        patience.record_no_wait(1);
-        assert_eq!(patience.max_wait(), Duration::ZERO);
+        assert_eq!(delay.max_wait(), Duration::ZERO);
+        delay.record_no_wait(1);
+        assert_eq!(delay.max_wait(), Duration::ZERO);
     }
 
     #[test]
     fn simultaneous_streams_restore_the_wait() {
-        let mut patience = BatchDelay(Duration::ZERO);
-        patience.record_no_wait(2);
-        assert_eq!(patience.max_wait(), MIN_WAIT);
+        let mut delay = BatchDelay(Duration::ZERO);
+        delay.record_no_wait(2);
+        assert_eq!(delay.max_wait(), MIN_WAIT);
         for _ in 0..10 {
-            patience.record_wait(0, 2);
+            delay.record_wait(0, 2);
         }
-        assert_eq!(patience.max_wait(), MAX_WAIT);
+        assert_eq!(delay.max_wait(), MAX_WAIT);
     }
 }

@@ -27,15 +27,15 @@ impl Engine {
     /// If the operating system cannot start a thread.
     #[must_use]
     pub fn new(threads: usize) -> Self {
-        let line = Arc::new(StreamQueue::new());
+        let queue = Arc::new(StreamQueue::new());
         let kernels = Lanes::detect();
         let start = |number| {
-            let line = Arc::clone(&line);
-            thread::Builder::new().name(format!("md5-{number}")).spawn(move || line.run_worker(kernels))
+            let queue = Arc::clone(&queue);
+            thread::Builder::new().name(format!("md5-{number}")).spawn(move || queue.run_worker(kernels))
         };
         let handles =
             (0..threads.max(1)).map(|number| start(number).expect("a hashing thread starts")).collect();
-        Self(Arc::new(Threads { queue: line, handles }))
+        Self(Arc::new(Threads { queue, handles }))
     }
 
     /// A new, empty message.

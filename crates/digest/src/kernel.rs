@@ -61,8 +61,8 @@ macro_rules! paired_operations {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn rotate<const TURN: i32>(x: Pair) -> Pair {
-            Pair($single::rotate::<TURN>(x.0), $single::rotate::<TURN>(x.1))
+        fn rotate<const SHIFT: i32>(x: Pair) -> Pair {
+            Pair($single::rotate::<SHIFT>(x.0), $single::rotate::<SHIFT>(x.1))
         }
 
         #[inline]
@@ -73,8 +73,8 @@ macro_rules! paired_operations {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn settled(x: Pair) -> Pair {
-            Pair($single::settled(x.0), $single::settled(x.1))
+        fn order_barrier(x: Pair) -> Pair {
+            Pair($single::order_barrier(x.0), $single::order_barrier(x.1))
         }
 
         #[inline]

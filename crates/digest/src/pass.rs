@@ -16,7 +16,7 @@ use crate::stream_state::StreamState;
 const MAX_SHARE_BLOCKS: usize = 64 * 1024 / BLOCK_BYTES;
 
 struct StreamLane {
-    work: Arc<StreamState>,
+    stream: Arc<StreamState>,
     chain: Chain,
     segments: Segments,
     share: usize,
@@ -49,14 +49,14 @@ fn retire(lanes: &mut Vec<StreamLane>, batch: &mut Vec<Arc<StreamState>>) {
 }
 
 impl StreamLane {
-    fn new(work: Arc<StreamState>) -> Self {
-        let (chain, segments) = work.take();
-        Self { work, chain, segments, share: MAX_SHARE_BLOCKS }
+    fn new(stream: Arc<StreamState>) -> Self {
+        let (chain, segments) = stream.take();
+        Self { stream, chain, segments, share: MAX_SHARE_BLOCKS }
     }
 
     fn leave(self, batch: &mut Vec<Arc<StreamState>>) {
-        if self.work.end_pass(self.chain, self.segments) {
-            batch.push(self.work);
+        if self.stream.end_pass(self.chain, self.segments) {
+            batch.push(self.stream);
         }
     }
 }
@@ -75,6 +75,6 @@ impl Lane for StreamLane {
         self.chain = chain;
         self.share -= blocks;
         advance(&mut self.segments, blocks);
-        self.work.record_hashed(blocks * BLOCK_BYTES);
+        self.stream.record_hashed(blocks * BLOCK_BYTES);
     }
 }

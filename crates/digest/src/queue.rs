@@ -28,7 +28,7 @@ pub(crate) struct StreamQueue {
     /// Signals the leader that delays a batch.
     batch_ready: Condvar,
     /// Signals idle threads.
-    work: Condvar,
+    work_available: Condvar,
 }
 
 struct QueueState {
@@ -59,7 +59,7 @@ impl StreamQueue {
             urgent_since: None,
             batch_delay: BatchDelay::new(),
         };
-        Self { state: Mutex::new(state), batch_ready: Condvar::new(), work: Condvar::new() }
+        Self { state: Mutex::new(state), batch_ready: Condvar::new(), work_available: Condvar::new() }
     }
 
     /// Registers a stream.
@@ -75,19 +75,19 @@ impl StreamQueue {
     }
 
     /// Enqueues a claimed stream; hashes it on this thread if the engine is closed.
-    pub(crate) fn enqueue(&self, work: &Arc<StreamState>) {
+    pub(crate) fn enqueue(&self, stream: &Arc<StreamState>) {
         let mut state = self.state.lock();
         if state.closed {
             drop(state);
-            return work.hash_all_inline();
+            return stream.hash_all_inline();
         }
-        state.ready.push_back(Arc::clone(work));
-        if work.is_urgent() {
+        state.ready.push_back(Arc::clone(stream));
+        if stream.is_urgent() {
             state.urgent_since.get_or_insert_with(Instant::now);
         }
         let needs_thread = !state.has_leader || state.ready.len() == MIN_HELP_STREAMS;
         if needs_thread && state.idle > 0 && !state.is_delaying {
-            self.work.notify_one();
+            self.work_available.notify_one();
         } else {
             self.wake_leader(&state);
         }
@@ -114,7 +114,7 @@ impl StreamQueue {
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.batch_ready.notify_all();
-        self.work.notify_all();
+        self.work_available.notify_all();
     }
 
     /// The loop of a hashing thread.
@@ -133,7 +133,7 @@ impl StreamQueue {
                     return;
                 }
                 state.idle += 1;
-                self.work.wait(&mut state);
+                self.work_available.wait(&mut state);
                 state.idle -= 1;
                 continue;
             }
@@ -141,11 +141,11 @@ impl StreamQueue {
             batch.extend(state.ready.drain(..taken));
             state.in_pass += taken;
             if state.ready.len() >= MIN_HELP_STREAMS && state.idle > 0 {
-                self.work.notify_one();
+                self.work_available.notify_one();
             }
             MutexGuard::unlocked(&mut state, || pass::run(kernels, &mut batch));
             state.in_pass -= taken;
-            if batch.iter().any(|work| work.is_urgent()) {
+            if batch.iter().any(|stream| stream.is_urgent()) {
                 state.urgent_since.get_or_insert_with(Instant::now);
             }
             state.ready.extend(batch.drain(..));
@@ -160,8 +160,10 @@ impl StreamQueue {
         let started = Instant::now();
         let mut waited = false;
         while !state.closed && (state.ready.is_empty() || state.ready.len() < state.full()) {
-            let patient = started + wait;
-            let deadline = state.urgent_since.map_or(patient, |since| patient.min(since + MAX_URGENT_WAIT));
+            let batch_deadline = started + wait;
+            let deadline = state
+                .urgent_since
+                .map_or(batch_deadline, |since| batch_deadline.min(since + MAX_URGENT_WAIT));
             if Instant::now() >= deadline {
                 break;
             }

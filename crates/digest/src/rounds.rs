@@ -1,8 +1,8 @@
 //! The 64 steps of one MD5 block (RFC 1321 section 3.4) as a macro over vector operations.
 //!
-//! The invoking module supplies `add`, `rotate::<S>`, `settled`, `splat` and the mixing functions `f`, `g`,
+//! The invoking module supplies `add`, `rotate::<S>`, `order_barrier`, `splat` and the mixing functions `f`, `g`,
 //! `h`, `i`, so that one description of the algorithm serves every register width. Only `b` is on the
-//! critical path: `a + word + constant` is summed first and kept in that order by `settled`.
+//! critical path: `a + word + constant` is summed first and kept in that order by `order_barrier`.
 
 /// Sines of RFC 1321 section 3.4: `floor(2^32 * |sin(step + 1)|)`.
 pub(crate) const SINES: [u32; 64] = [
@@ -18,10 +18,15 @@ pub(crate) const SINES: [u32; 64] = [
 
 /// One step: `a = b + rotate(a + word + sine + mix(b, c, d))`; the mixing function adds to its first argument.
 macro_rules! step {
-    ($mix:ident, $a:ident, $b:ident, $c:ident, $d:ident, $words:ident[$word:literal], $turn:literal, $step:literal) => {
+    ($mix:ident, $a:ident, $b:ident, $c:ident, $d:ident, $words:ident[$word:literal], $shift:literal, $step:literal) => {
         $a = add(
             $b,
-            rotate::<$turn>($mix(settled(add(add($a, $words[$word]), splat(SINES[$step]))), $b, $c, $d)),
+            rotate::<$shift>($mix(
+                order_barrier(add(add($a, $words[$word]), splat(SINES[$step]))),
+                $b,
+                $c,
+                $d,
+            )),
         );
     };
 }

@@ -64,8 +64,8 @@ fn add(x: u32, y: u32) -> u32 {
 }
 
 #[inline(always)]
-fn rotate<const TURN: u32>(x: u32) -> u32 {
-    x.rotate_left(TURN)
+fn rotate<const SHIFT: u32>(x: u32) -> u32 {
+    x.rotate_left(SHIFT)
 }
 
 #[inline(always)]
@@ -76,7 +76,7 @@ fn splat(sine: u32) -> u32 {
 /// Forces the sum `x` to be computed before anything is added to it. Otherwise the compiler adds the constant last,
 /// which lengthens the dependency chain of every step (on Zen 4, 1.58 instead of 1.30 CPU-s/GB).
 #[inline(always)]
-fn settled(x: u32) -> u32 {
+fn order_barrier(x: u32) -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
         let mut x = x;
@@ -98,7 +98,7 @@ fn f(sum: u32, b: u32, c: u32, d: u32) -> u32 {
 /// The two halves have no common bits, so they can be added separately: the one without `b` leaves the critical path.
 #[inline(always)]
 fn g(sum: u32, b: u32, c: u32, d: u32) -> u32 {
-    add(settled(add(sum, c & !d)), b & d)
+    add(order_barrier(add(sum, c & !d)), b & d)
 }
 
 #[inline(always)]

@@ -23,7 +23,7 @@ fn splat(word: u32) -> __m128i {
 
 #[inline]
 #[target_feature(enable = "sse2")]
-fn settled(x: __m128i) -> __m128i {
+fn order_barrier(x: __m128i) -> __m128i {
     x
 }
 
@@ -58,11 +58,11 @@ fn i(sum: __m128i, b: __m128i, c: __m128i, d: __m128i) -> __m128i {
     add(sum, _mm_xor_si128(c, _mm_or_si128(b, not(d))))
 }
 
-/// The right shift takes its count from a register, because `32 - TURN` cannot be a const argument; the
+/// The right shift takes its count from a register, because `32 - SHIFT` cannot be a const argument; the
 /// compiler knows the value and emits an immediate.
 #[inline]
 #[target_feature(enable = "sse2")]
-fn rotate<const TURN: i32>(x: __m128i) -> __m128i {
-    let right = _mm_cvtsi32_si128(32 - TURN);
-    _mm_or_si128(_mm_slli_epi32::<TURN>(x), _mm_srl_epi32(x, right))
+fn rotate<const SHIFT: i32>(x: __m128i) -> __m128i {
+    let right = _mm_cvtsi32_si128(32 - SHIFT);
+    _mm_or_si128(_mm_slli_epi32::<SHIFT>(x), _mm_srl_epi32(x, right))
 }

@@ -19,7 +19,7 @@ const MIN_SUBMIT_BYTES: usize = 16 * 1024;
 /// One message being hashed. Dropping it cancels it.
 pub struct Md5Stream {
     ticket: Ticket,
-    cutter: BlockSplitter,
+    splitter: BlockSplitter,
 }
 
 /// A future of the digest of a message. Dropping it cancels the message.
@@ -35,29 +35,29 @@ pub struct Drained<'a> {
 
 /// A stream's registration with the engine.
 struct Ticket {
-    work: Arc<StreamState>,
+    state: Arc<StreamState>,
     queue: Arc<StreamQueue>,
 }
 
 impl Md5Stream {
-    pub(crate) fn new(line: Arc<StreamQueue>) -> Self {
-        line.register_stream();
-        let ticket = Ticket { work: Arc::new(StreamState::new()), queue: line };
-        Self { ticket, cutter: BlockSplitter::new() }
+    pub(crate) fn new(queue: Arc<StreamQueue>) -> Self {
+        queue.register_stream();
+        let ticket = Ticket { state: Arc::new(StreamState::new()), queue };
+        Self { ticket, splitter: BlockSplitter::new() }
     }
 
     /// Appends to the message. Never waits; copies only the ends that do not fill a 64-byte block.
     pub fn update(&mut self, bytes: impl Into<Bytes>) {
-        let segments = self.cutter.split(bytes.into());
-        if self.ticket.work.push(segments, MIN_SUBMIT_BYTES) {
-            self.ticket.queue.enqueue(&self.ticket.work);
+        let segments = self.splitter.split(bytes.into());
+        if self.ticket.state.push(segments, MIN_SUBMIT_BYTES) {
+            self.ticket.queue.enqueue(&self.ticket.state);
         }
     }
 
     /// Bytes handed over but not yet hashed.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
-        self.ticket.work.queued_bytes()
+        self.ticket.state.queued_bytes()
     }
 
     /// Resolves when fewer than `below` bytes (at least one) are queued, for backpressure.
@@ -67,7 +67,7 @@ impl Md5Stream {
 
     /// Ends the message.
     pub fn finish(self) -> Md5Finish {
-        if self.ticket.work.finish(self.cutter.padding()) {
+        if self.ticket.state.finish(self.splitter.padding()) {
             self.ticket.queue.mark_urgent();
         }
         Md5Finish(self.ticket)
@@ -76,7 +76,7 @@ impl Md5Stream {
     /// Ends the message and waits for its digest on this thread; not for asynchronous code.
     #[must_use]
     pub fn finish_blocking(self) -> [u8; 16] {
-        self.finish().0.work.wait_digest()
+        self.finish().0.state.wait_digest()
     }
 }
 
@@ -84,7 +84,7 @@ impl Future for Md5Finish {
     type Output = [u8; 16];
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<[u8; 16]> {
-        self.0.work.poll_digest(context.waker())
+        self.0.state.poll_digest(context.waker())
     }
 }
 
@@ -92,22 +92,22 @@ impl Future for Drained<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Ticket { work, queue: line } = self.ticket;
-        if work.poll_drained(self.below, context.waker()).is_ready() {
+        let Ticket { state, queue } = self.ticket;
+        if state.poll_drained(self.below, context.waker()).is_ready() {
             return Poll::Ready(());
         }
-        if !work.claim() {
-            line.mark_urgent();
+        if !state.claim() {
+            queue.mark_urgent();
             return Poll::Pending;
         }
-        line.enqueue(work);
-        work.poll_drained(self.below, context.waker())
+        queue.enqueue(state);
+        state.poll_drained(self.below, context.waker())
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.work.cancel();
+        self.state.cancel();
         self.queue.unregister_stream();
     }
 }
@@ -116,7 +116,7 @@ impl fmt::Debug for Md5Stream {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Md5Stream")
-            .field("length", &self.cutter.length())
+            .field("length", &self.splitter.length())
             .field("queued_bytes", &self.queued_bytes())
             .finish_non_exhaustive()
     }

@@ -64,12 +64,12 @@ impl StreamState {
         self.urgent.load(Ordering::Relaxed)
     }
 
-    /// Appends segments. Returns true if the caller must now schedule the stream, because at least `enough` bytes are
-    /// queued.
-    pub(crate) fn push(&self, segments: impl IntoIterator<Item = Segment>, enough: usize) -> bool {
+    /// Appends segments. Returns true if the caller must now schedule the stream, because at least `min_bytes` bytes
+    /// are queued.
+    pub(crate) fn push(&self, segments: impl IntoIterator<Item = Segment>, min_bytes: usize) -> bool {
         let mut state = self.state.lock();
         let queued = self.append(&mut state, segments);
-        let schedule = queued >= enough && !state.scheduled;
+        let schedule = queued >= min_bytes && !state.scheduled;
         state.scheduled |= schedule;
         schedule
     }
@@ -111,7 +111,7 @@ impl StreamState {
         match state.digest {
             Some(digest) => Poll::Ready(digest),
             None => {
-                let outdated = state.wake_later(waker);
+                let outdated = state.register_waker(waker);
                 drop(state);
                 drop(outdated);
                 Poll::Pending
@@ -133,7 +133,7 @@ impl StreamState {
     /// Returns ready if fewer than `below` bytes are queued, else registers the waker.
     pub(crate) fn poll_drained(&self, below: usize, waker: &Waker) -> Poll<()> {
         let mut state = self.state.lock();
-        let outdated = state.wake_later(waker);
+        let outdated = state.register_waker(waker);
         state.below = below;
         // The pass subtracts and then reads `urgent`; here the order is reversed, so at least one sees the other's
         // write.
@@ -226,7 +226,7 @@ impl StreamState {
 
 impl WorkState {
     /// Registers a waker; the returned one, if any, must be dropped after the lock is released.
-    fn wake_later(&mut self, waker: &Waker) -> Option<Waker> {
+    fn register_waker(&mut self, waker: &Waker) -> Option<Waker> {
         match &self.waker {
             Some(current) if current.will_wake(waker) => None,
             _ => self.waker.replace(waker.clone()),

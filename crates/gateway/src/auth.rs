@@ -57,7 +57,7 @@ pub enum Permissions {
 pub struct Identity {
     key: Option<Key>,
     /// The buckets whose objects are public.
-    readable: Arc<BTreeSet<String>>,
+    public_buckets: Arc<BTreeSet<String>>,
 }
 
 #[derive(Clone)]
@@ -68,22 +68,22 @@ struct Key {
 }
 
 impl Identity {
-    /// The anonymous identity. It may only read objects of the given buckets.
+    /// The anonymous identity. It may only read objects of the public buckets.
     #[must_use]
-    pub const fn anonymous(readable: Arc<BTreeSet<String>>) -> Self {
-        Self { key: None, readable }
+    pub const fn anonymous(public_buckets: Arc<BTreeSet<String>>) -> Self {
+        Self { key: None, public_buckets }
     }
 
     /// The holder of an access key.
     #[must_use]
     pub fn key(id: Arc<str>, permissions: Permissions, buckets: Buckets) -> Self {
-        Self { key: Some(Key { id, permissions, buckets }), readable: Arc::default() }
+        Self { key: Some(Key { id, permissions, buckets }), public_buckets: Arc::default() }
     }
 
-    /// Adds the buckets whose objects are public: a key may read them, too.
+    /// Adds the public buckets: a key may read their objects, too.
     #[must_use]
-    pub fn with_readable(self, readable: Arc<BTreeSet<String>>) -> Self {
-        Self { readable, ..self }
+    pub fn with_public_buckets(self, public_buckets: Arc<BTreeSet<String>>) -> Self {
+        Self { public_buckets, ..self }
     }
 
     /// The access key ID; `None` for anonymous requests.
@@ -103,7 +103,7 @@ impl Identity {
     #[must_use]
     pub fn may(&self, access: Access, bucket: Option<&str>) -> bool {
         self.key.as_ref().is_some_and(|key| key.may(access, bucket))
-            || access == Access::Read && bucket.is_some_and(|bucket| self.readable.contains(bucket))
+            || access == Access::Read && bucket.is_some_and(|bucket| self.public_buckets.contains(bucket))
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         let anonymous = Identity::anonymous(Arc::new(["open".to_owned()].into()));
         assert!(anonymous.may(Access::Read, Some("open")) && !anonymous.may(Access::List, Some("open")));
         assert!(!anonymous.may(Access::Read, Some("mine")) && !anonymous.may(Access::List, None));
-        let reader = reader.with_readable(Arc::new(["open".to_owned()].into()));
+        let reader = reader.with_public_buckets(Arc::new(["open".to_owned()].into()));
         assert!(reader.may(Access::Read, Some("open")) && reader.may(Access::Read, Some("mine")));
         assert!(!reader.may(Access::List, Some("open")) && !reader.may(Access::Read, Some("other")));
     }

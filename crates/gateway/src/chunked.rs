@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use ring::digest;
 
 use crate::error::{Code, WireError};
-use crate::sigv4::ChunkSigner;
+use crate::sigv4::ChunkSignatureChain;
 use tradewind_wire::sigv4::hex::from_hex;
 
 /// The longest line (a chunk's header or a trailer) in bytes, without its line feed.
@@ -43,7 +43,7 @@ pub struct Decoder {
     announced: Vec<HeaderName>,
     trailers: HeaderMap,
     /// True if trailers follow the last chunk.
-    trailer: bool,
+    has_trailers: bool,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ enum DecoderState {
 }
 
 struct Signing {
-    signer: ChunkSigner,
+    signatures: ChunkSignatureChain,
     /// The hash of the current chunk.
     hash: digest::Context,
     /// The signature in its header.
@@ -74,17 +74,22 @@ struct Signing {
 
 impl std::fmt::Debug for Signing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.signer.fmt(f)
+        self.signatures.fmt(f)
     }
 }
 
 impl Decoder {
-    /// A decoder for a body of `length` data bytes. With a signer, every chunk must be signed. `announced` are the
-    /// names in `x-amz-trailer`: if `trailer` is true, exactly these must follow the last chunk.
+    /// A decoder for a body of `length` data bytes. With `signatures`, every chunk must be signed. `announced` are the
+    /// names in `x-amz-trailer`: if `has_trailers` is true, exactly these must follow the last chunk.
     #[must_use]
-    pub fn new(length: u64, signer: Option<ChunkSigner>, trailer: bool, announced: Vec<HeaderName>) -> Self {
-        let signing = signer.map(|signer| Signing {
-            signer,
+    pub fn new(
+        length: u64,
+        signatures: Option<ChunkSignatureChain>,
+        has_trailers: bool,
+        announced: Vec<HeaderName>,
+    ) -> Self {
+        let signing = signatures.map(|signatures| Signing {
+            signatures,
             hash: digest::Context::new(&digest::SHA256),
             claimed: [0; 32],
             trailers: Vec::new(),
@@ -97,7 +102,7 @@ impl Decoder {
             signing,
             announced,
             trailers: HeaderMap::new(),
-            trailer,
+            has_trailers,
         }
     }
 
@@ -240,13 +245,13 @@ impl Decoder {
         let Some(signing) = &mut self.signing else { return Ok(()) };
         let fresh = digest::Context::new(&digest::SHA256);
         let hash = finish_hash(std::mem::replace(&mut signing.hash, fresh));
-        if signing.signer.verify_chunk(&hash, &signing.claimed) { Ok(()) } else { Err(wrong_signature()) }
+        if signing.signatures.verify_chunk(&hash, &signing.claimed) { Ok(()) } else { Err(wrong_signature()) }
     }
 
     fn add_trailer(&mut self, line: &[u8]) -> Result<(), WireError> {
         const SIGNATURE: &str = "x-amz-trailer-signature";
         let wrong = |message: &'static str| WireError::new(Code::MalformedTrailer, message);
-        if !self.trailer {
+        if !self.has_trailers {
             return Err(malformed("There are bytes after the last chunk."));
         }
         let at = memchr::memchr(b':', line).ok_or_else(|| wrong("A trailer has no value."))?;
@@ -259,7 +264,7 @@ impl Decoder {
                 let claimed = from_hex(value.as_bytes()).ok_or_else(wrong_signature)?;
                 let mut hash = digest::Context::new(&digest::SHA256);
                 hash.update(&signing.trailers);
-                if !signing.signer.verify_trailer(&finish_hash(hash), &claimed) {
+                if !signing.signatures.verify_trailer(&finish_hash(hash), &claimed) {
                     return Err(wrong_signature());
                 }
                 // Kept as a marker: trailers after the signature are not covered by it and are rejected below.
@@ -284,7 +289,7 @@ impl Decoder {
     }
 
     fn end_trailers(&mut self) -> Result<(), WireError> {
-        if self.trailer {
+        if self.has_trailers {
             if self.signing.is_some() && self.trailers.remove("x-amz-trailer-signature").is_none() {
                 return Err(wrong_signature());
             }

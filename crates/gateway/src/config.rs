@@ -81,7 +81,7 @@ pub struct Limits {
     /// closed. The required progress depends on the demand for its memory:
     ///
     /// - Normally, [`slow_client_bytes`](Self::slow_client_bytes) per `slow_client_time`.
-    /// - While requests wait for memory, from tenants that hold no more than this client's tenant: at least 1 MiB per
+    /// - While requests of tenants that hold no more than this client's tenant wait for memory: at least 1 MiB per
     ///   `slow_client_time`.
     /// - Once such a request has waited for 500 ms, `slow_client_bytes` per second. Requests of slower clients are
     ///   aborted, as many as the waiting requests need, those of the tenants with most memory first.

@@ -26,8 +26,8 @@ pub(crate) struct PlainRead {
     wants_checksums: bool,
 }
 
-/// Plans a plain read by a client with permission. Returns `None` if the operations must handle the request.
-pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<PlainRead> {
+/// Recognizes a plain read by a client with permission. Returns `None` if the operations must handle the request.
+pub(crate) fn recognize(parts: &Parts, verified: &Verified) -> Option<PlainRead> {
     let is_head = match parts.method {
         Method::GET => false,
         Method::HEAD => true,
@@ -38,7 +38,7 @@ pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<PlainRead> {
     }
     let (request, wants_checksums) = plain_headers(parts)?;
     let (bucket, key) = parts.uri.path().strip_prefix('/')?.split_once('/')?;
-    if !verified.identity.may(Access::Read, Some(bucket)) || !verified.payload.allows_empty_body() {
+    if !verified.identity.may(Access::Read, Some(bucket)) || !verified.declared.allows_empty_body() {
         return None;
     }
     let key = percent_decode_str(key).decode_utf8().ok()?;
@@ -119,12 +119,12 @@ pub(crate) async fn read(
     let PlainRead { address, request, is_head, wants_checksums } = read;
     let select = request.select;
     let (info, span, body, operation) = if is_head {
-        let found = store.head(context, &address, request).await.ok()?;
-        (found.info, found.span, ResponseBody::empty(), "HeadObject")
+        let object = store.head(context, &address, request).await.ok()?;
+        (object.info, object.span, ResponseBody::empty(), "HeadObject")
     } else {
-        let found = store.get(context, &address, request).await.ok()?;
-        trim_window(context, found.span);
-        (found.info, found.span, found.body.into(), "GetObject")
+        let object = store.get(context, &address, request).await.ok()?;
+        trim_window(context, object.span);
+        (object.info, object.span, object.body.into(), "GetObject")
     };
     let is_partial = select != Select::Whole && span.length > 0;
     let mut response = Response::new(body);
@@ -144,7 +144,7 @@ pub(crate) async fn read(
 mod tests {
     use super::*;
     use crate::auth::{Buckets, Identity, Permissions};
-    use crate::sigv4::Payload;
+    use crate::sigv4::BodyDeclaration;
     use http::Request;
     use std::sync::Arc;
     use tradewind_core::clock::SystemClock;
@@ -152,25 +152,25 @@ mod tests {
     use tradewind_core::store::StageRequest;
     use tradewind_core::testing::{MemoryStore, context};
 
-    fn planned(method: &str, uri: &str, headers: &[(&str, &str)]) -> Option<PlainRead> {
+    fn recognized(method: &str, uri: &str, headers: &[(&str, &str)]) -> Option<PlainRead> {
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let buckets = Buckets::Names(["bucket".to_owned()].into());
         let identity = Arc::new(Identity::key("k".into(), Permissions::ReadOnly, buckets));
-        let verified = Verified { identity, payload: Payload::Unsigned, presigned: false };
-        plan(&request.body(()).unwrap().into_parts().0, &verified)
+        let verified = Verified { identity, declared: BodyDeclaration::Unsigned, presigned: false };
+        recognize(&request.body(()).unwrap().into_parts().0, &verified)
     }
 
     #[test]
-    fn plain_reads_are_planned() {
-        let read = planned("GET", "/bucket/a%20b//c?x-id=GetObject", &[("range", "bytes=1-2")]).unwrap();
+    fn plain_reads_are_recognized() {
+        let read = recognized("GET", "/bucket/a%20b//c?x-id=GetObject", &[("range", "bytes=1-2")]).unwrap();
         assert_eq!(read.address.key.as_str(), "a b//c");
         assert_eq!(read.request.select, Select::Range(ByteRange::Inclusive { first: 1, last: 2 }));
-        assert!(planned("HEAD", "/bucket/k", &[("if-none-match", "\"a\"")]).unwrap().is_head);
-        assert!(planned("GET", "/bucket/k?X-Amz-Date=1&X-Amz-Signature=2", &[]).is_some());
-        let with_checksums = planned("GET", "/bucket/k", &[("x-amz-checksum-mode", "enabled")]);
+        assert!(recognized("HEAD", "/bucket/k", &[("if-none-match", "\"a\"")]).unwrap().is_head);
+        assert!(recognized("GET", "/bucket/k?X-Amz-Date=1&X-Amz-Signature=2", &[]).is_some());
+        let with_checksums = recognized("GET", "/bucket/k", &[("x-amz-checksum-mode", "enabled")]);
         assert!(with_checksums.unwrap().wants_checksums);
     }
 
@@ -189,7 +189,7 @@ mod tests {
             ("GET", "/bucket/%ff"),
             ("GET", "/"),
         ] {
-            assert!(planned(method, uri, &[]).is_none(), "{method} {uri}");
+            assert!(recognized(method, uri, &[]).is_none(), "{method} {uri}");
         }
         for (name, value) in [
             ("x-amz-checksum-mode", "DISABLED"),
@@ -199,10 +199,10 @@ mod tests {
             ("content-length", "3"),
             ("x-dss-object-class", "1"),
         ] {
-            assert!(planned("GET", "/bucket/k", &[(name, value)]).is_none(), "{name}");
+            assert!(recognized("GET", "/bucket/k", &[(name, value)]).is_none(), "{name}");
         }
         let twice = [("range", "bytes=0-1"), ("range", "bytes=2-3")];
-        assert!(planned("GET", "/bucket/k", &twice).is_none());
+        assert!(recognized("GET", "/bucket/k", &twice).is_none());
     }
 
     #[tokio::test]
@@ -224,13 +224,13 @@ mod tests {
         ] {
             let context = context();
             let headers = [("range", range)];
-            let plan = planned("GET", uri, if range.is_empty() { &[] } else { &headers }).unwrap();
-            let response = read(&*store, &context, plan).await.unwrap();
+            let plain_read = recognized("GET", uri, if range.is_empty() { &[] } else { &headers }).unwrap();
+            let response = read(&*store, &context, plain_read).await.unwrap();
             assert!(response.status().is_success());
-            let kept = context.window.size();
+            let window_bytes = context.window.size();
             assert!(
-                kept <= max_bytes && (max_bytes < LARGE / 4 || kept == max_bytes),
-                "{uri} {range}: {kept} of {max_bytes}"
+                window_bytes <= max_bytes && (max_bytes < LARGE / 4 || window_bytes == max_bytes),
+                "{uri} {range}: {window_bytes} of {max_bytes}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Access keys and the public buckets: a set that is replaced atomically while requests are served.
+//! Access keys and the public buckets. `serve` reads them once, at startup.
 //!
 //! Secrets never print. Derived signing keys are cached only with their secret, in a small bounded table that only
 //! requests with a valid signature fill. Results of verification are never cached.
@@ -36,44 +36,35 @@ impl fmt::Debug for AccessKey {
     }
 }
 
-/// The set of keys in force, shared by all clones: [`replace`](Self::replace) affects all of them.
+/// The set of keys in force. Cheap to clone.
 #[derive(Clone)]
-pub struct Keys(Arc<ArcSwap<KeySet>>);
+pub struct Keys(Arc<KeySet>);
 
 impl Keys {
-    /// A set of keys. `anonymous` names the buckets whose objects are public.
+    /// A set of keys. Objects of `public_buckets` may be read without a key.
     #[must_use]
     pub fn new(
         keys: impl IntoIterator<Item = AccessKey>,
-        anonymous: impl IntoIterator<Item = String>,
+        public_buckets: impl IntoIterator<Item = String>,
     ) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(KeySet::new(keys, anonymous))))
-    }
-
-    /// Replaces the set for requests that begin from now on.
-    pub fn replace(
-        &self,
-        keys: impl IntoIterator<Item = AccessKey>,
-        anonymous: impl IntoIterator<Item = String>,
-    ) {
-        self.0.store(Arc::new(KeySet::new(keys, anonymous)));
+        Self(Arc::new(KeySet::new(keys, public_buckets)))
     }
 
     /// The key with this ID.
     pub(crate) fn find(&self, id: &str) -> Option<Arc<ActiveKey>> {
-        self.0.load().keys.get(id).cloned()
+        self.0.keys.get(id).cloned()
     }
 
     /// The identity of requests without a key.
     #[must_use]
     pub fn anonymous(&self) -> Arc<Identity> {
-        self.0.load().anonymous.clone()
+        self.0.anonymous.clone()
     }
 }
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keys({})", self.0.load().keys.len())
+        write!(f, "Keys({})", self.0.keys.len())
     }
 }
 
@@ -83,11 +74,14 @@ struct KeySet {
 }
 
 impl KeySet {
-    fn new(keys: impl IntoIterator<Item = AccessKey>, anonymous: impl IntoIterator<Item = String>) -> Self {
-        let readable: Arc<BTreeSet<String>> = Arc::new(anonymous.into_iter().collect());
-        let entry = |key: AccessKey| (key.id.clone(), Arc::new(ActiveKey::new(key, readable.clone())));
+    fn new(
+        keys: impl IntoIterator<Item = AccessKey>,
+        public_buckets: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let public_buckets: Arc<BTreeSet<String>> = Arc::new(public_buckets.into_iter().collect());
+        let entry = |key: AccessKey| (key.id.clone(), Arc::new(ActiveKey::new(key, public_buckets.clone())));
         let keys = keys.into_iter().map(entry).collect();
-        Self { keys, anonymous: Arc::new(Identity::anonymous(readable)) }
+        Self { keys, anonymous: Arc::new(Identity::anonymous(public_buckets)) }
     }
 }
 
@@ -98,14 +92,15 @@ const MAX_SIGNING_KEYS: usize = 8;
 pub(crate) struct ActiveKey {
     secret: String,
     identity: Arc<Identity>,
+    /// Signing keys with their scopes, latest first.
     derived: ArcSwap<Vec<(Box<str>, Arc<SigningKey>)>>,
 }
 
 impl ActiveKey {
-    fn new(key: AccessKey, readable: Arc<BTreeSet<String>>) -> Self {
+    fn new(key: AccessKey, public_buckets: Arc<BTreeSet<String>>) -> Self {
         let identity = Identity::key(key.id.as_str().into(), key.permissions, key.buckets);
         Self {
-            identity: Arc::new(identity.with_readable(readable)),
+            identity: Arc::new(identity.with_public_buckets(public_buckets)),
             secret: key.secret,
             derived: ArcSwap::default(),
         }
@@ -156,32 +151,24 @@ mod tests {
     }
 
     #[test]
-    fn replacing_the_set_affects_clones() {
-        let keys = Keys::new([key("a")], []);
-        let clone = keys.clone();
-        keys.replace([key("b")], []);
-        assert!(clone.find("a").is_none() && clone.find("b").is_some());
-    }
-
-    #[test]
     fn a_key_may_read_public_buckets() {
         let only = Buckets::Names(["mine".to_owned()].into());
         let keys = Keys::new([AccessKey { buckets: only, ..key("a") }], ["open".to_owned()]);
-        let known = keys.find("a").unwrap();
-        assert!(known.identity().may(crate::auth::Access::Read, Some("open")));
+        let key = keys.find("a").unwrap();
+        assert!(key.identity().may(crate::auth::Access::Read, Some("open")));
     }
 
     #[test]
     fn the_number_of_cached_signing_keys_is_bounded() {
         let keys = Keys::new([key("a")], []);
-        let known = keys.find("a").unwrap();
+        let key = keys.find("a").unwrap();
         for day in 10..30 {
             let scope = format!("201305{day}/us-east-1/s3/aws4_request");
-            let (signing, is_cached) = known.signing_key(&scope);
+            let (signing, is_cached) = key.signing_key(&scope);
             assert!(!is_cached, "not cached before a signature was valid");
-            known.cache_signing_key(&scope, &signing);
-            assert!(known.signing_key(&scope).1);
+            key.cache_signing_key(&scope, &signing);
+            assert!(key.signing_key(&scope).1);
         }
-        assert_eq!(known.derived.load().len(), MAX_SIGNING_KEYS);
+        assert_eq!(key.derived.load().len(), MAX_SIGNING_KEYS);
     }
 }

@@ -1,15 +1,17 @@
-//! The S3 gateway: an HTTP/1.1 server that authenticates every request and decodes its body before an S3 operation
-//! handles it; a fast path for plain reads; the S3 operations, with `s3s` only as router and XML codec; and the admin
+//! The S3 gateway: an HTTP/1.1 server that authenticates every request and decodes its body while an S3 operation
+//! reads it; a fast path for plain reads; the S3 operations, with `s3s` only as router and XML codec; and the admin
 //! listener.
 //!
 //! It depends on the port of `tradewind-core` and on no particular store. All settings are plain data from the caller;
 //! nothing here reads files, flags or the environment.
 //!
-//! The interface between the server and the operations (`s3`): the server calls
+//! The interface between the server and the operations (`s3`): the server first calls `s3::Operations::authorize`,
+//! before admission. It determines the operation, checks the permission and stores the result in the request's
+//! extensions. Then the server calls
 //! `s3::Operations::call(&self, http::Request<RequestBody>) -> http::Response<ResponseBody>` with an
-//! [`auth::Authenticated`] and a `tradewind_core::Context` in the request's extensions, and with credentials and
-//! framing removed. The response lacks only the headers common to all responses (`x-amz-request-id`, `x-amz-id-2`,
-//! `Server`, `Date`), and may carry an [`outcome::Operation`] and an [`outcome::Failure`].
+//! [`auth::Authenticated`] and a `tradewind_core::Context` in the extensions, too, and with credentials and framing
+//! removed. The response lacks only the headers common to all responses (`x-amz-request-id`, `x-amz-id-2`,
+//! `Server`, `Date`), and may carry an [`outcome::OperationName`] and a [`outcome::LoggedError`].
 
 pub mod addressing;
 pub mod admin;

@@ -1,6 +1,6 @@
 //! The gateway's metrics, declared with unit and labels, as a collector of `prometheus_client`.
 //!
-//! Counting is a few relaxed additions on a handle that is looked up once per request, without allocation or lock. The
+//! Counting is a few relaxed additions, without allocation or lock, on a handle that each request obtains once. The
 //! only labels are operation names and status classes. Object keys, buckets and credentials never become labels, so the
 //! number of series is bounded.
 
@@ -30,7 +30,8 @@ const REQUESTS: Family =
 const REQUEST_SECONDS: Family = Family {
     name: "tradewind_s3_request_seconds",
     kind: MetricType::Histogram,
-    help: "Time from a request's head to the last byte of its response, in seconds, by operation.",
+    help: "Time from a request's head until the last buffer of its response is handed to the connection, in seconds, \
+           by operation.",
 };
 const RECEIVED_BYTES: Family = Family::counter(
     "tradewind_s3_received_bytes",
@@ -40,9 +41,10 @@ const SENT_BYTES: Family =
     Family::counter("tradewind_s3_sent_bytes", "Bytes of response bodies, by operation.");
 const OPEN_CONNECTIONS: Family = Family::gauge("tradewind_s3_connections", "Open connections.");
 const CONNECTIONS: Family = Family::counter("tradewind_s3_connections", "Accepted connections.");
-const REJECTED_CONNECTIONS: Family = Family::counter(
+const REFUSED_CONNECTIONS: Family = Family::counter(
     "tradewind_s3_connections_refused",
-    "Connections rejected at a limit or closed in favour of others.",
+    "Connections refused at a limit, or turned away during a request to make room for others. \
+     Evicted idle connections are not counted.",
 );
 const SLOW_CLIENTS: Family =
     Family::counter("tradewind_s3_slow_clients", "Connections closed because their client was too slow.");
@@ -114,7 +116,7 @@ pub struct Metrics {
     operations: RwLock<Vec<(&'static str, Arc<OperationMetrics>)>>,
     open: AtomicU64,
     opened: AtomicU64,
-    rejected: AtomicU64,
+    refused: AtomicU64,
     slow: AtomicU64,
     stalled: AtomicU64,
     budget: Budget,
@@ -169,7 +171,7 @@ impl Metrics {
             operations: RwLock::default(),
             open: AtomicU64::new(0),
             opened: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             slow: AtomicU64::new(0),
             stalled: AtomicU64::new(0),
             budget,
@@ -199,8 +201,8 @@ impl Metrics {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_rejected_connection(&self) {
-        self.rejected.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_refused_connection(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_slow_client(&self) {
@@ -239,7 +241,7 @@ impl Collector for Metrics {
         }
         OPEN_CONNECTIONS.encode_value(encoder, self.open.load(Ordering::Relaxed))?;
         CONNECTIONS.encode_value(encoder, self.opened.load(Ordering::Relaxed))?;
-        REJECTED_CONNECTIONS.encode_value(encoder, self.rejected.load(Ordering::Relaxed))?;
+        REFUSED_CONNECTIONS.encode_value(encoder, self.refused.load(Ordering::Relaxed))?;
         SLOW_CLIENTS.encode_value(encoder, self.slow.load(Ordering::Relaxed))?;
         STALLED_CLIENTS.encode_value(encoder, self.stalled.load(Ordering::Relaxed))?;
         BUDGET_BYTES.encode_value(encoder, self.budget.capacity() as u64)?;

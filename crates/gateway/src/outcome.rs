@@ -1,6 +1,5 @@
-//! Facts that a response carries to the server besides its HTTP form: the operation's name, for logs and metrics, and
-//! the failure that caused an error response, which the server logs once. Both are stored in the response's extensions
-//! and never leave the process.
+//! Extensions of a response, for the server's log and metrics: the operation's name, and the error that caused an error
+//! response, which the server logs once. They never leave the process.
 
 use std::sync::Arc;
 
@@ -8,20 +7,20 @@ use http::Response;
 
 use crate::error::WireError;
 
-/// The S3 operation that was executed, by its AWS name (`GetObject`). Used as a metric label.
+/// The name of the S3 operation that was executed, as in AWS (`GetObject`). Used as a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operation(pub &'static str);
+pub struct OperationName(pub &'static str);
 
-/// The failure that caused an error response.
+/// The error that caused an error response, for the log.
 #[derive(Debug, Clone)]
-pub struct Failure(pub Arc<WireError>);
+pub struct LoggedError(pub Arc<WireError>);
 
 /// Attaches the operation's name to a response.
 pub fn set_operation<B>(response: &mut Response<B>, operation: &'static str) {
-    response.extensions_mut().insert(Operation(operation));
+    response.extensions_mut().insert(OperationName(operation));
 }
 
-/// Attaches the failure to a response.
-pub fn set_failure<B>(response: &mut Response<B>, failure: WireError) {
-    response.extensions_mut().insert(Failure(Arc::new(failure)));
+/// Attaches the error to a response.
+pub fn set_logged_error<B>(response: &mut Response<B>, error: WireError) {
+    response.extensions_mut().insert(LoggedError(Arc::new(error)));
 }

@@ -24,7 +24,7 @@ use crate::body::RequestBody;
 use crate::chunked::{Decoder, Step};
 use crate::error::{Code, WireError};
 use crate::server::connection_state::{Command, ConnectionState, Phase};
-use crate::sigv4::Payload;
+use crate::sigv4::BodyDeclaration;
 
 /// Bytes hashed between yields.
 const HASH_BYTES: usize = 128 << 10;
@@ -32,7 +32,7 @@ const HASH_BYTES: usize = 128 << 10;
 /// The maximum number of announced trailers.
 const MAX_ANNOUNCED_TRAILERS: usize = 8;
 
-/// A request's body, ready to be read, and what the client declared about it.
+/// A request's body, ready to be read, and the client's declarations about it.
 pub(crate) struct PreparedBody {
     pub(crate) body: RequestBody,
     pub(crate) trailers: Trailers,
@@ -95,13 +95,13 @@ impl Drop for WireBody {
 pub(crate) fn prepare(
     parts: &mut Parts,
     incoming: WireBody,
-    payload: Payload,
+    declared: BodyDeclaration,
     connection: Arc<ConnectionState>,
     max_bytes: u64,
 ) -> Result<PreparedBody, WireError> {
     let headers = &mut parts.headers;
-    let chunked = payload.is_chunked();
-    let length = if chunked { Some(decoded_length(headers)?) } else { plain_length(headers)? };
+    let is_chunked = declared.is_chunked();
+    let length = if is_chunked { Some(decoded_length(headers)?) } else { plain_length(headers)? };
     if length.is_some_and(|length| length > max_bytes) {
         return Err(WireError::new(
             Code::EntityTooLarge,
@@ -109,31 +109,31 @@ pub(crate) fn prepare(
         ));
     }
     let announced = announced_trailers(headers)?;
-    if !chunked && !announced.is_empty() {
+    if !is_chunked && !announced.is_empty() {
         return Err(wrong_trailer());
     }
-    let sha256 = match &payload {
-        Payload::Sha256(hash) => Some(*hash),
+    let sha256 = match &declared {
+        BodyDeclaration::Sha256(hash) => Some(*hash),
         _ => None,
     };
-    remove_framing_headers(headers, chunked, length);
+    remove_framing_headers(headers, is_chunked, length);
     let trailers = Trailers::default();
-    let decoder = match payload {
-        Payload::Unsigned => PayloadDecoder::Plain,
-        Payload::Sha256(expected) => PayloadDecoder::Hashed {
+    let decoder = match declared {
+        BodyDeclaration::Unsigned => PayloadDecoder::Plain,
+        BodyDeclaration::Sha256(expected) => PayloadDecoder::Hashed {
             hash: Box::new(digest::Context::new(&digest::SHA256)),
             expected,
             left: length,
         },
-        Payload::SignedChunks { signer, trailer } => PayloadDecoder::chunked(
-            Decoder::new(length.unwrap_or(0), Some(signer), trailer, announced.clone()),
+        BodyDeclaration::SignedChunks { signatures, has_trailers } => PayloadDecoder::chunked(
+            Decoder::new(length.unwrap_or(0), Some(signatures), has_trailers, announced.clone()),
             length,
         ),
-        Payload::UnsignedChunks => {
+        BodyDeclaration::UnsignedChunks => {
             PayloadDecoder::chunked(Decoder::new(length.unwrap_or(0), None, true, announced.clone()), length)
         }
     };
-    // Of an empty body, at most its hash is verified: it needs no stream.
+    // An empty body needs no stream. Its hash is verified; a missing last chunk is an error.
     let body = if incoming.is_end_stream() {
         decoder.check_empty()?;
         RequestBody::empty()
@@ -191,7 +191,7 @@ fn wrong_trailer() -> WireError {
     WireError::new(Code::InvalidRequest, "The value specified in the x-amz-trailer header is not supported")
 }
 
-fn remove_framing_headers(headers: &mut HeaderMap, chunked: bool, length: Option<u64>) {
+fn remove_framing_headers(headers: &mut HeaderMap, is_chunked: bool, length: Option<u64>) {
     headers.remove(header::AUTHORIZATION);
     headers.remove(header::EXPECT);
     headers.remove(header::TRANSFER_ENCODING);
@@ -199,7 +199,7 @@ fn remove_framing_headers(headers: &mut HeaderMap, chunked: bool, length: Option
     headers.remove("x-amz-decoded-content-length");
     headers.remove("x-amz-trailer");
     headers.remove("x-amz-date");
-    if !chunked {
+    if !is_chunked {
         return;
     }
     if let Some(length) = length {

@@ -1,11 +1,12 @@
 //! The S3 operations on any store. Requests arrive authenticated and without framing. `s3s` only encodes XML and routes
 //! the operations that use XML (`codec`). Invariants:
-//! - a request is exactly one supported operation, or it is rejected (`intent`);
+//! - a request is exactly one supported operation, or it is rejected (`authorized_operation`);
 //! - permission is checked before memory is reserved, the body is read or the store is called for a request;
 //! - payload is streamed between body and store buffer by buffer, never through `s3s`;
 //! - every error, including those of `s3s`, is returned in the format of `crate::error`.
 
 mod attributes;
+mod authorized_operation;
 mod buckets;
 mod call;
 mod checksums;
@@ -17,7 +18,6 @@ mod document;
 mod elements;
 mod failure;
 mod gzip;
-mod intent;
 mod list;
 mod metadata;
 mod multipart;
@@ -51,10 +51,10 @@ use crate::body::{RequestBody, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::outcome;
 use crate::request_id::RequestId;
+use authorized_operation::{AuthorizedOperation, Rejection};
 use call::Call;
 use codec::Codec;
 use failure::Result;
-use intent::{Intent, Rejection};
 use operation::Operation;
 use response::PlainResponse;
 use service_context::ServiceContext;
@@ -85,9 +85,9 @@ impl Operations {
         identity: &Identity,
         request_id: RequestId,
     ) -> Result<(), Box<Response<ResponseBody>>> {
-        match Intent::read(parts, identity) {
-            Ok(intent) => {
-                parts.extensions.insert(intent);
+        match AuthorizedOperation::authorize(parts, identity) {
+            Ok(authorized) => {
+                parts.extensions.insert(authorized);
                 Ok(())
             }
             Err(rejection) => {
@@ -110,16 +110,16 @@ impl Operations {
             return error.to_response(RequestId::next(), &resource, is_head);
         };
         let request_id = auth.request_id;
-        let authorized = match parts.extensions.remove::<Intent>() {
-            Some(intent) => Ok(intent),
-            None => Intent::read(&mut parts, &auth.identity),
+        let authorization = match parts.extensions.remove::<AuthorizedOperation>() {
+            Some(authorized) => Ok(authorized),
+            None => AuthorizedOperation::authorize(&mut parts, &auth.identity),
         };
-        let intent = match authorized {
-            Ok(intent) => intent,
+        let authorized = match authorization {
+            Ok(authorized) => authorized,
             Err(rejection) => return rejection.into_response(request_id, &resource, is_head),
         };
-        let operation = intent.operation;
-        let call = Call::new(intent, parts.headers, auth, context, body);
+        let operation = authorized.operation;
+        let call = Call::new(authorized, parts.headers, auth, context, body);
         match self.execute(parts.method, parts.uri, call).await {
             Ok(mut response) => {
                 outcome::set_operation(&mut response, operation.name());

@@ -76,8 +76,7 @@ impl Gateway {
         let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
         let budget = Budget::new(config.memory_bytes);
         let mut http = http1::Builder::new();
-        http.max_buf_size(connection::MAX_READ_BUFFER_BYTES.max(config.limits.header_bytes))
-            .half_close(false);
+        http.max_buf_size(connection::MAX_BUFFER_BYTES.max(config.limits.header_bytes)).half_close(false);
         // An incomplete head takes memory before its sender is authenticated, so hyper limits its size. A head slightly
         // over S3's limit is still passed on, so that the response is S3's error.
         let buffers = BufferLimits::new(&config);
@@ -133,9 +132,9 @@ impl Gateway {
                 Some(ended) = tasks.join_next() => log_end(ended),
                 () = shared.connections.eviction_ended(), if shared.connections.is_eviction_limit_reached() => {}
                 accepted = listener.accept(), if !shared.connections.is_eviction_limit_reached() => match accepted {
-                    Ok((socket, peer)) => {
+                    Ok((socket, address)) => {
                         next_id += 1;
-                        accept(shared, &mut tasks, next_id, socket, peer);
+                        accept(shared, &mut tasks, next_id, socket, address);
                     }
                     Err(e) => {
                         // Usually the process is out of file descriptors: without a pause, the loop would spin.
@@ -181,7 +180,7 @@ fn accept(
 ) {
     let peer = Peer::from(address.ip());
     if !has_capacity(shared, tasks.len()) && !shared.connections.evict_for_peer(peer, shared.clock.now()) {
-        shared.metrics.count_rejected_connection();
+        shared.metrics.count_refused_connection();
         // One attempt: the server does not wait for a client. A TLS client could not parse the response.
         if shared.tls.is_none() {
             let _sent = socket.try_write(connection::SLOW_DOWN_RESPONSE);

@@ -65,10 +65,10 @@ impl Client {
     /// calling thread.
     pub fn start(options: ClientOptions, command: &[OsString]) -> Result<Self, LabError> {
         let mut required = Vec::new();
-        if let Some(processors) = options.cpus {
+        if let Some(cpus) = options.cpus {
             required.push(Controller::Cpu);
             // Uniprocessor kernels have no cpuset controller.
-            if processors.whole_cpus() < available_cpus() {
+            if cpus.whole_cpus() < available_cpus() {
                 required.push(Controller::CpuSet);
             }
         }
@@ -77,17 +77,17 @@ impl Client {
         }
         let optional = [Controller::Cpu, Controller::CpuAccounting, Controller::Memory];
         let group = Group::create("client", &required, &optional)?;
-        if let Some(processors) = options.cpus {
-            limit_cpus(&group, processors)?;
+        if let Some(cpus) = options.cpus {
+            limit_cpus(&group, cpus)?;
         }
-        let mut swaps = None;
+        let mut swap_error = None;
         if let Some(bytes) = options.memory_bytes {
             limit_memory(&group, bytes)?;
             let set = |file: &str, value: &str| group.set(Controller::Memory, file, value);
             let disabled = disable_swap(group.version(Controller::Memory), bytes, set);
-            swaps = disabled.err().filter(|_| has_swap(&read_swaps()));
+            swap_error = disabled.err().filter(|_| has_swap(&read_swaps()));
         }
-        Ok(Self { running: group.start(command)?, group, swap_error: swaps })
+        Ok(Self { running: group.start(command)?, group, swap_error })
     }
 
     /// The reason why swap could not be disabled: the command then becomes slow beyond its limit instead of being
@@ -142,11 +142,11 @@ pub fn available_cpus() -> usize {
 }
 
 /// Limits the CPUs of a group, and moves packet relays off them.
-fn limit_cpus(group: &Group, processors: CpuCount) -> Result<(), LabError> {
+fn limit_cpus(group: &Group, cpus: CpuCount) -> Result<(), LabError> {
     if let Some(hierarchy) = group.hierarchy(Controller::CpuSet) {
-        relay_threads::move_off_cpus(&assign_cpus(group, hierarchy, processors)?)?;
+        relay_threads::move_off_cpus(&assign_cpus(group, hierarchy, cpus)?)?;
     }
-    processors.quota_micros().map_or(Ok(()), |(quota, period)| set_cpu_quota(group, quota, period))
+    cpus.quota_micros().map_or(Ok(()), |(quota, period)| set_cpu_quota(group, quota, period))
 }
 
 fn set_cpu_quota(group: &Group, quota: u64, period: u64) -> Result<(), LabError> {
@@ -157,7 +157,7 @@ fn set_cpu_quota(group: &Group, quota: u64, period: u64) -> Result<(), LabError>
     group.set(Controller::Cpu, "cpu.cfs_quota_us", &quota.to_string())
 }
 
-fn assign_cpus(group: &Group, hierarchy: &Hierarchy, processors: CpuCount) -> Result<Vec<usize>, LabError> {
+fn assign_cpus(group: &Group, hierarchy: &Hierarchy, cpus: CpuCount) -> Result<Vec<usize>, LabError> {
     let (allowed, memory_nodes) = match hierarchy.version {
         CgroupVersion::V1 => ("cpuset.effective_cpus", "cpuset.effective_mems"),
         CgroupVersion::V2 => ("cpuset.cpus.effective", "cpuset.mems.effective"),
@@ -166,7 +166,7 @@ fn assign_cpus(group: &Group, hierarchy: &Hierarchy, processors: CpuCount) -> Re
     let chosen = cpu_count::choose_cpus(
         &allowed,
         &cpu_count::assigned_cpus(&hierarchy.mount_point),
-        processors.whole_cpus(),
+        cpus.whole_cpus(),
     );
     if hierarchy.version == CgroupVersion::V1 {
         // A new group of version 1 has no memory nodes.
@@ -213,12 +213,12 @@ fn read_usage(group: &Group) -> ResourceUsage {
     };
     let number = |controller, file: &str| -> Option<u64> { group.get(controller, file)?.trim().parse().ok() };
     let is_new = |controller| group.version(controller) == Some(CgroupVersion::V2);
-    let processor = if is_new(Controller::CpuAccounting) {
+    let cpu_time = if is_new(Controller::CpuAccounting) {
         field(Controller::CpuAccounting, "cpu.stat", "usage_usec").map(Duration::from_micros)
     } else {
         number(Controller::CpuAccounting, "cpuacct.usage").map(Duration::from_nanos)
     };
-    let throttled = if is_new(Controller::Cpu) {
+    let throttled_time = if is_new(Controller::Cpu) {
         field(Controller::Cpu, "cpu.stat", "throttled_usec").map(Duration::from_micros)
     } else {
         field(Controller::Cpu, "cpu.stat", "throttled_time").map(Duration::from_nanos)
@@ -229,8 +229,8 @@ fn read_usage(group: &Group) -> ResourceUsage {
         ("memory.max_usage_in_bytes", "memory.oom_control")
     };
     ResourceUsage {
-        cpu_time: processor,
-        throttled_time: throttled,
+        cpu_time,
+        throttled_time,
         peak_memory_bytes: number(Controller::Memory, peak),
         oom_kills: field(Controller::Memory, kills, "oom_kill").unwrap_or_default(),
     }

@@ -44,7 +44,7 @@ pub enum Access {
 /// The internals of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Medium {
-    /// A rotating disk: a single arm, so one request at a time.
+    /// A rotating disk: its single arm serves requests one after another.
     Spindle(SpindleParams),
     /// Flash memory: many units on a shared bus.
     Flash(FlashParams),
@@ -68,8 +68,8 @@ pub struct DeviceStats {
 /// A device.
 #[derive(Debug)]
 pub struct DeviceModel {
-    inside: MediumState,
-    chance: SplitMix64,
+    state: MediumState,
+    rng: SplitMix64,
     /// End offset of the last request.
     next_offset: Option<u64>,
     last_done: Duration,
@@ -93,13 +93,18 @@ impl DeviceModel {
     /// An idle device.
     #[must_use]
     pub fn new(medium: Medium, seed: u64) -> Self {
-        let inside = match medium {
-            Medium::Spindle(figures) => MediumState::Spindle(Spindle::new(figures)),
-            Medium::Flash(figures) => MediumState::Flash(Flash::new(figures)),
-            Medium::Measured(figures) => MediumState::Measured(Measured::new(figures)),
+        let state = match medium {
+            Medium::Spindle(params) => MediumState::Spindle(Spindle::new(params)),
+            Medium::Flash(params) => MediumState::Flash(Flash::new(params)),
+            Medium::Measured(params) => MediumState::Measured(Measured::new(params)),
         };
-        let work = DeviceStats::default();
-        Self { inside, chance: SplitMix64(seed), next_offset: None, last_done: Duration::ZERO, stats: work }
+        Self {
+            state,
+            rng: SplitMix64(seed),
+            next_offset: None,
+            last_done: Duration::ZERO,
+            stats: DeviceStats::default(),
+        }
     }
 
     /// Returns the completion time of a request submitted at `now`. It is never before that of an earlier request.
@@ -107,9 +112,9 @@ impl DeviceModel {
     pub fn submit(&mut self, now: Duration, request: DeviceRequest) -> Duration {
         let is_sequential = self.next_offset == Some(request.offset);
         self.next_offset = Some(request.offset.saturating_add(request.bytes));
-        let served = match &mut self.inside {
-            MediumState::Spindle(spindle) => spindle.serve(now, request, is_sequential, &mut self.chance),
-            MediumState::Flash(flash) => flash.serve(now, request, &mut self.chance),
+        let served = match &mut self.state {
+            MediumState::Spindle(spindle) => spindle.serve(now, request, is_sequential, &mut self.rng),
+            MediumState::Flash(flash) => flash.serve(now, request, &mut self.rng),
             MediumState::Measured(measured) => measured.serve(now, request),
         };
         self.stats.requests += 1;
@@ -122,7 +127,7 @@ impl DeviceModel {
 
     /// Its counters, including requests in flight.
     #[must_use]
-    pub const fn work(&self) -> DeviceStats {
+    pub const fn stats(&self) -> DeviceStats {
         self.stats
     }
 }

@@ -54,7 +54,7 @@ pub struct Disk {
     // Drop order: the command ends before its limits, which are lifted before the file system is unmounted.
     running: RunningCommand,
     _limits: LimitsGuard,
-    _place: Option<DiskMount>,
+    _mount: Option<DiskMount>,
 }
 
 /// Lifts the limits when dropped, after killing the command's processes.
@@ -74,11 +74,11 @@ struct V1Limits {
 
 impl V1Limits {
     fn set(hierarchy: Hierarchy, device: DeviceNumber, rates: IoLimits) -> Result<Self, LabError> {
-        let bounds = Self { hierarchy, device };
-        for directory in bounds.directories() {
+        let limits_guard = Self { hierarchy, device };
+        for directory in limits_guard.directories() {
             throttle::set_v1(directory, device, rates)?;
         }
-        Ok(bounds)
+        Ok(limits_guard)
     }
 
     fn directories(&self) -> [&Path; 2] {
@@ -115,17 +115,17 @@ impl Disk {
             return Err(cannot("limit write-behind")(std::io::Error::other(why)));
         }
         let group = limited_group(device, options.limits)?;
-        let later_writes = group.version(Controller::BlockIo) == Some(CgroupVersion::V2);
+        let limits_writeback = group.version(Controller::BlockIo) == Some(CgroupVersion::V2);
         let device = format!("{}:{}", device.major, device.minor);
         on_ready(&AppliedLimits {
             device,
             file_system_bytes: None,
             limits: options.limits,
-            limits_writeback: later_writes,
+            limits_writeback,
         });
         let running = group.start(command)?;
-        let bounds = LimitsGuard { _group: group, _v1_limits: None };
-        Ok(Self { running, _limits: bounds, _place: None })
+        let limits_guard = LimitsGuard { _group: group, _v1_limits: None };
+        Ok(Self { running, _limits: limits_guard, _mount: None })
     }
 
     fn start_on_new(
@@ -134,23 +134,23 @@ impl Disk {
         command: &[OsString],
         on_ready: &mut dyn FnMut(&AppliedLimits),
     ) -> Result<Self, LabError> {
-        let place = DiskMount::create(directory, options.file_system_bytes, MountVisibility::ThisThread)?;
-        let device = place.device();
-        let mut in_force = place.applied_limits(options.limits);
-        place.prepare(options)?;
+        let mount = DiskMount::create(directory, options.file_system_bytes, MountVisibility::ThisThread)?;
+        let device = mount.device();
+        let mut applied_limits = mount.applied_limits(options.limits);
+        mount.prepare(options)?;
         let hierarchy = Hierarchy::find(Controller::BlockIo)?;
         let (group, v1_limits) = if hierarchy.version == CgroupVersion::V2 {
             (limited_group(device, options.limits)?, None)
         } else {
-            in_force.limits_writeback = hierarchy.is_machine_root();
+            applied_limits.limits_writeback = hierarchy.is_machine_root();
             let v1_limits = V1Limits::set(hierarchy, device, options.limits)?;
             // This group limits nothing; it tracks the command's processes.
             (Group::create("disk", &[], &[Controller::Pids])?, Some(v1_limits))
         };
-        on_ready(&in_force);
+        on_ready(&applied_limits);
         let running = group.start(command)?;
-        let bounds = LimitsGuard { _group: group, _v1_limits: v1_limits };
-        Ok(Self { running, _limits: bounds, _place: Some(place) })
+        let limits_guard = LimitsGuard { _group: group, _v1_limits: v1_limits };
+        Ok(Self { running, _limits: limits_guard, _mount: Some(mount) })
     }
 
     /// A pidfd of the command's process. It never refers to a process that reused the PID.
@@ -178,15 +178,15 @@ pub fn up(options: DiskOptions, directory: &Path) -> Result<AppliedLimits, LabEr
         let why = "cgroup v2 cannot limit a device for all processes; pass a command to run";
         return Err(cannot("throttle a directory for all processes")(std::io::Error::other(why)));
     }
-    let place = DiskMount::create(directory, options.file_system_bytes, MountVisibility::AllProcesses)?;
-    let mut in_force = place.applied_limits(options.limits);
-    in_force.limits_writeback = hierarchy.is_machine_root();
-    place.prepare(options)?;
-    let bounds = V1Limits::set(hierarchy, place.device(), options.limits)?;
+    let mount = DiskMount::create(directory, options.file_system_bytes, MountVisibility::AllProcesses)?;
+    let mut applied_limits = mount.applied_limits(options.limits);
+    applied_limits.limits_writeback = hierarchy.is_machine_root();
+    mount.prepare(options)?;
+    let limits_guard = V1Limits::set(hierarchy, mount.device(), options.limits)?;
     // The limits outlive this process.
-    std::mem::forget(bounds);
-    place.keep_mounted();
-    Ok(in_force)
+    std::mem::forget(limits_guard);
+    mount.keep_mounted();
+    Ok(applied_limits)
 }
 
 /// Removes the file system that [`up`] created at a directory, with everything written there.

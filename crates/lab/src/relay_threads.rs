@@ -21,22 +21,22 @@ pub fn mark_current() -> io::Result<()> {
     Ok(thread::set_name(THREAD_NAME)?)
 }
 
-/// Moves all relays of this machine off the given CPUs. A relay without any other CPU stays where it is.
-pub fn move_off_cpus(processors: &[usize]) -> Result<(), LabError> {
+/// Moves all relays of this machine off the given CPUs. A relay without any other CPU is not moved.
+pub fn move_off_cpus(cpus: &[usize]) -> Result<(), LabError> {
     for relay in relay_thread_ids() {
-        match move_off(relay, processors) {
+        match move_off(relay, cpus) {
             // It may have exited concurrently.
             Ok(()) | Err(Errno::SRCH) => {}
-            Err(e) => return Err(cannot("keep a link's relay off the client's processors")(e)),
+            Err(e) => return Err(cannot("keep a link's relay off the client's CPUs")(e)),
         }
     }
     Ok(())
 }
 
-fn move_off(relay: Pid, processors: &[usize]) -> rustix::io::Result<()> {
+fn move_off(relay: Pid, cpus: &[usize]) -> rustix::io::Result<()> {
     let mut may_use = thread::sched_getaffinity(Some(relay))?;
-    let valid = processors.iter().filter(|processor| **processor < CpuSet::MAX_CPU);
-    valid.for_each(|processor| may_use.unset(*processor));
+    let valid = cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU);
+    valid.for_each(|cpu| may_use.unset(*cpu));
     if may_use.count() == 0 { Ok(()) } else { thread::sched_setaffinity(Some(relay), &may_use) }
 }
 
@@ -77,7 +77,7 @@ mod tests {
 
     fn allowed_cpus(thread: Pid) -> Vec<usize> {
         let may_use = thread::sched_getaffinity(Some(thread)).unwrap();
-        (0..CpuSet::MAX_CPU).filter(|processor| may_use.is_set(*processor)).collect()
+        (0..CpuSet::MAX_CPU).filter(|cpu| may_use.is_set(*cpu)).collect()
     }
 
     /// A marked thread that forwards nothing; it ends when the returned sender is dropped.

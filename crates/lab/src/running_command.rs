@@ -18,15 +18,15 @@ pub(crate) struct RunningCommand {
 }
 
 impl RunningCommand {
-    /// Starts a program with its arguments, after `prepared` has adjusted the command.
-    pub fn start(command: &[OsString], prepared: impl FnOnce(&mut Command)) -> Result<Self, LabError> {
+    /// Starts a program with its arguments, after `prepare` has adjusted the command.
+    pub fn start(command: &[OsString], prepare: impl FnOnce(&mut Command)) -> Result<Self, LabError> {
         let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
         let mut command = Command::new(program);
         command.args(arguments);
-        prepared(&mut command);
+        prepare(&mut command);
         let mut child = command.spawn().map_err(cannot(format!("run {}", program.display())))?;
         match descriptor(&child) {
-            Ok(process) => Ok(Self { child, pidfd: process }),
+            Ok(pidfd) => Ok(Self { child, pidfd }),
             Err(e) => {
                 // It may have exited already.
                 let _ = child.kill();

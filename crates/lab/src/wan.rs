@@ -78,12 +78,12 @@ pub struct WanResult {
 impl Wan {
     /// Creates the link and starts a command at its near end. Dropping the value kills the command.
     pub fn start(options: WanOptions, command: &[OsString]) -> Result<Self, LabError> {
-        let (running, carrier, far) = create_link(options, |far| {
+        let (running, forwarder, far_address) = create_link(options, |far| {
             RunningCommand::start(command, |command| {
                 command.env(FAR_ADDRESS_ENV, far.to_string());
             })
         })?;
-        Ok(Self { running, forwarder: carrier, far_address: far })
+        Ok(Self { running, forwarder, far_address })
     }
 
     /// Address of the far end, at which the command reaches services in the caller's namespace.
@@ -115,10 +115,10 @@ impl Wan {
         if let Err(e) = self.forwarder.raise_priority() {
             on_refused(&e);
         }
-        self.forwarder.run(self.running.as_pidfd(), true).map_err(cannot("carry packets"))?;
-        let carried = self.forwarder.counter().read();
+        self.forwarder.run(self.running.as_pidfd(), true).map_err(cannot("forward packets"))?;
+        let counts = self.forwarder.counter().read();
         let status = self.running.wait()?;
-        Ok(WanResult { status, counts: carried })
+        Ok(WanResult { status, counts })
     }
 }
 
@@ -130,8 +130,8 @@ fn create_link<T: Send>(
     let far = namespace::open_current().map_err(cannot("find the network namespace"))?;
     namespace::in_new_namespace(move || {
         namespace::raise_loopback().map_err(cannot("set up the loopback device"))?;
-        let (carrier, far) = PacketForwarder::create(options, &far)?;
-        Ok((near_end(far)?, carrier, far))
+        let (forwarder, far_address) = PacketForwarder::create(options, &far)?;
+        Ok((near_end(far_address)?, forwarder, far_address))
     })
 }
 

@@ -192,7 +192,7 @@ fn new_file_system_is_private_to_its_command() {
         return;
     }
     let directory = Directory::in_memory();
-    let (marker, path) = (directory.0.join("told"), directory.0.clone());
+    let (marker, path) = (directory.0.join("ready"), directory.0.clone());
     let disk_directory = directory.0.join("disk");
     fs::create_dir(&disk_directory).unwrap();
     let script = format!("echo here > $0/file; touch {}; exec sleep 1000", marker.display());
@@ -255,7 +255,7 @@ fn working_directory_moves_to_the_new_disk() {
 fn hold() {
     let directory = Directory::in_memory();
     // The shell is killed with this process, but not its child.
-    let command = shell(&format!("sleep 1000 & echo $! > {}.told; wait", directory.0.display()));
+    let command = shell(&format!("sleep 1000 & echo $! > {}.ready; wait", directory.0.display()));
     let disk = Disk::start(slow(writes(7 * MIB)), &directory.0, &command, &mut |_| {}).unwrap();
     let _ = disk.wait();
 }
@@ -268,7 +268,7 @@ fn leftovers_of_killed_command_are_removed() {
     let this = std::env::current_exe().unwrap();
     let mut holder = Command::new(this).args(["hold", "--exact", "--ignored"]).spawn().unwrap();
     let directory = format!("/dev/shm/tradewind-lab-disk-test-{}-0", holder.id());
-    let marker = PathBuf::from(format!("{directory}.told"));
+    let marker = PathBuf::from(format!("{directory}.ready"));
     wait_until("it was started", || fs::read_to_string(&marker).is_ok_and(|marker| marker.ends_with('\n')));
     let left = fs::read_to_string(&marker).unwrap();
     fs::remove_file(&marker).unwrap();

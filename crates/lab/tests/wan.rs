@@ -60,8 +60,8 @@ fn serve(listener: TcpListener) {
     stream.set_nodelay(true).unwrap();
     let mut request = [0];
     while stream.read(&mut request).unwrap() == 1 {
-        let answer = if request == *b"M" { vec![7; 1 << 20] } else { vec![7] };
-        stream.write_all(&answer).unwrap();
+        let response = if request == *b"M" { vec![7; 1 << 20] } else { vec![7] };
+        stream.write_all(&response).unwrap();
     }
 }
 
@@ -155,8 +155,8 @@ fn received() -> u64 {
     let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Ip: ")).map(str::split_whitespace);
     let (names, mut values) = (lines.next().unwrap(), lines.next().unwrap());
-    let place = names.take_while(|name| *name != "InReceives").count();
-    values.nth(place).unwrap().parse().unwrap()
+    let column = names.take_while(|name| *name != "InReceives").count();
+    values.nth(column).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -235,19 +235,19 @@ fn named_link_persists_until_down() {
         };
         let error = NamedLink::create(&name, WanOptions::default()).unwrap_err().to_string();
         assert!(error.contains("it is up already"), "{error}");
-        let carrying = thread::spawn(move || link.run(|_| {}));
+        let forwarding = thread::spawn(move || link.run(|_| {}));
         let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
         let serving = thread::spawn(|| serve(listener));
-        let asking = name.clone();
-        let answered = thread::spawn(move || {
-            let far = named_link::enter(&asking).unwrap();
+        let name_to_enter = name.clone();
+        let request = thread::spawn(move || {
+            let far = named_link::enter(&name_to_enter).unwrap();
             let mut line = TcpStream::connect((far, PORT)).unwrap();
             let started = Instant::now();
             line.write_all(b"1").unwrap();
             line.read_exact(&mut [0]).unwrap();
             started.elapsed()
         });
-        let took = answered.join().unwrap();
+        let took = request.join().unwrap();
         assert!(took >= 2 * DELAY && took < 10 * DELAY, "{took:?}");
         serving.join().unwrap();
         let LinkState::Up(report) = named_link::link_state(&name).unwrap() else { panic!("it is not up") };
@@ -255,7 +255,7 @@ fn named_link_persists_until_down() {
         assert_eq!(report["out"]["missed"], 0, "{report}");
         assert!(named_link::link_names().unwrap().contains(&name));
         assert!(named_link::down(&name).unwrap());
-        carrying.join().unwrap().unwrap();
+        forwarding.join().unwrap().unwrap();
         assert!(matches!(named_link::link_state(&name).unwrap(), LinkState::Absent));
         let error = named_link::enter(&name).unwrap_err().to_string();
         assert!(error.contains("there is no link of that name"), "{error}");
@@ -318,7 +318,7 @@ fn signal_responders() {
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
         for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
             let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            if name.trim() == "answers" {
+            if name.trim() == "responder" {
                 let number: libc::pid_t = task.file_name().to_str().unwrap().parse().unwrap();
                 libc::syscall(libc::SYS_tgkill, libc::getpid(), number, libc::SIGUSR1);
             }
@@ -333,8 +333,8 @@ fn named_link_stops_after_a_signal() {
             println!("skipped: no named network namespaces");
             return;
         };
-        let ending = link.ending();
-        let carrying = thread::spawn(move || link.run(|_| {}));
+        let ending = link.stop_handle();
+        let forwarding = thread::spawn(move || link.run(|_| {}));
         for _ in 0..10 {
             thread::sleep(Duration::from_millis(10));
             signal_responders();
@@ -342,11 +342,11 @@ fn named_link_stops_after_a_signal() {
         thread::sleep(Duration::from_millis(50));
         ending.stop();
         let until = Instant::now() + Duration::from_secs(10);
-        while !carrying.is_finished() {
+        while !forwarding.is_finished() {
             assert!(Instant::now() < until, "the link does not stop");
             thread::sleep(Duration::from_millis(10));
         }
-        carrying.join().unwrap().unwrap();
+        forwarding.join().unwrap().unwrap();
     });
 }
 

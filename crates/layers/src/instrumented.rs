@@ -1,5 +1,5 @@
-//! A layer that instruments a store: it forwards every request unchanged and feeds its timing to the store's live
-//! model.
+//! A layer that instruments a store: it forwards every request unchanged and records its timing in the store's live
+//! statistics.
 //!
 //! It measures how long the caller waits, like the latency of Hou 2017 (section 3.3): from the call on, including
 //! connection setup and retries in the leaf. Between two pieces of a body only the time from the poll to the piece
@@ -30,7 +30,7 @@ use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest, GetResponse, StageRequest};
 use tradewind_core::{Address, Body, Clock, Context, ObjectStore, Staged};
-use tradewind_model::store_model::{Operation, StoreModel};
+use tradewind_model::store_statistics::{Operation, StoreStatistics};
 
 /// The instrumentation layer. See the module documentation.
 pub struct Instrumented {
@@ -48,20 +48,20 @@ impl fmt::Debug for Instrumented {
 impl Instrumented {
     /// Instruments `inner`; times are those of `clock`.
     pub fn new(inner: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let instruments = Arc::new(Instruments { model: Arc::default(), clock });
+        let instruments = Arc::new(Instruments { statistics: Arc::default(), clock });
         Arc::new(Self { inner, instruments })
     }
 
-    /// The current time of the clock, as expected by the model.
+    /// The current time of the clock, as expected by the statistics.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.instruments.clock.now()
     }
 
-    /// The live model of the store.
+    /// The live statistics of the store.
     #[must_use]
-    pub fn model(&self) -> &Arc<StoreModel> {
-        &self.instruments.model
+    pub fn statistics(&self) -> &Arc<StoreStatistics> {
+        &self.instruments.statistics
     }
 
     fn start_request(&self, operation: Operation) -> RequestTimer {
@@ -93,18 +93,18 @@ impl Instrumented {
     ) -> Result<Box<dyn Staged>> {
         let mut request = self.start_request(operation);
         let response = work.await;
-        let at = request.end_wait();
+        let wait_end = request.end_wait();
         match response {
             Ok(staged) => Ok(InstrumentedWrite::wrap(staged, request)),
             Err(error) => {
-                request.fail(at, &error);
+                request.fail(wait_end, &error);
                 Err(error)
             }
         }
     }
 }
 
-/// The operation of the model for a method.
+/// The operation that a method is counted as.
 fn operation(method: Method) -> Operation {
     match method {
         Method::Get => Operation::Get,
@@ -142,14 +142,14 @@ impl ObjectStore for Instrumented {
     ) -> Result<GetResponse<Body>> {
         let mut request_timer = self.start_request(Operation::Get);
         let response = self.inner.get(context, address, request).await;
-        let at = request_timer.end_wait();
+        let wait_end = request_timer.end_wait();
         match response {
             Ok(found) => {
-                request_timer.record_first_byte(at, found.body.length(), &found.observation);
-                Ok(GetResponse { body: instrument_body(found.body, at, request_timer), ..found })
+                request_timer.record_first_byte(wait_end, found.body.length(), &found.observation);
+                Ok(GetResponse { body: instrument_body(found.body, wait_end, request_timer), ..found })
             }
             Err(error) => {
-                request_timer.fail(at, &error);
+                request_timer.fail(wait_end, &error);
                 Err(error)
             }
         }

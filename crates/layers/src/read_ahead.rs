@@ -49,9 +49,9 @@ pub struct ReadAheadOptions {
     pub plan: Plan,
     /// Maximum bytes read ahead, for all objects together.
     pub max_read_ahead_bytes: u64,
-    /// Retries of ranges that break off.
+    /// Retries of interrupted ranges.
     pub retries: RetryOptions,
-    /// An ETag in the form of an MD5 is always the MD5 of the bytes.
+    /// True if an ETag in the form of an MD5 is always the MD5 of the bytes.
     pub etags_are_md5: bool,
 }
 
@@ -73,19 +73,9 @@ impl fmt::Debug for ReadAhead {
 impl ReadAhead {
     /// Wraps `inner`; delays are those of `clock`.
     pub fn new(inner: Arc<dyn ObjectStore>, options: ReadAheadOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let ReadAheadOptions {
-            plan,
-            max_read_ahead_bytes: ahead_bytes,
-            retries,
-            etags_are_md5: tags_are_md5,
-        } = options;
+        let ReadAheadOptions { plan, max_read_ahead_bytes, retries, etags_are_md5 } = options;
         let transfers = Arc::new(TransferContext::new(plan, Budget::new(HEDGE_MEMORY_BYTES), clock, retries));
-        Arc::new(Self {
-            inner,
-            transfers,
-            budget: ReadAheadBudget::new(ahead_bytes),
-            etags_are_md5: tags_are_md5,
-        })
+        Arc::new(Self { inner, transfers, budget: ReadAheadBudget::new(max_read_ahead_bytes), etags_are_md5 })
     }
 
     /// The plan.
@@ -113,7 +103,7 @@ impl ReadAhead {
         }
     }
 
-    /// Turns the response to the first request into that to the whole selection.
+    /// Turns the response to the first request into the response to the whole selection.
     fn read_ahead(
         &self,
         context: &Context,
@@ -133,9 +123,10 @@ impl ReadAhead {
         let plan = self.plan();
         let is_split = span.length > plan.chunk_bytes || span.length > body.length();
         // The leaf verifies a whole object read in one request, too; computing an expensive checksum again is avoided.
-        let sum =
+        let verifier =
             (select == Select::Whole).then(|| Verifier::for_object(&info, self.etags_are_md5)).flatten();
-        let (is_verifiable, sum) = (sum.is_some(), sum.filter(|sum| is_split || sum.is_cheap()));
+        let is_verifiable = verifier.is_some();
+        let verifier = verifier.filter(|verifier| is_split || verifier.is_cheap());
         let origin = Origin { store: self.inner.clone(), address: address.clone() };
         let range_bytes = plan.stream_bytes.max(1);
         let max_ranges = usize::try_from(plan.max_buffered_bytes / range_bytes).unwrap_or(usize::MAX);
@@ -150,8 +141,8 @@ impl ReadAhead {
             ),
             context: context.clone(),
             span,
-            is_resumable: sum.is_some() || !is_verifiable,
-            verifier: sum,
+            is_resumable: verifier.is_some() || !is_verifiable,
+            verifier,
             range_bytes,
             in_flight: Arc::new(Semaphore::new(max_in_flight)),
             max_ranges_ahead: if is_split { max_ranges } else { 0 },

@@ -1,9 +1,9 @@
 //! A layer that queues requests in lanes by size class, direction and priority, so that large requests do not delay
 //! small ones. `model/lanes` decides when each request is dispatched.
 //!
-//! - A **small** request is dispatched once, before it reaches the store. A **large** one is dispatched per piece: a
-//!   write before the piece is forwarded, a read before the next piece is requested. Nothing is held in between, so
-//!   slow readers and writers delay no other request.
+//! - A **small** request is dispatched once, before it reaches the store. A **large** one is dispatched in
+//!   steps: a write before each quantum, a read after each piece, before the next is requested. Nothing is held in
+//!   between, so slow readers and writers delay no other request.
 //! - **Priority** follows from the key and the client; that of a listing from the client only.
 //! - Bucket operations, server-side copies, and creating, completing and aborting uploads bypass the lanes: they
 //!   transfer no data.
@@ -32,7 +32,7 @@ use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::store::{GetRequest, GetResponse, Select, StageRequest};
 use tradewind_core::{Address, Body, ByteRange, Clock, Context, ObjectStore, Staged};
 use tradewind_model::lanes::{LaneKind, LanesOptions, RequestSize};
-use tradewind_model::store_model::Operation;
+use tradewind_model::store_statistics::Operation;
 
 pub use priorities::Priorities;
 
@@ -64,13 +64,13 @@ impl Scheduled {
     /// Number of queued requests.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.dispatcher.counts().0
+        self.dispatcher.queued()
     }
 
-    /// Number of admitted requests that have not ended.
+    /// Number of requests that entered a lane and have not ended, queued ones included.
     #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.dispatcher.counts().1
+    pub fn entered_count(&self) -> usize {
+        self.dispatcher.entered_count()
     }
 
     /// Admits a request to its lane, and waits for the dispatch of a small one.
@@ -125,7 +125,8 @@ impl Scheduled {
     }
 }
 
-/// The kind of a read before its response: by the length of an explicit range, which is an upper bound, else guessed.
+/// The kind of a read before its response: by the length of an explicit range, which is an upper bound. Otherwise the
+/// size counts as unknown.
 fn kind_of_read(kind: impl Fn(u64) -> LaneKind, select: Select) -> LaneKind {
     match select {
         Select::Range(ByteRange::Inclusive { first, last }) => {

@@ -1,4 +1,4 @@
-//! An instrumented store behaves like the store itself, and its model records all requests.
+//! An instrumented store behaves like the store itself, and its statistics record all requests.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
@@ -23,7 +23,7 @@ use tradewind_core::{
     Address, Body, Budget, Clock, Context, ObjectStore, Precondition, ReadConditions, Staged, SystemClock,
 };
 use tradewind_layers::Instrumented;
-use tradewind_model::store_model::{Direction, Failure, Operation, OutcomeCounts, StoreModel};
+use tradewind_model::store_statistics::{Direction, Failure, Operation, OutcomeCounts, StoreStatistics};
 
 /// An object of more than one buffer of the memory store.
 const LARGE: usize = 300_000;
@@ -102,21 +102,21 @@ impl Fixture {
         Ok(self.store.get(&self.context(), &key(), Default::default()).await?.body)
     }
 
-    fn model(&self) -> &StoreModel {
-        self.store.model()
+    fn statistics(&self) -> &StoreStatistics {
+        self.store.statistics()
     }
 
     fn outcomes(&self, operation: Operation) -> OutcomeCounts {
-        self.model().outcomes(self.clock.now(), operation)
+        self.statistics().outcomes(self.clock.now(), operation)
     }
 
-    /// Number of completed requests, and the medians of service time and time to first byte, in milliseconds.
+    /// Number of completed requests, and the medians of response time and time to first byte, in milliseconds.
     fn times(&self, operation: Operation) -> (u64, u64, u64) {
-        let times = self.model().latencies(self.clock.now(), operation);
-        let Some(alike) = times.classes().first() else { return (0, 0, 0) };
+        let times = self.statistics().latencies(self.clock.now(), operation);
+        let Some(stats) = times.classes().first() else { return (0, 0, 0) };
         let millis =
             |time: Option<Duration>| (time.unwrap_or_default().as_secs_f64() * 1000.0).round() as u64;
-        (alike.service.count(), millis(alike.service.median()), millis(alike.first_byte.median()))
+        (stats.response_time.count(), millis(stats.response_time.median()), millis(stats.first_byte.median()))
     }
 }
 
@@ -131,13 +131,13 @@ async fn read_in_one_buffer_completes_with_its_response() {
     fixture.fault(At::Get, Fault::Delay(millis(40)));
     let mut get = pin!(fixture.get());
     assert!(get.as_mut().now_or_never().is_none());
-    assert_eq!(fixture.model().in_flight(Operation::Get), 1);
+    assert_eq!(fixture.statistics().in_flight(Operation::Get), 1);
     fixture.clock.advance(millis(40));
     let body = get.await.unwrap();
-    assert_eq!(fixture.model().total_in_flight(), 0);
-    let (count, service, first) = fixture.times(Operation::Get);
-    assert!(count == 1 && is_near(service, 40) && is_near(first, 40), "{service} {first}");
-    assert_eq!(fixture.model().total_bytes(Direction::Read), 1000);
+    assert_eq!(fixture.statistics().total_in_flight(), 0);
+    let (count, response_time, first) = fixture.times(Operation::Get);
+    assert!(count == 1 && is_near(response_time, 40) && is_near(first, 40), "{response_time} {first}");
+    assert_eq!(fixture.statistics().total_bytes(Direction::Read), 1000);
     assert_eq!(body.into_bytes().unwrap().len(), 1000, "it remains one buffer");
     assert_eq!(fixture.outcomes(Operation::Get), OutcomeCounts { done: 1, ..OutcomeCounts::default() });
 }
@@ -154,15 +154,15 @@ async fn slow_reader_does_not_count_as_store_latency() {
     fixture.clock.advance(millis(30));
     let mut length = 0;
     while length < LARGE {
-        assert_eq!(fixture.model().in_flight(Operation::Get), 1);
+        assert_eq!(fixture.statistics().in_flight(Operation::Get), 1);
         length += body.next().await.unwrap().unwrap().len();
         fixture.clock.advance(millis(700));
     }
     // The request is complete with the last byte, although the end was not polled.
-    assert_eq!(fixture.model().total_in_flight(), 0);
-    let (count, service, _) = fixture.times(Operation::Get);
-    assert!(count == 1 && is_near(service, 30), "{service}");
-    assert_eq!(fixture.model().total_bytes(Direction::Read), LARGE as u64);
+    assert_eq!(fixture.statistics().total_in_flight(), 0);
+    let (count, response_time, _) = fixture.times(Operation::Get);
+    assert!(count == 1 && is_near(response_time, 30), "{response_time}");
+    assert_eq!(fixture.statistics().total_bytes(Direction::Read), LARGE as u64);
     drop(body);
     assert_eq!(fixture.outcomes(Operation::Get), OutcomeCounts { done: 1, ..OutcomeCounts::default() });
 }
@@ -183,7 +183,7 @@ async fn abandoned_request_is_neither_failure_nor_sample() {
         let mut get = pin!(fixture.get());
         assert!(get.as_mut().now_or_never().is_none());
         fixture.clock.advance(millis(20));
-        assert_eq!(fixture.model().in_flight(Operation::Get), 1);
+        assert_eq!(fixture.statistics().in_flight(Operation::Get), 1);
     }
     let abandoned = OutcomeCounts { cancelled: 3, cancelled_after: millis(20), ..OutcomeCounts::default() };
     assert_eq!(fixture.outcomes(Operation::Get), abandoned);
@@ -195,7 +195,7 @@ async fn abandoned_request_is_neither_failure_nor_sample() {
     token.cancel();
     fixture.store.get(&context, &key(), Default::default()).await.unwrap_err();
     assert_eq!(fixture.outcomes(Operation::Get).cancelled, 4);
-    assert_eq!(fixture.model().total_in_flight(), 0);
+    assert_eq!(fixture.statistics().total_in_flight(), 0);
 }
 
 #[tokio::test]
@@ -215,13 +215,17 @@ async fn write_latency_excludes_the_time_of_the_writer() {
     let mut commit = staged.commit(Expected::default());
     assert!((&mut commit).now_or_never().is_none());
     fixture.clock.advance(millis(80));
-    assert_eq!(fixture.model().in_flight(Operation::Put), 1);
+    assert_eq!(fixture.statistics().in_flight(Operation::Put), 1);
     commit.await.unwrap();
-    assert_eq!(fixture.model().total_in_flight(), 0);
-    let (count, service, first_byte) = fixture.times(Operation::Put);
-    assert!(count == 1 && is_near(service, 100) && is_near(first_byte, 80), "{service} {first_byte}");
-    assert_eq!(fixture.model().total_bytes(Direction::Write), 5000);
-    assert_eq!(fixture.model().latencies(fixture.clock.now(), Operation::Put).classes()[0].mean_bytes, 5000);
+    assert_eq!(fixture.statistics().total_in_flight(), 0);
+    let (count, response_time, first_byte) = fixture.times(Operation::Put);
+    assert!(
+        count == 1 && is_near(response_time, 100) && is_near(first_byte, 80),
+        "{response_time} {first_byte}"
+    );
+    assert_eq!(fixture.statistics().total_bytes(Direction::Write), 5000);
+    let latencies = fixture.statistics().latencies(fixture.clock.now(), Operation::Put);
+    assert_eq!(latencies.classes()[0].mean_bytes, 5000);
 }
 
 #[tokio::test]
@@ -255,7 +259,7 @@ async fn failed_or_dropped_write_ends_exactly_once() {
         fixture.outcomes(Operation::Put),
         OutcomeCounts { cancelled: 5, ..failed(Failure::Unavailable, 3) }
     );
-    assert_eq!((fixture.times(Operation::Put).0, fixture.model().total_in_flight()), (0, 0));
+    assert_eq!((fixture.times(Operation::Put).0, fixture.statistics().total_in_flight()), (0, 0));
 }
 
 #[tokio::test]
@@ -353,8 +357,8 @@ async fn each_operation_is_counted_under_its_name() {
         ]
     );
     assert_eq!(fixture.outcomes(Operation::Upload).rejected, 1);
-    assert_eq!(fixture.model().total_bytes(Direction::Write), 14);
-    assert_eq!(fixture.model().total_in_flight(), 0);
+    assert_eq!(fixture.statistics().total_bytes(Direction::Write), 14);
+    assert_eq!(fixture.statistics().total_in_flight(), 0);
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use tradewind_layers::read_ahead::ReadAheadOptions;
 use tradewind_layers::{Instrumented, ReadAhead};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_model::store_model::Operation;
+use tradewind_model::store_statistics::Operation;
 use tradewind_model::tune::{OperatingPoint, Prior, Sample, Surface};
 
 /// A range size that is not aligned with the pieces of the inner store.
@@ -40,7 +40,7 @@ fn options() -> ReadAheadOptions {
         chunk_bytes: 1 << 20,
         stream_bytes: RANGE,
         max_buffered_bytes: MAX_AHEAD_PER_REQUEST,
-        max_concurrency: REQUESTS,
+        initial_concurrency: REQUESTS,
         ..Plan::default()
     };
     let retries = RetryOptions { first_delay: Duration::from_millis(1), ..RetryOptions::default() };
@@ -153,7 +153,7 @@ impl Fixture {
     }
 
     fn in_flight(&self) -> u64 {
-        self.observed.model().in_flight(Operation::Get)
+        self.observed.statistics().in_flight(Operation::Get)
     }
 
     /// Waits until nothing is in flight and no memory is held.
@@ -440,7 +440,7 @@ async fn large_ranges_take_more_permits() {
     const CLIENTS: u64 = 5;
     let fixture = Fixture::with(ReadAheadOptions { plan: tuned(), ..options() }).await;
     let (few, many) =
-        (fixture.store.plan().concurrency_for(RANGE) as u64, fixture.store.plan().max_concurrency as u64);
+        (fixture.store.plan().concurrency_for(RANGE) as u64, fixture.store.plan().initial_concurrency as u64);
     assert!(few < 20 && many > 100, "{few} and {many}");
     let bytes = content(15, 2 * LARGE);
     fixture.put("large", &bytes).await;

@@ -138,9 +138,9 @@ async fn large_requests_queue_while_small_ones_pass() {
     let mut many = pin!(many);
     assert!(many.as_mut().now_or_never().is_none());
     assert_eq!(fixture.store.queued(), 1, "the large request is queued");
-    assert_eq!(fixture.store.in_flight(), 3);
+    assert_eq!(fixture.store.entered_count(), 3);
     fixture.advance_until(many).await.0.0.unwrap();
-    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (0, 0));
+    assert_eq!((fixture.store.queued(), fixture.store.entered_count()), (0, 0));
 }
 
 #[tokio::test]
@@ -155,11 +155,11 @@ async fn high_priority_client_overtakes_normal_ones() {
     assert_eq!(fixture.store.queued(), 2);
     let mut shop = pin!(fixture.put_as(Some("shop"), "c", 32 * LARGE));
     assert!(shop.as_mut().now_or_never().is_none(), "the request is waiting for the store");
-    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (2, 3));
+    assert_eq!((fixture.store.queued(), fixture.store.entered_count()), (2, 3));
     fixture.advance_until(shop).await.0.unwrap();
     assert_eq!(fixture.store.queued(), 2, "the requests of normal priority are still queued");
     fixture.advance_until(async { futures::try_join!(batch, other) }).await.0.unwrap();
-    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (0, 0));
+    assert_eq!((fixture.store.queued(), fixture.store.entered_count()), (0, 0));
 }
 
 #[tokio::test]
@@ -175,9 +175,9 @@ async fn dropped_requests_leave_the_queue() {
     assert!(rejected.reason() == Reason::Overloaded && rejected.kind().is_retryable(), "{rejected:?}");
     // The timekeeper is among the dropped requests.
     waiting.drain(..2).for_each(drop);
-    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (1, 1));
+    assert_eq!((fixture.store.queued(), fixture.store.entered_count()), (1, 1));
     fixture.advance_until(waiting.remove(0)).await.0.unwrap();
-    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (0, 0));
+    assert_eq!((fixture.store.queued(), fixture.store.entered_count()), (0, 0));
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn deadline_applies_while_a_request_is_queued() {
     let (late, took) = fixture.advance_until(late).await;
     assert_eq!(late.unwrap_err().reason(), Reason::DeadlineExceeded);
     assert!(took <= 25 * MILLI, "{took:?}");
-    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (0, 0));
+    assert_eq!((fixture.store.queued(), fixture.store.entered_count()), (0, 0));
 }
 
 #[tokio::test]
@@ -228,5 +228,5 @@ async fn slow_reader_holds_no_place_in_its_lane() {
     done.unwrap();
     assert!(took <= 6 * MILLI, "{took:?}");
     drop(body);
-    assert_eq!(fixture.store.in_flight(), 0);
+    assert_eq!(fixture.store.entered_count(), 0);
 }

@@ -100,7 +100,7 @@ struct Job {
     once: Option<Permutation>,
     seed: u64,
     max_requests: u64,
-    length: Duration,
+    duration: Duration,
     issued: AtomicU64,
 }
 
@@ -114,7 +114,7 @@ impl Job {
         );
         let needs_etags = method == Method::Put && run.load.etag == EtagRule::Md5 && !run.once;
         let etags = if needs_etags { all_etags(&content, &keys, run.target.keys.size)? } else { Vec::new() };
-        let by_bytes = run.max_bytes / run.target.keys.size.max(1);
+        let max_requests_by_bytes = run.max_bytes / run.target.keys.size.max(1);
         Ok(Self {
             timeout: Duration::try_from_secs_f64(run.target.timeout).context("timeout")?,
             method,
@@ -124,8 +124,8 @@ impl Job {
             etags,
             once: run.once.then(|| Permutation::new(keys.count(), run.seed)),
             seed: run.seed,
-            max_requests: by_bytes.max(1).min(if run.once { keys.count() } else { u64::MAX }),
-            length: if run.once {
+            max_requests: max_requests_by_bytes.max(1).min(if run.once { keys.count() } else { u64::MAX }),
+            duration: if run.once {
                 Duration::MAX
             } else {
                 Duration::try_from_secs_f64(run.seconds).context("seconds")?
@@ -139,7 +139,7 @@ impl Job {
     fn run(self, load: &Load) -> anyhow::Result<Report> {
         let job = Arc::new(self);
         let start = Instant::now();
-        let deadline = start.checked_add(job.length);
+        let deadline = start.checked_add(job.duration);
         let threads: Vec<_> = (0..load.threads.min(load.connections))
             .map(|thread| {
                 let own_connections = (thread..load.connections).step_by(load.threads).collect();
@@ -161,8 +161,8 @@ impl Job {
         if position >= self.max_requests {
             return None;
         }
-        if let Some(shuffle) = &self.once {
-            return Some(shuffle.item(position));
+        if let Some(permutation) = &self.once {
+            return Some(permutation.item(position));
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return None;
@@ -196,10 +196,10 @@ async fn drive_connection(job: Arc<Job>, number: usize, deadline: Option<Instant
     let mut connection = None;
     while let Some(index) = job.next(&mut random, deadline) {
         worker.prepare(index);
-        let began = Instant::now();
+        let started = Instant::now();
         let outcome = with_timeout(job.timeout, worker.exchange(&mut connection)).await;
         match outcome {
-            Ok(()) => tally.record_success(began.elapsed(), job.target.keys.size),
+            Ok(()) => tally.record_success(started.elapsed(), job.target.keys.size),
             Err(failure) => {
                 connection = None;
                 tally.record_failure(&failure, &worker.path);

@@ -31,7 +31,7 @@ pub fn write(arguments: &KeyArguments, directory: &Path) -> anyhow::Result<Repor
         {
             fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
         }
-        let began = Instant::now();
+        let started = Instant::now();
         let id = ContentId::new(&key, arguments.size);
         let mut write_all = || {
             let mut file = File::create(&path)?;
@@ -45,7 +45,7 @@ pub fn write(arguments: &KeyArguments, directory: &Path) -> anyhow::Result<Repor
             std::io::Result::Ok(())
         };
         write_all().with_context(|| format!("writing {}", path.display()))?;
-        tally.record_success(began.elapsed(), arguments.size);
+        tally.record_success(started.elapsed(), arguments.size);
     }
     Ok(Report::new("fill", tally, start.elapsed()))
 }

@@ -142,8 +142,8 @@ mod tests {
     fn shuffle_is_a_permutation() {
         for count in [1, 2, 3, 10, 97, 1000, 4096] {
             for seed in 0..20 {
-                let shuffle = Permutation::new(count, seed);
-                let mut seen: Vec<u64> = (0..count).map(|position| shuffle.item(position)).collect();
+                let permutation = Permutation::new(count, seed);
+                let mut seen: Vec<u64> = (0..count).map(|position| permutation.item(position)).collect();
                 seen.sort_unstable();
                 assert!(seen.iter().copied().eq(0..count), "count {count}, seed {seed}");
             }

@@ -21,23 +21,23 @@ pub fn list(run: &List) -> anyhow::Result<Report> {
     let keys = Keys::new(&run.target.keys)?;
     let signer = Signer::new(&run.target.identity, run.target.endpoint, MAX_EXPIRY_SECONDS)?;
     let timeout = Duration::try_from_secs_f64(run.target.timeout).context("timeout")?;
-    let length = Duration::try_from_secs_f64(run.seconds).context("seconds")?;
+    let duration = Duration::try_from_secs_f64(run.seconds).context("seconds")?;
     let mut lister =
         Lister { run, keys, signer, connection: None, walk: Some(Walk { next: Some(0), token: None }) };
     let mut tally = Tally::new()?;
     let start = Instant::now();
     event_loop()?.block_on(async {
         for number in 0..run.repeat {
-            if start.elapsed() >= length || lister.walk.is_none() {
+            if start.elapsed() >= duration || lister.walk.is_none() {
                 break;
             }
             let request = lister.request(number);
-            let began = Instant::now();
+            let started = Instant::now();
             match with_timeout(timeout, lister.exchange(&request.query)).await {
                 Ok(page) => {
-                    let took = began.elapsed();
+                    let latency = started.elapsed();
                     match lister.check(&request, &page) {
-                        Ok(()) => tally.record_success(took, page.len() as u64),
+                        Ok(()) => tally.record_success(latency, page.len() as u64),
                         Err(failure) => tally.record_failure(&failure, &request.query),
                     }
                 }

@@ -44,17 +44,17 @@ impl Tally {
     }
 
     /// Counts a request with a correct response.
-    pub fn record_success(&mut self, took: Duration, bytes: u64) {
+    pub fn record_success(&mut self, latency: Duration, bytes: u64) {
         self.operations += 1;
         self.bytes += bytes;
-        self.latency.saturating_record((took.as_micros() as u64).max(1));
+        self.latency.saturating_record((latency.as_micros() as u64).max(1));
     }
 
-    /// Counts a failed request. `about` names its object or query.
-    pub fn record_failure(&mut self, failure: &Failure, about: &str) {
+    /// Counts a failed request. `subject` names its object or query.
+    pub fn record_failure(&mut self, failure: &Failure, subject: &str) {
         *self.errors.entry(failure.kind.clone()).or_default() += 1;
         if self.samples.len() < MAX_ERROR_SAMPLES {
-            self.samples.push(format!("{}: {about}: {}", failure.kind, failure.detail));
+            self.samples.push(format!("{}: {subject}: {}", failure.kind, failure.detail));
         }
     }
 

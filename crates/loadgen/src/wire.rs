@@ -174,19 +174,19 @@ impl Connection {
 
 /// Parses status line and headers, each ended by CR LF.
 fn parse_head(bytes: &[u8]) -> Result<Head, Failure> {
-    let bad = |what: &str| Failure::new("protocol", what.to_owned());
-    let text = std::str::from_utf8(bytes).map_err(|_| bad("headers are not text"))?;
+    let protocol_error = |detail: &str| Failure::new("protocol", detail.to_owned());
+    let text = std::str::from_utf8(bytes).map_err(|_| protocol_error("headers are not text"))?;
     let mut lines = text.split("\r\n");
     let status_line = lines.next().unwrap_or_default();
     let version_ok = status_line.starts_with("HTTP/1.1 ") || status_line.starts_with("HTTP/1.0 ");
     let status = status_line.get(9..12).and_then(|digits| digits.parse().ok());
-    let status = status.filter(|_| version_ok).ok_or_else(|| bad("bad status line"))?;
+    let status = status.filter(|_| version_ok).ok_or_else(|| protocol_error("bad status line"))?;
     let mut head = Head { status, close: status_line.starts_with("HTTP/1.0"), ..Head::default() };
     for line in lines.filter(|line| !line.is_empty()) {
-        let (name, value) = line.split_once(':').ok_or_else(|| bad("header without a colon"))?;
+        let (name, value) = line.split_once(':').ok_or_else(|| protocol_error("header without a colon"))?;
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
-            head.length = Some(value.parse().map_err(|_| bad("bad Content-Length"))?);
+            head.length = Some(value.parse().map_err(|_| protocol_error("bad Content-Length"))?);
         } else if name.eq_ignore_ascii_case("etag") {
             head.etag = Some(value.to_owned());
         } else if name.eq_ignore_ascii_case("transfer-encoding") {

@@ -1,4 +1,4 @@
-//! Bundles: many small files in one object (Hou 2017, sections 4.1.3 and 7), which give the bandwidth of many small
+//! Bundles: many small files in one object (Hou 2017, sections 4.1.3 and 7), which give the throughput of many small
 //! requests for a fraction of the client's CPU time. Decides which members fit into a bundle, and in which ranges
 //! members are fetched from it.
 

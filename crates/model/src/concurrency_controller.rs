@@ -1,5 +1,8 @@
-//! Hill climbing on the number of concurrent requests, because the tuned concurrency of a plan may be outdated, may
-//! come from another client, or may be missing.
+//! Hill climbing on the concurrency of transfers, because the tuned concurrency of a plan may be outdated, may come
+//! from another client, or may be missing.
+//!
+//! The unit of the concurrency is one request of the size class with the highest concurrency; other classes change in
+//! proportion.
 //!
 //! Time is divided into *intervals*. After an interval at the current concurrency follows one at a trial value. The
 //! trial is kept if it pays off: a higher value if throughput rises enough, a lower one if throughput does not fall
@@ -25,7 +28,7 @@ const STEP_UP: f64 = 1.4;
 /// Divisor of a step down.
 const STEP_DOWN: f64 = 1.3;
 /// Divisor of a step down while the bottleneck queue overflows.
-const OVERRUN_STEP_DOWN: f64 = 2.0;
+const OVERFLOW_STEP_DOWN: f64 = 2.0;
 /// Throughput that a step up must gain, as a fraction of the growth in concurrency. A step back up to the tuned
 /// concurrency must only not lose throughput, unless the bottleneck queue overflows.
 const MIN_GAIN_PER_GROWTH: f64 = 0.15;
@@ -34,7 +37,7 @@ const MIN_GAIN_PER_GROWTH: f64 = 0.15;
 const MAX_LOSS: f64 = 0.03;
 /// Fraction of the throughput that all steps down together may lose while the bottleneck queue overflows. Throughput
 /// then varies more between intervals.
-const MAX_LOSS_OVERRUN: f64 = 0.1;
+const MAX_LOSS_IN_OVERFLOW: f64 = 0.1;
 /// Factor by which the best throughput decays each interval.
 const BEST_DECAY: f64 = 0.99;
 /// Relative difference beyond which throughput is taken to have changed.
@@ -49,7 +52,23 @@ const MIN_INTERVAL: Duration = Duration::from_millis(300);
 /// Maximum length of an interval.
 const MAX_INTERVAL: Duration = Duration::from_millis(1200);
 
-/// Adapts the number of concurrent requests to throughput.
+/// The direction of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Up,
+    Down,
+}
+
+impl Step {
+    const fn opposite(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
+/// Adapts the concurrency to the measured throughput. See the module for the unit.
 #[derive(Debug, Clone)]
 pub struct ConcurrencyController {
     /// Current concurrency, without the trial in progress.
@@ -71,23 +90,26 @@ pub struct ConcurrencyController {
     /// Factor of the next step up.
     step_up: f64,
     /// The bottleneck queue overflowed in the last interval.
-    is_overrun: bool,
-    /// The trial in progress, or the last one kept, is a step down because of an overrun.
-    is_overrun_step_down: bool,
-    /// Reference for steps down because of an overrun: the throughput before the first of them, or 90 % of that of a
+    is_queue_overflow: bool,
+    /// The trial in progress, or the last one kept, is a step down because of an overflow.
+    is_overflow_step_down: bool,
+    /// Reference for steps down because of an overflow: the throughput before the first of them, or 90 % of that of a
     /// later one if this is higher.
-    throughput_before_overrun: f64,
-    /// A step down because of an overrun lost throughput, or a step up gained some: no further one is tried.
-    is_overrun_step_down_ruled_out: bool,
-    /// Number of consecutive failed trials. If it is odd, the next trial is a step down, otherwise a step up.
+    throughput_before_overflow: f64,
+    /// A step down because of an overflow lost throughput, or a step up gained some: no further step down of this kind
+    /// is tried.
+    is_overflow_step_down_ruled_out: bool,
+    /// The direction of the next trial.
+    next_step: Step,
+    /// Number of consecutive failed trials. After a successful step down it is 1: a step up, which would undo it,
+    /// counts as failed.
     failed_trials: u32,
     /// Number of intervals left until the next trial.
     rest_intervals: u32,
 }
 
 impl ConcurrencyController {
-    /// Starts with `initial` concurrent requests and keeps their number within `bounds`, which are extended to include
-    /// the initial one.
+    /// Starts at the concurrency `initial` and stays within `bounds`, which are extended to include it.
     #[must_use]
     pub fn new(initial: usize, bounds: RangeInclusive<usize>) -> Self {
         Self {
@@ -101,10 +123,11 @@ impl ConcurrencyController {
             intervals: 0,
             best_throughput: 0.0,
             step_up: FAST_STEP_UP,
-            is_overrun: false,
-            is_overrun_step_down: false,
-            throughput_before_overrun: 0.0,
-            is_overrun_step_down_ruled_out: false,
+            is_queue_overflow: false,
+            is_overflow_step_down: false,
+            throughput_before_overflow: 0.0,
+            is_overflow_step_down_ruled_out: false,
+            next_step: Step::Up,
             failed_trials: 0,
             rest_intervals: 0,
         }
@@ -128,11 +151,11 @@ impl ConcurrencyController {
         (2 * latency).clamp(MIN_INTERVAL, MAX_INTERVAL)
     }
 
-    /// Ends an interval with this throughput in bytes per second, in which requests waited for permits throughout.
-    /// `is_overrun` is true if many packets were retransmitted and requests stalled. Returns the concurrency to use
-    /// from now on.
-    pub fn end_interval(&mut self, throughput: f64, is_overrun: bool) -> usize {
-        self.is_overrun = is_overrun;
+    /// Ends an interval in which the pool was busy: a request waited for permits, or nearly all were taken.
+    /// `throughput` is in bytes per second, with [`REQUEST_COST_BYTES`] for each request. `is_queue_overflow` is true
+    /// if many packets were retransmitted and requests stalled. Returns the concurrency to use from now on.
+    pub fn end_interval(&mut self, throughput: f64, is_queue_overflow: bool) -> usize {
+        self.is_queue_overflow = is_queue_overflow;
         if std::mem::take(&mut self.is_transition_interval) {
             return self.concurrency();
         }
@@ -143,10 +166,10 @@ impl ConcurrencyController {
         self.concurrency()
     }
 
-    /// Ends an interval in which no request waited for a permit, so that its throughput says nothing about the
-    /// concurrency.
-    pub fn end_idle_interval(&mut self) -> usize {
-        (self.trial, self.is_overrun_step_down, self.is_transition_interval) = (None, false, true);
+    /// Discards an interval that is inconclusive about the concurrency: the pool was idle, or connections were new.
+    /// Returns the concurrency to use from now on.
+    pub fn discard_interval(&mut self) -> usize {
+        (self.trial, self.is_overflow_step_down, self.is_transition_interval) = (None, false, true);
         self.concurrency()
     }
 
@@ -155,7 +178,8 @@ impl ConcurrencyController {
         let (less, more) = (throughput.min(self.throughput), throughput.max(self.throughput));
         if more > less * (1.0 + CHANGE_THRESHOLD) {
             // Trials that failed before may succeed now.
-            (self.failed_trials, self.rest_intervals, self.step_up) = (0, 0, FAST_STEP_UP);
+            (self.next_step, self.failed_trials) = (Step::Up, 0);
+            (self.rest_intervals, self.step_up) = (0, FAST_STEP_UP);
             (self.throughput, self.intervals, self.best_throughput) = (throughput, 0, 0.0);
         }
         self.intervals = (self.intervals + 1).min(MAX_MEAN_INTERVALS);
@@ -168,28 +192,30 @@ impl ConcurrencyController {
     }
 
     fn start_trial(&mut self) {
-        let was_overrun_step_down = self.is_overrun_step_down;
-        self.is_overrun_step_down = self.is_overrun
-            && !self.is_overrun_step_down_ruled_out
-            && (self.failed_trials == 0 || was_overrun_step_down);
-        if self.is_overrun_step_down && !was_overrun_step_down {
-            self.throughput_before_overrun = self.throughput;
+        let was_overflow_step_down = self.is_overflow_step_down;
+        self.is_overflow_step_down = self.is_queue_overflow
+            && !self.is_overflow_step_down_ruled_out
+            && (self.failed_trials == 0 || was_overflow_step_down);
+        if self.is_overflow_step_down && !was_overflow_step_down {
+            self.throughput_before_overflow = self.throughput;
         }
-        let target = if self.is_overrun_step_down {
-            self.current / OVERRUN_STEP_DOWN
-        } else if self.failed_trials.is_multiple_of(2) {
-            // Even: a step up.
-            let up = self.current * self.step_up;
-            if self.current < self.tuned_concurrency { up.min(self.tuned_concurrency) } else { up }
+        let target = if self.is_overflow_step_down {
+            self.current / OVERFLOW_STEP_DOWN
         } else {
-            // Odd: a step down.
-            self.current / STEP_DOWN
+            match self.next_step {
+                Step::Up => {
+                    let up = self.current * self.step_up;
+                    if self.current < self.tuned_concurrency { up.min(self.tuned_concurrency) } else { up }
+                }
+                Step::Down => self.current / STEP_DOWN,
+            }
         };
         let target = target.clamp(self.min, self.max).round();
         if target == self.current.round() {
-            if std::mem::take(&mut self.is_overrun_step_down) {
+            if std::mem::take(&mut self.is_overflow_step_down) {
                 // Already at the lower bound: try a step up instead.
-                (self.is_overrun_step_down_ruled_out, self.failed_trials) = (true, 0);
+                self.is_overflow_step_down_ruled_out = true;
+                (self.next_step, self.failed_trials) = (Step::Up, 0);
                 return self.start_trial();
             }
             return self.record_failed_trial();
@@ -202,12 +228,12 @@ impl ConcurrencyController {
         let is_step_up = trial > self.current;
         let required = self.throughput * (1.0 + MIN_GAIN_PER_GROWTH * (trial / self.current - 1.0));
         let helps = if is_step_up {
-            let is_back_to_tuned = trial <= self.tuned_concurrency && !self.is_overrun;
+            let is_back_to_tuned = trial <= self.tuned_concurrency && !self.is_queue_overflow;
             if is_back_to_tuned { throughput > self.throughput } else { throughput > required }
         } else {
             let best = self.throughput.max(self.best_throughput);
-            let (reference, max_loss) = if self.is_overrun_step_down {
-                (self.throughput_before_overrun.max(self.best_throughput), MAX_LOSS_OVERRUN)
+            let (reference, max_loss) = if self.is_overflow_step_down {
+                (self.throughput_before_overflow.max(self.best_throughput), MAX_LOSS_IN_OVERFLOW)
             } else if trial < self.tuned_concurrency {
                 (best, 0.0)
             } else {
@@ -216,26 +242,26 @@ impl ConcurrencyController {
             throughput >= reference * (1.0 - max_loss)
         };
         if !helps {
-            self.is_overrun_step_down_ruled_out |= std::mem::take(&mut self.is_overrun_step_down);
+            self.is_overflow_step_down_ruled_out |= std::mem::take(&mut self.is_overflow_step_down);
             return self.record_failed_trial();
         }
-        if self.is_overrun_step_down {
+        if self.is_overflow_step_down {
             // Keep a gain that exceeds noise as the new reference.
-            self.throughput_before_overrun =
-                self.throughput_before_overrun.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
+            self.throughput_before_overflow =
+                self.throughput_before_overflow.max(throughput * (1.0 - MAX_LOSS_IN_OVERFLOW));
         }
         let scales_well = (throughput / self.throughput - 1.0) > (trial / self.current - 1.0) / 2.0;
         self.step_up = if scales_well { FAST_STEP_UP } else { STEP_UP };
-        // Continue in the same direction: 0 leads to another step up, 1 to another step down.
-        self.failed_trials = u32::from(!is_step_up);
-        self.is_overrun_step_down_ruled_out |= is_step_up && throughput > required;
+        // Continue in the same direction.
+        (self.next_step, self.failed_trials) = if is_step_up { (Step::Up, 0) } else { (Step::Down, 1) };
+        self.is_overflow_step_down_ruled_out |= is_step_up && throughput > required;
         (self.current, self.throughput, self.intervals) = (trial, throughput, 1);
         self.start_trial();
     }
 
     fn record_failed_trial(&mut self) {
-        (self.failed_trials, self.step_up, self.is_transition_interval) =
-            (self.failed_trials + 1, STEP_UP, true);
+        (self.next_step, self.failed_trials) = (self.next_step.opposite(), self.failed_trials + 1);
+        (self.step_up, self.is_transition_interval) = (STEP_UP, true);
         if self.failed_trials >= 2 {
             self.rest_intervals = (1 << (self.failed_trials / 2).min(4)).min(MAX_REST_INTERVALS);
         }

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::store_model::SizeClass;
+use crate::store_statistics::SizeClass;
 
 /// A range is a straggler beyond this multiple of the median of its size class, …
 const STRAGGLER_VS_MEDIAN: u32 = 4;
@@ -23,7 +23,7 @@ const STRAGGLER_VS_MEDIAN: u32 = 4;
 const STRAGGLER_VS_CONCURRENT: u32 = 2;
 /// … but never before this age: a lost packet or the store's own retry is over by then.
 const MIN_STRAGGLER_AGE: Duration = Duration::from_millis(500);
-/// A range that completes within this time is not hedged.
+/// A range expected to complete within this time is not hedged.
 const ALMOST_DONE: Duration = Duration::from_millis(100);
 /// Minimum number of completed ranges of a size class before their median counts.
 const MIN_SAMPLES: usize = 8;
@@ -140,12 +140,12 @@ impl HedgePolicy {
         }
     }
 
-    /// Removes a range. `completed_at` is the age at which it completed; `None` if it failed or was cancelled.
-    pub fn end(&mut self, range: RangeProgress, now: Duration, completed_at: Option<Duration>) {
+    /// Removes a range. `completed_age` is the age at which it completed; `None` if it failed or was cancelled.
+    pub fn end(&mut self, range: RangeProgress, now: Duration, completed_age: Option<Duration>) {
         self.advance(now);
         self.in_flight -= 1;
         // Two requests determined the duration of a hedged range.
-        if let Some(age) = completed_at.filter(|_| !range.is_hedged) {
+        if let Some(age) = completed_age.filter(|_| !range.is_hedged) {
             let times = self.durations.entry(SizeClass::for_bytes(range.bytes)).or_default();
             if times.len() == SAMPLE_WINDOW {
                 times.pop_front();

@@ -4,8 +4,8 @@
 //! Small requests wait behind the bytes of large ones in a link or device. Reordering at the sender does not help,
 //! because the queue is beyond it. A lane is therefore limited to a **rate** while higher-priority requests are active:
 //! its measured capacity, a little more while their latency is normal and a little less while it is not
-//! (`latency_guard`). The queue beyond the sender then stays short but not empty. A rate, unlike a window, is held by no
-//! request, so a slow reader blocks no other.
+//! (`latency_guard`). The queue beyond the sender then stays short but not empty. No request holds a part of a rate, as
+//! it would of a window, so a slow reader blocks no other.
 //!
 //! - **Order**: high priority before normal, and within a priority small requests before large ones. The highest rank
 //!   that was recently active never waits; if only one rank is active, none does.
@@ -64,7 +64,7 @@ pub struct Lanes {
 
 /// A request admitted to its lane. It must be passed to [`end`](Lanes::end) exactly once.
 #[derive(Debug)]
-#[must_use = "a request that never ends is counted as in flight forever"]
+#[must_use = "a request that never ends counts as entered forever"]
 pub struct LaneRequest {
     id: u64,
     kind: LaneKind,
@@ -74,7 +74,7 @@ pub struct LaneRequest {
     uncounted_bytes: u64,
 }
 
-/// The answer to a dispatch request.
+/// The response to a dispatch request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dispatch {
     /// It may proceed at once.
@@ -105,10 +105,10 @@ impl Lanes {
         now: Duration,
     ) -> Result<LaneRequest, LaneFull> {
         let lane = &self.lanes[kind.lane()];
-        let waiting = lane.queued();
-        let room = self.options.max_queue_depth.saturating_sub(waiting);
+        let queued = lane.queued();
+        let room = self.options.max_queue_depth.saturating_sub(queued);
         if room == 0 || lane.queued_for(client) >= room.saturating_mul(CLIENT_QUEUE_RATIO) {
-            return Err(LaneFull { queued: waiting });
+            return Err(LaneFull { queued });
         }
         self.last_id += 1;
         self.latency_guard.record_arrival(kind, now);
@@ -116,7 +116,7 @@ impl Lanes {
         Ok(LaneRequest { id: self.last_id, kind, client, uncounted_since: now, uncounted_bytes: 0 })
     }
 
-    /// Like [`enter_as`](Self::enter_as), without telling clients apart.
+    /// Like [`enter_as`](Self::enter_as), without distinguishing clients.
     pub fn enter(&mut self, kind: LaneKind, now: Duration) -> Result<LaneRequest, LaneFull> {
         self.enter_as(ClientId::default(), kind, now)
     }
@@ -136,14 +136,14 @@ impl Lanes {
     /// The next ticket that is dispatched. Call it until it returns `None`.
     pub fn next_dispatched(&mut self, now: Duration) -> Option<Ticket> {
         self.advance(now);
-        let Self { lanes, latency_guard: shelter, .. } = self;
+        let Self { lanes, latency_guard, .. } = self;
         let mut lanes = lanes.iter_mut().enumerate();
         lanes.find_map(|(index, lane)| {
-            lane.next_dispatched(|priority| shelter.rate_share(index, priority, now), now)
+            lane.next_dispatched(|priority| latency_guard.rate_share(index, priority, now), now)
         })
     }
 
-    /// The time at which to call `next` again; `None` if no request is queued.
+    /// The time at which to call [`next_dispatched`](Self::next_dispatched) again; `None` if no request is queued.
     #[must_use]
     pub fn next_wake(&self, now: Duration) -> Option<Duration> {
         let lanes = self.lanes.iter().enumerate();
@@ -176,24 +176,26 @@ impl Lanes {
             let shares = |priority| self.latency_guard.rate_share(lane, priority, now);
             self.lanes[lane].charge(bytes as f64, shares, now);
         } else if now.saturating_sub(request.uncounted_since) >= capacity::MAX_COUNTED_SPAN {
-            let carried = &mut self.lanes[lane].capacity;
-            carried.record(request.id, request.uncounted_since, now, request.uncounted_bytes);
-            carried.begin(request.id, now);
+            let capacity = &mut self.lanes[lane].capacity;
+            capacity.record(request.id, request.uncounted_since, now, request.uncounted_bytes);
+            capacity.begin(request.id, now);
             (request.uncounted_since, request.uncounted_bytes) = (now, 0);
         }
     }
 
-    /// Ends a request. `service` is the time that the store was waited for; `None` if the request failed or was
-    /// cancelled, which says nothing about the speed of the store.
+    /// Ends a request. `response_time` is the time that the store was waited for; `None` if the request failed or was
+    /// cancelled, which is no evidence of the store's speed.
     pub fn end(&mut self, request: LaneRequest, now: Duration, service: Option<Duration>) {
-        let LaneRequest { id, kind, uncounted_since: since, uncounted_bytes: amount, .. } = request;
-        let Some(service) = service else { return self.lanes[kind.lane()].capacity.discard(id, since) };
+        let LaneRequest { id, kind, uncounted_since, uncounted_bytes, .. } = request;
+        let Some(service) = service else {
+            return self.lanes[kind.lane()].capacity.discard(id, uncounted_since);
+        };
         self.latency_guard.record_latency(kind, service, now);
         if kind.size == RequestSize::Small {
-            self.lanes[kind.lane()].capacity.record(id, since, now, 1);
-            self.lanes[kind.large_lane()].capacity.record_other(since, now, amount);
+            self.lanes[kind.lane()].capacity.record(id, uncounted_since, now, 1);
+            self.lanes[kind.large_lane()].capacity.record_other(uncounted_since, now, uncounted_bytes);
         } else {
-            self.lanes[kind.lane()].capacity.record(id, since, now, amount);
+            self.lanes[kind.lane()].capacity.record(id, uncounted_since, now, uncounted_bytes);
         }
     }
 
@@ -203,9 +205,9 @@ impl Lanes {
         self.lanes.iter().map(Lane::queued).sum()
     }
 
-    /// Number of requests that have not ended.
+    /// Number of requests that entered a lane and have not ended, queued ones included.
     #[must_use]
-    pub fn in_flight(&self) -> usize {
+    pub fn entered_count(&self) -> usize {
         self.lanes.iter().map(|lane| lane.capacity.open_count()).sum()
     }
 

@@ -8,7 +8,7 @@ pub mod hedge;
 pub mod lanes;
 pub mod plan;
 pub mod retry;
-pub mod store_model;
+pub mod store_statistics;
 pub mod straggler;
 pub mod token_bucket;
 pub mod tune;

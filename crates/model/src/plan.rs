@@ -1,9 +1,9 @@
-//! How an object is split into requests: their size, order and concurrency. Without samples of the store the plan
-//! depends on the object's size alone; [`Plan::tuned`] derives it from the store's surfaces.
+//! The plan of transfers: sizes, order and concurrency of the requests that an object is split into. [`Plan::tuned`]
+//! derives the concurrency and the range sizes from the store's surfaces; part sizes depend on the object's size alone.
 
 use std::time::Duration;
 
-use crate::store_model::SizeClass;
+use crate::store_statistics::SizeClass;
 use crate::tune::{ConcurrencyBySize, OperatingPoint, Surface};
 
 /// S3 allows at most 10,000 parts per upload.
@@ -14,7 +14,7 @@ pub const MIN_PART_BYTES: u64 = 5 << 20;
 /// Maximum bytes of one object in flight, unless the concurrency is tuned. They are transferred again if the command is
 /// killed: less than 5 % of an object of 2 GiB.
 const MAX_OBJECT_BYTES_IN_FLIGHT: u64 = 100 << 20;
-/// Number of parts that an object is split into while they are smaller than a chunk.
+/// Number of parts that an object is split into while they are smaller than [`Plan::chunk_bytes`].
 const TARGET_PARTS: u64 = 64;
 /// Each range is 1/128 of the bytes left (guided self-scheduling): with 64 concurrent requests, as on a link with a
 /// long RTT, each has two ranges left.
@@ -25,13 +25,14 @@ const MIN_OBJECT_CONCURRENCY: usize = 2;
 /// Candidates for the minimum range size of a tuned store. Completion waits for the last ranges in flight, so the
 /// smallest efficient size is taken.
 const MIN_RANGE_BYTES_CANDIDATES: [u64; 3] = [256 << 10, 512 << 10, 1 << 20];
-/// Minimum duration of a range in round trips: requesting the next range costs one.
+/// Minimum duration of a range, as a multiple of the fixed time of a request. This is an upper bound of the RTT, which
+/// requesting the next range costs.
 const MIN_RANGE_ROUND_TRIPS: f64 = 8.0;
-/// Minimum duration of a range in seconds, for a short RTT.
+/// Minimum duration of a range in seconds, which applies at a short RTT.
 const MIN_RANGE_SECONDS: f64 = 0.1;
-/// Minimum duration of a tail range in round trips.
+/// Minimum duration of a tail range, as a multiple of the fixed time of a request.
 const MIN_TAIL_RANGE_ROUND_TRIPS: f64 = 3.0;
-/// Minimum duration of a tail range in seconds, for a short RTT.
+/// Minimum duration of a tail range in seconds, which applies at a short RTT.
 const MIN_TAIL_RANGE_SECONDS: f64 = 0.02;
 /// Maximum concurrency with tail ranges. A higher concurrency means a long RTT: an additional round trip is expensive.
 /// Each request then has only about two ranges, and these end together without a tail.
@@ -45,7 +46,8 @@ pub const MAX_READERS: usize = 64;
 /// Request sizes and concurrency of transfers with one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Maximum bytes of an upload part. A download of at most this size is a single request.
+    /// Usual size of an upload part; more if S3's limits (5 MiB minimum, 10,000 parts) require it, less for objects
+    /// under 64 such parts. A download of at most this size is a single request.
     pub chunk_bytes: u64,
     /// Maximum bytes of a download range that may arrive in any order. Ranges shrink towards the end.
     pub max_range_bytes: u64,
@@ -53,10 +55,11 @@ pub struct Plan {
     pub min_range_bytes: u64,
     /// Minimum bytes of the tail ranges: the last two per concurrent request.
     pub min_tail_range_bytes: u64,
-    /// Maximum concurrent requests, over all objects.
-    pub max_concurrency: usize,
-    /// Maximum concurrent requests by size class, if the store was tuned. A request takes permits in inverse proportion
-    /// to the concurrency of its size class, so that all sizes share one pool.
+    /// Concurrency of the size class with the highest one, over all objects, at the start; an adaptive pool may go
+    /// above it.
+    pub initial_concurrency: usize,
+    /// Concurrency by size class, if a profile applies. A request takes permits in inverse proportion to the
+    /// concurrency of its size class, so that all sizes share one pool.
     pub concurrency_by_size: Option<ConcurrencyBySize>,
     /// Bytes of one request of an ordered download. The responses of later ranges wait in memory for the first.
     pub stream_bytes: u64,
@@ -111,7 +114,7 @@ impl Default for Plan {
             max_range_bytes: 4 << 20,
             min_range_bytes: 2 << 20,
             min_tail_range_bytes: 2 << 20,
-            max_concurrency: 32,
+            initial_concurrency: 32,
             concurrency_by_size: None,
             stream_bytes: 2 << 20,
             max_buffered_bytes: 16 << 20,
@@ -120,10 +123,13 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// This plan adapted to a store with the given surfaces (uploads, downloads or both).
+    /// This plan adapted to a store with the given surfaces (uploads, downloads or both). The fixed time of a request
+    /// stands for the RTT, of which it is an upper bound.
     #[must_use]
     pub fn tuned(self, surfaces: &[Surface]) -> Self {
         let Some(by_size) = ConcurrencyBySize::from_surfaces(surfaces) else { return self };
+        // Only downloads have ranges, but upload surfaces count, too: a profile may have no others. Next to download
+        // surfaces they can only make ranges longer.
         let min_bytes = |round_trips: f64, min_seconds: f64| {
             let is_long = |surface: &Surface, bytes: u64| {
                 let concurrency = by_size.for_class(SizeClass::for_bytes(bytes));
@@ -137,14 +143,14 @@ impl Plan {
         let (max_range_bytes, min_range_bytes) = min_bytes(MIN_RANGE_ROUND_TRIPS, MIN_RANGE_SECONDS)
             .map_or((self.max_range_bytes, self.min_range_bytes), |bytes| (2 * bytes, bytes));
         let has_tail = by_size.for_class(SizeClass::for_bytes(min_range_bytes)) <= MAX_TAIL_CONCURRENCY;
-        let min_tail_bytes =
+        let min_tail_range_bytes =
             min_bytes(MIN_TAIL_RANGE_ROUND_TRIPS, MIN_TAIL_RANGE_SECONDS).filter(|_| has_tail);
         Self {
-            max_concurrency: by_size.max_concurrency(),
+            initial_concurrency: by_size.highest(),
             concurrency_by_size: Some(by_size),
             max_range_bytes,
             min_range_bytes,
-            min_tail_range_bytes: min_tail_bytes.unwrap_or(min_range_bytes).min(min_range_bytes),
+            min_tail_range_bytes: min_tail_range_bytes.unwrap_or(min_range_bytes).min(min_range_bytes),
             ..self
         }
     }
@@ -161,25 +167,25 @@ impl Plan {
         }
     }
 
-    /// Maximum concurrent requests of this size, over all objects.
+    /// Concurrency of requests of this size, over all objects.
     #[must_use]
     pub fn concurrency_for(&self, bytes: u64) -> usize {
-        self.tuned_or_max_concurrency(|by_size| by_size.for_class(SizeClass::for_bytes(bytes)))
+        self.tuned_or_initial_concurrency(|by_size| by_size.for_class(SizeClass::for_bytes(bytes)))
     }
 
     /// Like [`concurrency_for`](Self::concurrency_for), while connections are new.
     #[must_use]
-    pub fn initial_concurrency_for(&self, bytes: u64) -> usize {
-        self.tuned_or_max_concurrency(|by_size| {
+    pub fn concurrency_on_new_connections_for(&self, bytes: u64) -> usize {
+        self.tuned_or_initial_concurrency(|by_size| {
             by_size.for_class_on_new_connections(SizeClass::for_bytes(bytes))
         })
     }
 
-    /// The tuned concurrency, limited to `max_concurrency`; `max_concurrency` if the store was not tuned.
-    fn tuned_or_max_concurrency(&self, tuned: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
+    /// The tuned concurrency if a profile applies, limited to [`Plan::max_concurrency`]; otherwise that.
+    fn tuned_or_initial_concurrency(&self, tuned: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
         self.concurrency_by_size
             .as_ref()
-            .map_or(self.max_concurrency, |by_size| tuned(by_size).min(self.max_concurrency))
+            .map_or(self.initial_concurrency, |by_size| tuned(by_size).min(self.initial_concurrency))
             .max(1)
     }
 
@@ -215,7 +221,7 @@ impl Plan {
         let fits = MAX_OBJECT_BYTES_IN_FLIGHT / bytes.max(1);
         usize::try_from(fits)
             .unwrap_or(usize::MAX)
-            .clamp(MIN_OBJECT_CONCURRENCY, self.max_concurrency.max(MIN_OBJECT_CONCURRENCY))
+            .clamp(MIN_OBJECT_CONCURRENCY, self.initial_concurrency.max(MIN_OBJECT_CONCURRENCY))
     }
 
     /// Maximum concurrent ranges of one object.
@@ -234,14 +240,16 @@ impl Plan {
     #[must_use]
     pub fn reader_concurrency(&self, mean_bytes: u64) -> usize {
         let fits = self.max_buffered_bytes / mean_bytes.max(1);
-        usize::try_from(fits).unwrap_or(usize::MAX).clamp(MIN_READERS, self.max_concurrency.max(MAX_READERS))
+        usize::try_from(fits)
+            .unwrap_or(usize::MAX)
+            .clamp(MIN_READERS, self.initial_concurrency.max(MAX_READERS))
     }
 
     /// Number of ranges of an ordered download to fetch ahead of its reader.
     #[must_use]
     pub fn read_ahead_ranges(&self) -> usize {
         let fits = self.max_buffered_bytes / self.stream_bytes.max(1);
-        usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, self.max_concurrency.max(1))
+        usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, self.initial_concurrency.max(1))
     }
 
     /// Returns true if all requests of a large object have the same size, set by
@@ -255,15 +263,16 @@ impl Plan {
     /// Polychronopoulos and Kuck 1987).
     pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (max_bytes, min_bytes) = (self.max_range_bytes.max(1), self.min_range_bytes.max(1));
-        let min_tail_bytes = self.min_tail_range_bytes.max(1);
+        let min_tail_range_bytes = self.min_tail_range_bytes.max(1);
         let tail_ranges = 2 * self.range_concurrency() as u64;
-        let even_share =
-            move |left: u64| (left / tail_ranges).next_multiple_of(min_tail_bytes).max(min_tail_bytes);
+        let even_share = move |left: u64| {
+            (left / tail_ranges).next_multiple_of(min_tail_range_bytes).max(min_tail_range_bytes)
+        };
         let mut at = from;
         std::iter::from_fn(move || {
             let left = size.checked_sub(at).filter(|left| *left > 0)?;
             let wanted = (left / RANGE_DIVISOR).clamp(min_bytes, max_bytes).next_multiple_of(min_bytes);
-            let wanted = if min_tail_bytes < min_bytes { wanted.min(even_share(left)) } else { wanted };
+            let wanted = if min_tail_range_bytes < min_bytes { wanted.min(even_share(left)) } else { wanted };
             let range = (at, wanted.min(max_bytes).min(left));
             at += range.1;
             Some(range)
@@ -341,7 +350,7 @@ mod tests {
 
     #[test]
     fn tail_ranges_are_a_share_of_the_remaining_bytes() {
-        let plan = Plan { max_concurrency: 6, min_tail_range_bytes: 512 << 10, ..Plan::default() };
+        let plan = Plan { initial_concurrency: 6, min_tail_range_bytes: 512 << 10, ..Plan::default() };
         let size = 256 << 20;
         let ranges: Vec<(u64, u64)> = plan.ranges(0, size).collect();
         for &(at, bytes) in &ranges {
@@ -412,14 +421,14 @@ mod tests {
             from in 0_u64..1_000_000,
             max_bytes in 1000_u64..100_000,
             min_bytes in 0_u64..100_000,
-            min_tail_bytes in 0_u64..100_000,
-            max_concurrency in 1_usize..100,
+            min_tail_range_bytes in 0_u64..100_000,
+            initial_concurrency in 1_usize..100,
         ) {
             let plan = Plan {
                 max_range_bytes: max_bytes,
                 min_range_bytes: min_bytes.min(max_bytes),
-                min_tail_range_bytes: min_tail_bytes,
-                max_concurrency,
+                min_tail_range_bytes,
+                initial_concurrency,
                 ..Plan::default()
             };
             let mut at = from.min(size);

@@ -1,8 +1,8 @@
 //! Decides when and how often a request is retried, apart from sending it.
 //!
 //! Delays grow exponentially and are drawn uniformly between zero and their bound ("full jitter"), so that clients
-//! which failed together do not return together. All requests to a store share a retry budget: if most of them fail,
-//! retries would only add load.
+//! which failed together do not return together. All requests of one client, or of one transfer context, share a retry
+//! budget: if most of them fail, retries would only add load.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -37,7 +37,8 @@ impl RetryOptions {
     }
 }
 
-/// Retry budget of a store: a retry costs one token, ten successful requests earn one. The budget starts full.
+/// Retry budget of a client or a transfer context: a retry costs one token, ten successful requests earn one. The
+/// budget starts full.
 #[derive(Debug)]
 pub struct RetryBudget {
     /// Tokens, in tenths.

@@ -164,12 +164,12 @@ mod tests {
     const BYTES: u64 = 5 << 20;
     const SIZE: u64 = 50 * BYTES;
 
-    fn at(milliseconds: u64) -> Duration {
+    fn millis(milliseconds: u64) -> Duration {
         Duration::from_millis(milliseconds)
     }
 
     fn part(sent: u64, started: u64) -> PartInFlight {
-        PartInFlight { bytes: BYTES, sent, started: at(started), last_progress: at(2000) }
+        PartInFlight { bytes: BYTES, sent, started: millis(started), last_progress: millis(2000) }
     }
 
     /// A connection whose previous part took this long.
@@ -181,7 +181,7 @@ mod tests {
     fn typical_parts() -> StragglerDetector {
         let mut parts = StragglerDetector::new(SIZE);
         for n in 1..=6 {
-            parts.complete(part(BYTES, 900 + n * 100), at(1400 + n * 100));
+            parts.complete(part(BYTES, 900 + n * 100), millis(1400 + n * 100));
         }
         parts
     }
@@ -189,19 +189,19 @@ mod tests {
     #[test]
     fn part_much_slower_than_others_is_a_straggler() {
         let parts = typical_parts();
-        let left = parts.straggler_seconds_left(part(BYTES / 4, 1000), at(2000)).unwrap();
+        let left = parts.straggler_seconds_left(part(BYTES / 4, 1000), millis(2000)).unwrap();
         assert!((left - 3.0).abs() < 1e-6, "{left}");
-        assert!(parts.straggler_seconds_left(part(0, 1000), at(2000)).is_some(), "no byte was sent");
+        assert!(parts.straggler_seconds_left(part(0, 1000), millis(2000)).is_some(), "no byte was sent");
         assert_eq!(
-            parts.straggler_seconds_left(part(BYTES * 2 / 3, 1000), at(2000)),
+            parts.straggler_seconds_left(part(BYTES * 2 / 3, 1000), millis(2000)),
             None,
             "the rest takes half a second"
         );
-        assert_eq!(parts.straggler_seconds_left(part(0, 1600), at(2000)), None, "it has just started");
-        let standing = PartInFlight { last_progress: at(1200), ..part(BYTES * 9 / 10, 1000) };
-        assert_eq!(parts.straggler_seconds_left(standing, at(2000)), None);
+        assert_eq!(parts.straggler_seconds_left(part(0, 1600), millis(2000)), None, "it has just started");
+        let standing = PartInFlight { last_progress: millis(1200), ..part(BYTES * 9 / 10, 1000) };
+        assert_eq!(parts.straggler_seconds_left(standing, millis(2000)), None);
         assert!(
-            parts.straggler_seconds_left(standing, at(2400)).is_some(),
+            parts.straggler_seconds_left(standing, millis(2400)).is_some(),
             "no byte was sent for longer than the straggler time"
         );
     }
@@ -216,17 +216,17 @@ mod tests {
         // Two others take 0.5 s per part and have a quarter of one left.
         let others = [busy(part(BYTES / 2, 1625), Some(0.5)); 2];
         let begins =
-            |waiting, seconds| should_start_part(waiting, BYTES, per_byte(seconds), others, at(2000));
+            |waiting, seconds| should_start_part(waiting, BYTES, per_byte(seconds), others, millis(2000));
         assert!(begins(1, 0.5) && begins(1, 0.6), "an equally fast connection starts a part");
         // In 4 s each of them completes seven parts.
         assert!(!begins(1, 4.0) && !begins(14, 4.0));
         assert!(begins(15, 4.0), "they cannot complete that many");
         let stalled = others.map(|other| BusyConnection {
-            part: PartInFlight { last_progress: at(0), ..other.part },
+            part: PartInFlight { last_progress: millis(0), ..other.part },
             ..other
         });
         let starts_next_to = |others: &[BusyConnection], seconds| {
-            should_start_part(1, BYTES, per_byte(seconds), others.to_vec(), at(2000))
+            should_start_part(1, BYTES, per_byte(seconds), others.to_vec(), millis(2000))
         };
         assert!(starts_next_to(&stalled, 2.0), "the others have stalled");
         assert!(starts_next_to(&[], 60.0), "there is no other connection");
@@ -238,7 +238,7 @@ mod tests {
         assert!(starts_next_to(&[busy(part(0, 1500), None)], 60.0), "its speed is unknown");
         // Its previous part was fast, but the current one has taken 4 s so far: a 6 s connection is better.
         let slower = [busy(part(BYTES / 2, 0), Some(0.5))];
-        let starts = |seconds| should_start_part(2, BYTES, per_byte(seconds), slower, at(4000));
+        let starts = |seconds| should_start_part(2, BYTES, per_byte(seconds), slower, millis(4000));
         assert!(starts(6.0) && !starts(12.0), "it completes both in 10 s");
     }
 
@@ -254,13 +254,17 @@ mod tests {
             {
                 let others = in_flight.iter().map(|&(began, each, before)| {
                     let sent = BYTES * (now - began) / each;
-                    let part =
-                        PartInFlight { bytes: BYTES, sent, started: at(began), last_progress: at(now) };
+                    let part = PartInFlight {
+                        bytes: BYTES,
+                        sent,
+                        started: millis(began),
+                        last_progress: millis(now),
+                    };
                     BusyConnection { part, previous_seconds_per_byte: before }
                 });
                 if chosen
                     && before.is_some_and(|seconds_per_byte| {
-                        !should_start_part(waiting, BYTES, seconds_per_byte, others, at(now))
+                        !should_start_part(waiting, BYTES, seconds_per_byte, others, millis(now))
                     })
                 {
                     break;
@@ -280,21 +284,21 @@ mod tests {
     fn no_straggler_if_all_parts_are_slow() {
         let parts = typical_parts();
         assert_eq!(
-            parts.straggler_seconds_left(part(BYTES / 4, 1000), at(5000)),
+            parts.straggler_seconds_left(part(BYTES / 4, 1000), millis(5000)),
             None,
             "no part has completed for long"
         );
         let mut slow = typical_parts();
         for n in 1..=8 {
-            slow.complete(part(BYTES, 2000), at(6000 + n * 10));
+            slow.complete(part(BYTES, 2000), millis(6000 + n * 10));
         }
         assert_eq!(
-            slow.straggler_seconds_left(part(BYTES / 4, 2500), at(6080)),
+            slow.straggler_seconds_left(part(BYTES / 4, 2500), millis(6080)),
             None,
             "the others take 4 s, too"
         );
         assert_eq!(
-            StragglerDetector::new(SIZE).straggler_seconds_left(part(0, 0), at(60_000)),
+            StragglerDetector::new(SIZE).straggler_seconds_left(part(0, 0), millis(60_000)),
             None,
             "there is no part to compare with"
         );
@@ -320,7 +324,7 @@ mod tests {
         fn wasted_bytes_are_bounded(sent in proptest::collection::vec(0..BYTES / 4, 1..200)) {
             let (mut parts, mut wasted) = (typical_parts(), 0);
             for sent in sent {
-                if parts.straggler_seconds_left(part(sent, 1000), at(2000)).is_some() {
+                if parts.straggler_seconds_left(part(sent, 1000), millis(2000)).is_some() {
                     parts.record_abort(sent);
                     wasted += sent;
                 }
@@ -331,7 +335,7 @@ mod tests {
         #[test]
         fn fewer_bytes_sent_means_more_time_left(less in 0..BYTES, more in 0..BYTES) {
             let parts = typical_parts();
-            let late = |sent| parts.straggler_seconds_left(part(sent, 1000), at(2000)).unwrap_or(0.0);
+            let late = |sent| parts.straggler_seconds_left(part(sent, 1000), millis(2000)).unwrap_or(0.0);
             prop_assert!(less > more || late(less) >= late(more));
         }
     }

@@ -47,7 +47,7 @@ impl OperatingPoint {
 
     /// Total bytes per second if each request takes `latency` seconds.
     #[must_use]
-    pub fn bandwidth(&self, latency: f64) -> f64 {
+    pub fn throughput(&self, latency: f64) -> f64 {
         self.bytes_in_flight() / latency
     }
 
@@ -72,7 +72,8 @@ impl OperatingPoint {
 pub struct Sample {
     /// The point measured.
     pub point: OperatingPoint,
-    /// Mean latency of a request.
+    /// Time per successful request and worker: concurrency divided by request rate (Little's law). Includes time lost
+    /// to failures.
     pub latency: f64,
     /// Relative standard error of `latency`.
     pub relative_error: f64,
@@ -85,7 +86,7 @@ pub struct Sample {
 impl Sample {
     /// Total bytes per second.
     #[must_use]
-    pub fn bandwidth(&self) -> f64 {
-        self.point.bandwidth(self.latency)
+    pub fn throughput(&self) -> f64 {
+        self.point.throughput(self.latency)
     }
 }

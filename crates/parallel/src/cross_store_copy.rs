@@ -21,7 +21,7 @@ use tradewind_model::plan::split_evenly;
 use super::multipart_upload::MultipartUpload;
 use super::origin::{Origin, check_span};
 use super::sent_bytes::SentBytes;
-use super::transfer_context::{Slot, TransferContext};
+use super::transfer_context::{RequestPermits, TransferContext};
 use super::upload_checkpoint::{CheckpointedPart, SourceVersion, StoredPart, UploadCheckpoint, UploadState};
 
 /// Called with the change in bytes sent; negative when a failed attempt is rolled back. It must not block.
@@ -96,9 +96,9 @@ impl CrossStoreCopy {
 
     async fn head(&self) -> Result<ObjectInfo> {
         let head = || async move {
-            let slot = self.transfers.acquire_slot(0).await?;
+            let permits = self.transfers.acquire_request_permits(0).await?;
             let Origin { store, address } = &self.origin;
-            Ok(store.head(&slot.context, address, GetRequest::default()).await?.info)
+            Ok(store.head(&permits.context, address, GetRequest::default()).await?.info)
         };
         self.transfers.retry(head).await
     }
@@ -109,9 +109,9 @@ impl CrossStoreCopy {
     }
 
     async fn copy_whole_once(&self, size: u64) -> Result<Option<Committed>> {
-        let mut slot = self.transfers.acquire_relay_slot(size).await?;
+        let mut permits = self.transfers.acquire_relay_permits(size).await?;
         let Origin { store, address } = &self.origin;
-        let found = store.get(&slot.context, address, GetRequest::default()).await?;
+        let found = store.get(&permits.context, address, GetRequest::default()).await?;
         let info = found.info;
         if info.size > size {
             return Ok(None);
@@ -121,7 +121,7 @@ impl CrossStoreCopy {
         if info.size < size && expected.is_none() {
             // The object was replaced, or the response is truncated. Release the connection before waiting for another
             // response.
-            drop((found.body, slot));
+            drop((found.body, permits));
             let actual_size = self.head().await?.size;
             if actual_size != info.size {
                 let why =
@@ -138,9 +138,9 @@ impl CrossStoreCopy {
             checksum: expected,
             ..StageRequest::default()
         };
-        let staged = self.to.stage(&slot.context, &self.address, request).await?;
+        let staged = self.to.stage(&permits.context, &self.address, request).await?;
         let (committed, _) =
-            self.relay(&mut slot, (found.body, info.size), staged, (algorithm, expected)).await?;
+            self.relay(&mut permits, (found.body, info.size), staged, (algorithm, expected)).await?;
         Ok(Some(committed))
     }
 
@@ -248,10 +248,11 @@ impl CrossStoreCopy {
         done.sort_by_key(|((part, _), _)| part.number);
         let mut relayed = done.iter().map(|((_, length), checksum)| (*checksum, *length));
         let first = relayed.next().map(|(first, _)| first);
-        let whole = first
-            .and_then(|first| relayed.try_fold(first, |whole, (next, length)| whole.combine(&next, length)));
-        if let (Some(whole), Some(expected)) = (whole, full_object_crc(&info)) {
-            compare(whole, expected)?;
+        let combined = first.and_then(|first| {
+            relayed.try_fold(first, |combined, (next, length)| combined.combine(&next, length))
+        });
+        if let (Some(combined), Some(expected)) = (combined, full_object_crc(&info)) {
+            compare(combined, expected)?;
         }
         let committed = upload.complete(done.into_iter().map(|(part, _)| part).collect()).await?;
         if !have.is_empty() && !info.metadata.tags.is_empty() {
@@ -262,8 +263,8 @@ impl CrossStoreCopy {
     }
 
     async fn tag(&self, info: &ObjectInfo) -> Result<()> {
-        let slot = self.transfers.acquire_slot(0).await?;
-        self.to.set_tags(&slot.context, &self.address, info.metadata.tags.clone()).await
+        let permits = self.transfers.acquire_request_permits(0).await?;
+        self.to.set_tags(&permits.context, &self.address, info.metadata.tags.clone()).await
     }
 
     /// Copies a part, with retries.
@@ -275,13 +276,13 @@ impl CrossStoreCopy {
         algorithm: Algorithm,
     ) -> Result<RelayedPart> {
         let once = || async move {
-            let mut slot = self.transfers.acquire_relay_slot(span.1).await?;
-            let body = self.origin.get(&slot.context, info, span).await?;
+            let mut permits = self.transfers.acquire_relay_permits(span.1).await?;
+            let body = self.origin.get(&permits.context, info, span).await?;
             let algorithms = vec![algorithm];
             let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
-            let staged = upload.stage_part(&slot.context, number, request).await?;
+            let staged = upload.stage_part(&permits.context, number, request).await?;
             let (committed, checksum) =
-                self.relay(&mut slot, (body, span.1), staged, (algorithm, None)).await?;
+                self.relay(&mut permits, (body, span.1), staged, (algorithm, None)).await?;
             Ok((MultipartUpload::stored_part(number, &committed), checksum))
         };
         let (stored, checksum) = self.transfers.retry(once).await?;
@@ -296,7 +297,7 @@ impl CrossStoreCopy {
     /// as received and as sent.
     async fn relay(
         &self,
-        slot: &mut Slot<'_>,
+        permits: &mut RequestPermits<'_>,
         (mut body, length): (Body, u64),
         mut staged: Box<dyn Staged>,
         (algorithm, expected): (Algorithm, Option<Checksum>),
@@ -315,7 +316,7 @@ impl CrossStoreCopy {
             while !left.is_empty() {
                 let piece = left.split_to(piece_bytes.min(left.len()));
                 let bytes = piece.len();
-                slot.throttle(2 * bytes as u64).await;
+                permits.throttle(2 * bytes as u64).await;
                 staged.write(piece).await?;
                 sent.add(bytes);
             }

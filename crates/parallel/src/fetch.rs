@@ -30,18 +30,19 @@ pub trait Sink: Send + Sync {
     /// Writes bytes at an offset. A later write to the same offset replaces an earlier one.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
-    /// The checksum, as recorded then, of a range present from an earlier attempt; `None` if it must be fetched.
-    fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
+    /// Verifies that the sink still has the bytes of a range that an earlier transfer wrote, by reading them back.
+    /// Returns their checksum; `None` if the range must be fetched.
+    fn verify_stored_range(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         let _ = (offset, length);
         Ok(None)
     }
 
-    /// Ranges that may be present from an earlier attempt, as offset and length, in order.
-    fn held_ranges(&self) -> Vec<(u64, u64)> {
+    /// Ranges that an earlier transfer wrote, as offset and length, in order.
+    fn stored_ranges(&self) -> Vec<(u64, u64)> {
         Vec::new()
     }
 
-    /// Called when a held range of `length` bytes is reused instead of fetched.
+    /// Called when a stored range of `length` bytes is reused instead of fetched.
     fn range_reused(&self, length: u64) {
         let _ = length;
     }
@@ -77,7 +78,7 @@ impl<'a> Fetch<'a> {
         let (mut listed, mut attempt) = (size, 1);
         loop {
             let requested_at = transfers.clock().now();
-            let failed = match open_first_chunk(&origin, transfers, listed).await {
+            let failed = match open_first_range(&origin, transfers, listed).await {
                 Ok((info, first)) if listed.is_some_and(|listed| is_truncated(&info, &first, listed)) => {
                     // Release the connection before waiting for another response.
                     drop(first);
@@ -111,19 +112,19 @@ impl<'a> Fetch<'a> {
     pub async fn write_to(self, sink: Arc<dyn Sink>) -> Result<ObjectInfo> {
         let Self { transfers, origin, info, first, response_time } = self;
         let length = first.length;
-        let whole = VersionedObject::new(transfers, origin, info, first.is_whole);
-        let mut rest = transfers.plan().ranges_around(length, whole.info.size, sink.held_ranges());
+        let object = VersionedObject::new(transfers, origin, info, first.requested_whole);
+        let mut rest = transfers.plan().ranges_around(length, object.info.size, sink.stored_ranges());
         let mut ranges = tokio::task::JoinSet::new();
         let mut found = Vec::new();
-        let checksum_task = whole.prefetch_checksum();
-        if length < whole.info.size {
+        let checksum_task = object.prefetch_checksum();
+        if length < object.info.size {
             // The other ranges start while the first is read.
             let max_ranges = transfers.plan().range_concurrency();
-            let Origin { store, address } = &whole.origin;
+            let Origin { store, address } = &object.origin;
             let mut stagger = transfers.start_stagger(store.min_rtt(&address.bucket), response_time);
             for span in rest.by_ref().take(max_ranges) {
                 let (start, range) =
-                    (stagger.next_start(max_ranges), fetch_range(whole.clone(), sink.clone(), span));
+                    (stagger.next_start(max_ranges), fetch_range(object.clone(), sink.clone(), span));
                 let clock = transfers.clock().clone();
                 ranges.spawn(async move {
                     clock.sleep_until(start).await;
@@ -132,23 +133,23 @@ impl<'a> Fetch<'a> {
             }
         }
         let fetched = async {
-            let checksum = RangeFetch::new(&whole, &*sink).read_to_sink((0, length), Some(first)).await?;
+            let checksum = RangeFetch::new(&object, &*sink).read_to_sink((0, length), Some(first)).await?;
             sink.range_finished(0, length, &checksum);
             found.push((0, checksum, length));
             while let Some(done) = ranges.join_next().await {
                 found.push(done.map_err(task_failed)??);
                 if let Some(span) = rest.next() {
-                    ranges.spawn(fetch_range(whole.clone(), sink.clone(), span));
+                    ranges.spawn(fetch_range(object.clone(), sink.clone(), span));
                 }
             }
-            whole.verify(found).await
+            object.verify(found).await
         };
         let fetched = fetched.await;
         // Nothing may be written after a failure is returned.
         ranges.shutdown().await;
         drop(checksum_task);
         fetched?;
-        Ok(whole.info.clone())
+        Ok(object.info.clone())
     }
 
     /// Fetches the whole object in order: `take` gets each piece once it has accepted the previous one. The store's
@@ -159,34 +160,34 @@ impl<'a> Fetch<'a> {
     {
         let Self { transfers, origin, info, first, .. } = self;
         let length = first.length;
-        let whole = VersionedObject::new(transfers, origin, info, first.is_whole);
-        let _checksum_task = whole.prefetch_checksum();
-        let rest = split_evenly(whole.info.size - length, transfers.plan().stream_bytes);
+        let object = VersionedObject::new(transfers, origin, info, first.requested_whole);
+        let _checksum_task = object.prefetch_checksum();
+        let rest = split_evenly(object.info.size - length, transfers.plan().stream_bytes);
         let mut rest = rest.map(|(offset, size)| (offset + length, size)).peekable();
         let mut ahead = VecDeque::new();
-        // All streams share the read-ahead permits.
+        // All streams share the read-ahead slots.
         let read_ahead = |ahead: &mut VecDeque<_>, rest: &mut Peekable<_>| {
             while ahead.len() < transfers.plan().read_ahead_ranges()
                 && rest.peek().is_some()
-                && let Ok(permit) = transfers.read_ahead_permits().try_acquire_owned()
+                && let Ok(slot) = transfers.read_ahead_slots().try_acquire_owned()
                 && let Some(span) = rest.next()
             {
-                ahead.push_back((AbortOnDrop(tokio::spawn(fetch_into_memory(whole.clone(), span))), permit));
+                ahead.push_back((AbortOnDrop(tokio::spawn(fetch_into_memory(object.clone(), span))), slot));
             }
         };
         read_ahead(&mut ahead, &mut rest);
         let mut found = Vec::new();
-        let handed_on = RangeFetch::new(&whole, &NullSink);
+        let handed_on = RangeFetch::new(&object, &NullSink);
         let checksum = handed_on.forward((0, length), Some(first), &mut take).await?;
         found.push((0, checksum, length));
         loop {
-            if let Some((mut range, permit)) = ahead.pop_front() {
+            if let Some((mut range, slot)) = ahead.pop_front() {
                 let (bytes, part) = (&mut range.0).await.map_err(task_failed)??;
                 found.push(part);
                 take(bytes).await?;
-                drop(permit);
+                drop(slot);
             } else if let Some(span) = rest.next() {
-                // Other streams hold the read-ahead permits: forward the bytes as they arrive.
+                // Other streams hold the read-ahead slots: forward the bytes as they arrive.
                 let checksum = handed_on.forward(span, None, &mut take).await?;
                 found.push((span.0, checksum, span.1));
             } else {
@@ -194,16 +195,16 @@ impl<'a> Fetch<'a> {
             }
             read_ahead(&mut ahead, &mut rest);
         }
-        whole.verify(found).await?;
-        Ok(whole.info.clone())
+        object.verify(found).await?;
+        Ok(object.info.clone())
     }
 }
 
 /// Returns true if a response is shorter than listed and has no checksum to verify it: an object that has since been
 /// replaced looks the same as a truncated response.
 fn is_truncated(info: &ObjectInfo, first: &OpenedRange<'_>, listed: u64) -> bool {
-    let of_whole = info.scope == ChecksumScope::FullObject && !info.checksums.is_empty();
-    let is_compared = expected_crc(info).is_some() || (first.is_whole && of_whole);
+    let has_full_object_checksum = info.scope == ChecksumScope::FullObject && !info.checksums.is_empty();
+    let is_compared = expected_crc(info).is_some() || (first.requested_whole && has_full_object_checksum);
     info.size < listed && !is_compared
 }
 
@@ -211,8 +212,8 @@ fn is_truncated(info: &ObjectInfo, first: &OpenedRange<'_>, listed: u64) -> bool
 async fn head_size(origin: &Origin, transfers: &TransferContext) -> Result<u64> {
     let Origin { store, address } = origin;
     let head = transfers.retry(|| async {
-        let slot = transfers.acquire_slot(0).await?;
-        store.head(&slot.context, address, GetRequest::default()).await
+        let permits = transfers.acquire_request_permits(0).await?;
+        store.head(&permits.context, address, GetRequest::default()).await
     });
     Ok(head.await?.info.size)
 }
@@ -222,22 +223,22 @@ fn task_failed(e: tokio::task::JoinError) -> Error {
 }
 
 /// Requests the object's first range, and hedges it if it is a straggler.
-async fn open_first_chunk<'a>(
+async fn open_first_range<'a>(
     origin: &Origin,
     transfers: &'a TransferContext,
     size: Option<u64>,
 ) -> Result<(ObjectInfo, OpenedRange<'a>)> {
     let plan = transfers.plan();
-    let is_whole = size.is_some_and(|size| size <= plan.chunk_bytes);
-    let bytes = size.filter(|_| is_whole).unwrap_or(plan.max_range_bytes);
-    if let Some(size) = size.filter(|_| !is_whole) {
+    let fits_in_one_request = size.is_some_and(|size| size <= plan.chunk_bytes);
+    let bytes = size.filter(|_| fits_in_one_request).unwrap_or(plan.max_range_bytes);
+    if let Some(size) = size.filter(|_| !fits_in_one_request) {
         let ranges = plan.ranges(0, size).take(plan.range_concurrency());
         origin.store.prewarm(&origin.address.bucket, ranges.count());
     }
-    let mut slot = transfers.acquire_slot(bytes).await?;
-    slot.throttle_first_piece(bytes).await;
+    let mut permits = transfers.acquire_request_permits(bytes).await?;
+    permits.throttle_first_piece(bytes).await;
     let mut timer = HedgeTimer::start(transfers, bytes);
-    let open = |slot| origin.open(slot, bytes, is_whole);
-    let (slot, info, (body, length, is_whole)) = timer.first_success(bytes, slot, open).await?;
-    Ok((info, OpenedRange { timer, slot, body, length, is_whole }))
+    let open = |permits| origin.open(permits, bytes, fits_in_one_request);
+    let (permits, info, (body, length, requested_whole)) = timer.first_success(bytes, permits, open).await?;
+    Ok((info, OpenedRange { timer, permits, body, length, requested_whole }))
 }

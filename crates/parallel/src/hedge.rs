@@ -1,10 +1,10 @@
 //! Hedged ranges: the missing bytes of a straggler are requested a second time.
-//! [`model::hedge`](tradewind_model::hedge) decides when.
+//! [`statistics::hedge`](tradewind_model::hedge) decides when.
 //!
 //! Both requests are for the same version of the object. Each byte is forwarded once, in order, from whichever request
 //! delivers it first; the duplicate is dropped. The consumer therefore sees a single stream. It fails only if both
 //! requests fail, or if bytes already forwarded are corrupt. Once the range is complete, the slower request is
-//! cancelled, which releases its slot and memory.
+//! cancelled, which releases its permits and memory.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -19,16 +19,16 @@ use tradewind_core::{Body, ObjectInfo};
 use tradewind_model::hedge::RangeProgress;
 
 use super::origin::{Origin, expected_crc};
-use super::transfer_context::{Slot, TransferContext};
+use super::transfer_context::{RequestPermits, TransferContext};
 
 /// The first range of an object, whose response has begun.
 pub(crate) struct OpenedRange<'a> {
     pub timer: HedgeTimer<'a>,
-    pub slot: Slot<'a>,
+    pub permits: RequestPermits<'a>,
     pub body: Body,
     pub length: u64,
     /// True if the request was for the whole object.
-    pub is_whole: bool,
+    pub requested_whole: bool,
 }
 
 /// Measures how long the consumer waits for a range, and fires when the range should be hedged.
@@ -37,7 +37,7 @@ pub(crate) struct HedgeTimer<'a> {
     /// `None` if hedging is disabled, and after the range has ended.
     range: Option<RangeProgress>,
     /// The range must not be hedged.
-    is_hedging_disabled: bool,
+    must_not_hedge: bool,
     /// Accumulated waiting time, without the current wait.
     waited: Duration,
     /// Start of the current wait; `None` while the consumer does not wait.
@@ -65,7 +65,7 @@ impl<'a> HedgeTimer<'a> {
         Self {
             transfers,
             range,
-            is_hedging_disabled: false,
+            must_not_hedge: false,
             waited: Duration::ZERO,
             waiting_since: None,
             next_check,
@@ -80,27 +80,27 @@ impl<'a> HedgeTimer<'a> {
         }
     }
 
-    /// Runs `request` and, if it is a straggler, a second time with a free slot. Returns the first success, or the last
-    /// error if both fail.
+    /// Runs `request` and, if it is a straggler, a second time with free permits. Returns the first success, or the
+    /// last error if both fail.
     pub async fn first_success<T, F: Future<Output = Result<T>>>(
         &mut self,
         bytes: u64,
-        slot: Slot<'a>,
-        request: impl Fn(Slot<'a>) -> F,
+        permits: RequestPermits<'a>,
+        request: impl Fn(RequestPermits<'a>) -> F,
     ) -> Result<T> {
-        let (mut first, mut second) = (Some(Box::pin(request(slot))), None);
+        let (mut first, mut second) = (Some(Box::pin(request(permits))), None);
         self.start_waiting();
         loop {
-            let (done, failing) = tokio::select! {
+            let (done, ended) = tokio::select! {
                 biased;
                 done = output_of(&mut first) => (done, &mut first),
                 done = output_of(&mut second) => (done, &mut second),
                 () = self.until_straggling() => {
-                    second = self.hedge_slot(bytes).map(|slot| Box::pin(request(slot)));
+                    second = self.hedge_permits(bytes).map(|permits| Box::pin(request(permits)));
                     continue;
                 }
             };
-            *failing = None;
+            *ended = None;
             match done {
                 Err(e) if first.is_some() || second.is_some() => {
                     tracing::debug!(error = %e, "one of two hedged requests failed");
@@ -136,19 +136,19 @@ impl<'a> HedgeTimer<'a> {
         }
     }
 
-    /// Ends the range. `completed_at` is the accumulated waiting time if it completed; `None` if it did not.
-    fn end(&mut self, completed_at: Option<Duration>) {
+    /// Ends the range. `completed_age` is the accumulated waiting time if it completed; `None` if it did not.
+    fn end(&mut self, completed_age: Option<Duration>) {
         if let Some(range) = self.range.take()
             && let Some(mut hedges) = self.transfers.hedge_policy()
         {
-            hedges.end(range, self.transfers.clock().now(), completed_at);
+            hedges.end(range, self.transfers.clock().now(), completed_age);
         }
     }
 
     /// Resolves when the range should be hedged.
     async fn until_straggling(&mut self) {
         loop {
-            let is_hedgeable = |range: &&mut RangeProgress| !self.is_hedging_disabled && !range.is_hedged();
+            let is_hedgeable = |range: &&mut RangeProgress| !self.must_not_hedge && !range.is_hedged();
             let Some(range) = self.range.as_mut().filter(is_hedgeable) else {
                 return pending().await;
             };
@@ -173,13 +173,13 @@ impl<'a> HedgeTimer<'a> {
         }
     }
 
-    /// A slot for a second request, if one is free without waiting.
-    fn hedge_slot(&mut self, bytes: u64) -> Option<Slot<'a>> {
+    /// The permits of a second request, if enough are free without waiting.
+    fn hedge_permits(&mut self, bytes: u64) -> Option<RequestPermits<'a>> {
         let range = self.range.as_mut()?;
-        let slot = self.transfers.try_acquire_slot(bytes)?;
+        let permits = self.transfers.try_acquire_request_permits(bytes)?;
         self.transfers.hedge_policy()?.mark_hedged(range);
         tracing::debug!(bytes, "a request is a straggler: hedging it");
-        Some(slot)
+        Some(permits)
     }
 }
 
@@ -206,7 +206,7 @@ pub(crate) struct RangeStream<'a> {
 
 /// One of the requests for a range.
 struct RangeRequest<'a> {
-    slot: Slot<'a>,
+    permits: RequestPermits<'a>,
     pieces: BoxStream<'a, Result<Bytes>>,
     /// End of the bytes that this request delivered.
     position: u64,
@@ -216,11 +216,16 @@ struct RangeRequest<'a> {
 
 impl<'a> RangeRequest<'a> {
     /// Requests a range of the version of `info`, lazily: on the first poll.
-    fn new(origin: &'a Origin, info: &'a ObjectInfo, slot: Slot<'a>, (offset, length): (u64, u64)) -> Self {
-        let context = slot.context.clone();
+    fn new(
+        origin: &'a Origin,
+        info: &'a ObjectInfo,
+        permits: RequestPermits<'a>,
+        (offset, length): (u64, u64),
+    ) -> Self {
+        let context = permits.context.clone();
         let body = async move { origin.get(&context, info, (offset, length)).await };
         let pieces = once(body).try_flatten().boxed();
-        Self { slot, pieces, position: offset, has_contributed: false }
+        Self { permits, pieces, position: offset, has_contributed: false }
     }
 
     /// The bytes of a delivered piece beyond `forwarded_end`, which advances to their end. `None` if all of them were
@@ -242,22 +247,22 @@ impl<'a> RangeStream<'a> {
     pub fn open(
         origin: &'a Origin,
         info: &'a ObjectInfo,
-        (transfers, slot): (&'a TransferContext, Slot<'a>),
+        (transfers, permits): (&'a TransferContext, RequestPermits<'a>),
         (offset, length): (u64, u64),
     ) -> Self {
-        let first = Some(RangeRequest::new(origin, info, slot, (offset, length)));
+        let first = Some(RangeRequest::new(origin, info, permits, (offset, length)));
         let timer = HedgeTimer::start(transfers, length);
         Self { timer, origin, info, position: offset, end: offset + length, first, second: None }
     }
 
     /// Continues with the first range of an object, whose response has begun.
     pub fn from_opened(origin: &'a Origin, info: &'a ObjectInfo, opened: OpenedRange<'a>) -> Self {
-        let OpenedRange { mut timer, slot, body, length, .. } = opened;
+        let OpenedRange { mut timer, permits, body, length, .. } = opened;
         timer.resize(length);
         // Without a CRC, the leaf verifies a whole object by an MD5 or SHA. These cannot be combined from two requests,
         // so that the bytes of a hedged object would be unverified.
-        timer.is_hedging_disabled = length == info.size && expected_crc(info).is_none();
-        let first = Some(RangeRequest { slot, pieces: body.boxed(), position: 0, has_contributed: false });
+        timer.must_not_hedge = length == info.size && expected_crc(info).is_none();
+        let first = Some(RangeRequest { permits, pieces: body.boxed(), position: 0, has_contributed: false });
         Self { timer, origin, info, position: 0, end: length, first, second: None }
     }
 
@@ -274,10 +279,10 @@ impl<'a> RangeStream<'a> {
         next
     }
 
-    /// Waits until more may be read. See [`Slot::throttle`].
+    /// Waits until more may be read. See [`RequestPermits::throttle`].
     pub async fn throttle(&mut self, bytes: u64) {
         if let Some(request) = &mut self.first {
-            request.slot.throttle(bytes).await;
+            request.permits.throttle(bytes).await;
         }
     }
 
@@ -319,13 +324,13 @@ impl<'a> RangeStream<'a> {
         }
     }
 
-    /// Requests the missing bytes over another connection, if a slot is free without waiting.
+    /// Requests the missing bytes over another connection, if enough permits are free without waiting.
     fn hedge(&mut self) {
         let missing = self.end.saturating_sub(self.position);
         if missing > 0
-            && let Some(slot) = self.timer.hedge_slot(missing)
+            && let Some(permits) = self.timer.hedge_permits(missing)
         {
-            self.second = Some(RangeRequest::new(self.origin, self.info, slot, (self.position, missing)));
+            self.second = Some(RangeRequest::new(self.origin, self.info, permits, (self.position, missing)));
         }
     }
 }

@@ -81,7 +81,8 @@ fn matching_part(source: &dyn UploadSource, offset: u64, part: PartInfo) -> Resu
 }
 
 impl MultipartUpload {
-    /// Creates an upload with a full-object checksum of this algorithm, which must be a CRC.
+    /// Creates an upload with a full-object checksum of this algorithm, which must be a CRC. Not retried: a repeated
+    /// create leaves an orphaned upload.
     pub async fn create(
         transfers: &Arc<TransferContext>,
         store: &Arc<dyn ObjectStore>,
@@ -89,8 +90,8 @@ impl MultipartUpload {
         (metadata, algorithm): (Metadata, Algorithm),
     ) -> Result<Self> {
         let checksum = Some((algorithm, ChecksumScope::FullObject));
-        let slot = transfers.acquire_slot(0).await?;
-        let id = store.create_upload(&slot.context, address, CreateUpload { metadata, checksum }).await?;
+        let permits = transfers.acquire_request_permits(0).await?;
+        let id = store.create_upload(&permits.context, address, CreateUpload { metadata, checksum }).await?;
         let (store, address) = (store.clone(), address.clone());
         Ok(Self { transfers: transfers.clone(), store, address, id, is_detached: AtomicBool::new(false) })
     }
@@ -163,8 +164,10 @@ impl MultipartUpload {
         loop {
             let transfers = &self.transfers;
             let listed = transfers.retry(|| async move {
-                let slot = transfers.acquire_slot(0).await?;
-                self.store.list_parts(&slot.context, &self.address, &self.id, after, MAX_PARTS_PER_PAGE).await
+                let permits = transfers.acquire_request_permits(0).await?;
+                self.store
+                    .list_parts(&permits.context, &self.address, &self.id, after, MAX_PARTS_PER_PAGE)
+                    .await
             });
             let page = match listed.await {
                 Err(e) if e.reason() == Reason::NoSuchUpload => return Ok(None),
@@ -182,8 +185,8 @@ impl MultipartUpload {
     pub async fn abort(&self) -> bool {
         self.is_detached.store(true, Ordering::Relaxed);
         let aborted = async {
-            let slot = self.transfers.acquire_slot(0).await?;
-            self.store.abort_upload(&slot.context, &self.address, &self.id).await
+            let permits = self.transfers.acquire_request_permits(0).await?;
+            self.store.abort_upload(&permits.context, &self.address, &self.id).await
         };
         match aborted.await {
             Err(e) if e.reason() != Reason::NoSuchUpload => {
@@ -208,15 +211,15 @@ impl MultipartUpload {
         let transfers = &self.transfers;
         loop {
             let attempt = transfers.retry(|| async move {
-                let mut slot = transfers.acquire_slot(span.1).await?;
+                let mut permits = transfers.acquire_request_permits(span.1).await?;
                 let checksum = transfers.checksum_in_advance(source, span)?;
                 if let Some(progress) = progress {
                     progress.start_attempt(transfers.clock().now());
                 }
                 let request = StageRequest { checksum, ..request.clone() };
                 let attempt = async {
-                    let staged = self.stage_part(&slot.context, number, request).await?;
-                    write_and_commit_tracked(transfers, &mut slot, staged, source, span, progress).await
+                    let staged = self.stage_part(&permits.context, number, request).await?;
+                    write_and_commit_tracked(transfers, &mut permits, staged, source, span, progress).await
                 };
                 let attempt = attempt.await;
                 if let (Err(_), Some(progress)) = (&attempt, progress) {
@@ -251,22 +254,22 @@ impl MultipartUpload {
         &self.id
     }
 
-    /// Completes the object from its parts, given in any order.
+    /// Completes the object from its parts, given in any order. Not retried: the leaf resolves a lost response.
     pub async fn complete(&self, mut done: Vec<StoredPart>) -> Result<Committed> {
         done.sort_by_key(|(part, _)| part.number);
         let mut checksums = done.iter().map(|(part, length)| (part.checksum, *length));
-        let whole = checksums.next().and_then(|(first, _)| {
-            checksums.try_fold(first?, |whole, (next, length)| whole.combine(&next?, length))
+        let combined = checksums.next().and_then(|(first, _)| {
+            checksums.try_fold(first?, |combined, (next, length)| combined.combine(&next?, length))
         });
         let completion = CompleteUpload {
             expected_size: Some(done.iter().map(|(_, length)| length).sum()),
             parts: done.into_iter().map(|(part, _)| part).collect(),
             precondition: Precondition::None,
-            expected_checksum: whole,
+            expected_checksum: combined,
         };
-        let slot = self.transfers.acquire_slot(0).await?;
+        let permits = self.transfers.acquire_request_permits(0).await?;
         let completed =
-            self.store.complete_upload(&slot.context, &self.address, &self.id, completion).await?;
+            self.store.complete_upload(&permits.context, &self.address, &self.id, completion).await?;
         self.is_detached.store(true, Ordering::Relaxed);
         Ok(completed)
     }

@@ -9,7 +9,7 @@ use tradewind_core::{
     Address, Body, ByteRange, Checksum, ChecksumScope, Context, ObjectInfo, ObjectStore, Span,
 };
 
-use super::transfer_context::Slot;
+use super::transfer_context::RequestPermits;
 
 /// The location of the object.
 #[derive(Clone)]
@@ -21,28 +21,28 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Requests the first `bytes` or, if `is_whole`, the whole object. Also returns whether the whole object was
+    /// Requests the first `bytes` or, if `requests_whole`, the whole object. Also returns whether the whole object was
     /// requested: the response to a range may omit full-object checksums, even if the range covers the object.
     pub async fn open<'a>(
         &self,
-        slot: Slot<'a>,
+        permits: RequestPermits<'a>,
         bytes: u64,
-        is_whole: bool,
-    ) -> Result<(Slot<'a>, ObjectInfo, (Body, u64, bool))> {
+        requests_whole: bool,
+    ) -> Result<(RequestPermits<'a>, ObjectInfo, (Body, u64, bool))> {
         let first = Select::Range(ByteRange::Inclusive { first: 0, last: bytes.max(1) - 1 });
-        let select = if is_whole { Select::Whole } else { first };
+        let select = if requests_whole { Select::Whole } else { first };
         let get = async |select| {
             let request = GetRequest { select, conditions: ReadConditions::default() };
-            self.store.get(&slot.context, &self.address, request).await
+            self.store.get(&permits.context, &self.address, request).await
         };
-        let (found, is_whole) = match get(select).await {
+        let (found, requested_whole) = match get(select).await {
             // An empty object has no first byte.
             Err(e) if e.reason() == Reason::InvalidRange => (get(Select::Whole).await?, true),
-            found => (found?, is_whole),
+            found => (found?, requests_whole),
         };
         check_span(found.span, Span { offset: 0, ..found.span })?;
         let GetResponse { info, span, body, .. } = found;
-        Ok((slot, info, (body, span.length, is_whole)))
+        Ok((permits, info, (body, span.length, requested_whole)))
     }
 
     /// Requests a range of the version of `info`. [`Conflict`](Reason::Conflict) if the object has changed.

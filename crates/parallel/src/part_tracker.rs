@@ -1,7 +1,9 @@
-//! Straggling parts at the end of an upload. Once its last part has started, [`straggler`]
-//! decides which parts delay it; these are aborted and sent again over another connection.
+//! Straggling parts at the end of an upload, and which idle connection gets the next part. Once the last part has
+//! started, [`straggler`] decides which parts delay the upload; these are aborted and sent again over another
+//! connection.
 //!
-//! A part is aborted only while some of its bytes have not been handed over. The store discards an incomplete part.
+//! A part is aborted only while some of its bytes have not been handed over to the leaf. The store discards an
+//! incomplete part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +27,7 @@ pub(crate) struct PartProgress {
     sent: AtomicU64,
     /// Start of the current attempt, in nanoseconds, or [`NOT_STARTED`].
     started: AtomicU64,
-    /// Time at which the last bytes were handed over, in nanoseconds.
+    /// Time at which the last bytes were handed over to the leaf, in nanoseconds.
     last_sent: AtomicU64,
     /// Notified when the current attempt must be aborted.
     straggling: Notify,
@@ -33,7 +35,7 @@ pub(crate) struct PartProgress {
     was_aborted: AtomicBool,
     /// Seconds per byte of the previous part on the same connection.
     previous_seconds_per_byte: Option<f64>,
-    /// When the part was assigned to that connection; it may still wait for permits.
+    /// Time at which the part was assigned to that connection; it may still wait for permits.
     assigned: Duration,
 }
 
@@ -67,7 +69,7 @@ impl PartProgress {
         self.started.store(NOT_STARTED, Ordering::Relaxed);
     }
 
-    /// Records that `bytes` more were handed over.
+    /// Records that `bytes` more were handed over to the leaf.
     pub fn record_sent(&self, bytes: usize, now: Duration) {
         self.last_sent.store(nanos(now), Ordering::Relaxed);
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -101,18 +103,18 @@ pub(crate) struct PartTracker {
     tracked: Vec<Arc<PartProgress>>,
     /// Seconds per byte of the last part on each idle connection, in the order in which they became idle. The next part
     /// is assumed to use the last of them, because leaves reuse the most recently used connection first.
-    idle_paces: Vec<f64>,
-    /// When the parts are checked next.
+    idle_seconds_per_byte: Vec<f64>,
+    /// Time of the next check of the parts.
     next_check: Duration,
 }
 
 impl PartTracker {
-    /// Creates the detection for an object of `size` bytes.
+    /// Creates a tracker for an object of `size` bytes.
     pub fn new(size: u64) -> Self {
         Self {
             detector: StragglerDetector::new(size),
             tracked: Vec::new(),
-            idle_paces: Vec::new(),
+            idle_seconds_per_byte: Vec::new(),
             next_check: Duration::ZERO,
         }
     }
@@ -123,14 +125,14 @@ impl PartTracker {
             part: part.in_flight_or_assigned(),
             previous_seconds_per_byte: part.previous_seconds_per_byte,
         });
-        self.idle_paces.last().is_none_or(|seconds_per_byte| {
+        self.idle_seconds_per_byte.last().is_none_or(|seconds_per_byte| {
             straggler::should_start_part(waiting, bytes, *seconds_per_byte, busy, now)
         })
     }
 
     /// Registers a part of `bytes` that is about to be sent.
     pub fn track(&mut self, bytes: u64, now: Duration) -> Arc<PartProgress> {
-        let progress = PartProgress::new(bytes, self.idle_paces.pop(), now);
+        let progress = PartProgress::new(bytes, self.idle_seconds_per_byte.pop(), now);
         self.tracked.push(progress.clone());
         progress
     }
@@ -139,7 +141,7 @@ impl PartTracker {
     pub fn complete(&mut self, progress: &Arc<PartProgress>, now: Duration) {
         self.tracked.retain(|tracked| !Arc::ptr_eq(tracked, progress));
         if let Some(part) = progress.in_flight() {
-            self.idle_paces.push(self.detector.complete(part, now));
+            self.idle_seconds_per_byte.push(self.detector.complete(part, now));
         }
     }
 
@@ -155,7 +157,7 @@ impl PartTracker {
         let straggler = |progress: &Arc<PartProgress>| {
             // A part is aborted once at most: if it is slow again, the connection is not the cause.
             let is_first = !progress.was_aborted.load(Ordering::Relaxed);
-            // A part that was handed over completely may already be stored.
+            // A part that was handed over to the leaf completely may already be stored.
             let part = progress.in_flight().filter(|part| part.sent < part.bytes && is_first)?;
             Some((self.detector.straggler_seconds_left(part, now)?, part, progress.clone()))
         };
@@ -166,7 +168,11 @@ impl PartTracker {
             // The parts aborted before may have exhausted the budget of wasted bytes.
             if self.detector.straggler_seconds_left(part, now).is_some() {
                 progress.was_aborted.store(true, Ordering::Relaxed);
-                tracing::debug!(sent = part.sent, bytes = part.bytes, "a part is late and is sent again");
+                tracing::debug!(
+                    sent = part.sent,
+                    bytes = part.bytes,
+                    "a part is a straggler: sending it again"
+                );
                 self.detector.record_abort(part.sent);
                 progress.straggling.notify_one();
             }
@@ -234,7 +240,7 @@ mod tests {
         });
         parts[..3].iter().for_each(|part| tracker.complete(part, at(500)));
         let [was_aborted, other] = [&parts[3], &parts[4]];
-        let plan = Plan { max_concurrency: 3, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
+        let plan = Plan { initial_concurrency: 3, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
         let clock = SimulatedClock::new();
         clock.advance(at(1500));
         let transfers = TransferContext::new(plan, Budget::new(1 << 30), clock, RetryOptions::default());

@@ -1,9 +1,9 @@
 //! The permits of a transfer context. Their number is fixed, or adapted by a [`ConcurrencyController`], which receives
 //! the measured throughput once per interval.
 //!
-//! A permit is 1/64 of a request at the highest concurrency. A request takes `all permits / concurrency of its size
-//! class`: at least 64, and more if the concurrency of its class is lower. Sizes thus share one pool in inverse
-//! proportion to their concurrency.
+//! A permit is 1/64 of a request of the size class with the highest concurrency. A request takes 64 permits times the
+//! planned ratio of that concurrency to the one of its own class. The number does not depend on the size of the pool,
+//! so that resizing the pool changes the concurrency of all classes in proportion.
 
 mod interval_stats;
 
@@ -20,7 +20,7 @@ use self::interval_stats::{Interval, IntervalStats};
 pub(super) const PERMITS_PER_REQUEST: usize = 64;
 
 /// Minimum number of largest requests that the pool has permits for. Objects of a search that wait for their output
-/// turn keep a slot each, and the object whose turn it is needs one, too (see the slot rule of
+/// turn keep the permits of one request each, and the object whose turn it is needs some, too (see the permit rule of
 /// [`transfer_context`](super::transfer_context)).
 pub const MIN_LARGEST_REQUESTS: usize = 5;
 
@@ -39,10 +39,10 @@ pub(super) struct PermitPool {
     first_data_request: OnceLock<Duration>,
 }
 
-/// Settings of an adaptive pool.
+/// Settings of an adaptive pool. Concurrencies are in requests of the size class with the highest concurrency.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PermitConfig {
-    /// Number of concurrent requests at the start.
+    /// The concurrency at the start.
     pub initial_concurrency: usize,
     /// The initial concurrency was chosen by tuning.
     pub is_tuned: bool,
@@ -51,7 +51,7 @@ pub(super) struct PermitConfig {
     /// Maximum permits of a request of any size class. On new connections a small request may need more permits than
     /// one of the largest class.
     pub max_request_permits: u32,
-    /// Maximum number of concurrent requests.
+    /// The maximum concurrency.
     pub max_concurrency: usize,
 }
 
@@ -60,8 +60,8 @@ pub(super) struct PermitConfig {
 struct Adaptive {
     /// Bytes transferred in the current interval.
     bytes: AtomicU64,
-    /// Requests completed in the current interval.
-    completed: AtomicU64,
+    /// Requests that succeeded in the current interval.
+    succeeded: AtomicU64,
     packets: PacketCounters,
     /// The initial concurrency was chosen by tuning. Fewer requests are then in flight on new connections, so the
     /// throughput of that time is ignored.
@@ -79,15 +79,15 @@ struct ControllerState {
     interval: Interval,
     /// Number of permits of the pool, without `to_retire`.
     permits: usize,
-    /// Number of permits in use that are to be retired when their requests end.
+    /// Number of permits in use that will be retired when their requests end.
     to_retire: usize,
 }
 
 impl PermitPool {
-    /// A pool of fixed size for `requests` concurrent requests.
-    pub fn fixed(requests: usize) -> Self {
+    /// A pool of fixed size for a concurrency, in requests of the size class with the highest concurrency.
+    pub fn fixed(concurrency: usize) -> Self {
         Self {
-            permits: Semaphore::new(permits_for_requests(requests)),
+            permits: Semaphore::new(permits_for_concurrency(concurrency)),
             adaptive: None,
             first_data_request: OnceLock::new(),
         }
@@ -107,14 +107,14 @@ impl PermitPool {
             .max(max_request_permits as usize)
             .div_ceil(PERMITS_PER_REQUEST)
             .min(initial_concurrency);
-        let permits = permits_for_requests(initial_concurrency);
+        let permits = permits_for_concurrency(initial_concurrency);
         let controller = ConcurrencyController::new(initial_concurrency, min_concurrency..=max_concurrency);
         let controller = if is_tuned { controller.tuned() } else { controller };
         let interval = Interval::new(now, packets());
         let state = ControllerState { controller, interval, permits, to_retire: 0 };
         let adaptive = Adaptive {
             bytes: AtomicU64::new(0),
-            completed: AtomicU64::new(0),
+            succeeded: AtomicU64::new(0),
             packets,
             is_tuned,
             has_waited: AtomicBool::new(false),
@@ -126,6 +126,11 @@ impl PermitPool {
             adaptive: Some(adaptive),
             first_data_request: OnceLock::new(),
         }
+    }
+
+    /// Returns true if a [`ConcurrencyController`] resizes the pool.
+    pub const fn is_adaptive(&self) -> bool {
+        self.adaptive.is_some()
     }
 
     /// Waits for permits; `None` if the pool is closed.
@@ -160,7 +165,7 @@ impl PermitPool {
     /// Records a successful request. Failed ones do not count as throughput.
     pub fn record_success(&self) {
         if let Some(adaptive) = &self.adaptive {
-            adaptive.completed.fetch_add(1, Ordering::Relaxed);
+            adaptive.succeeded.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -205,21 +210,21 @@ impl PermitPool {
         if nanos(now) < adaptive.interval_end.load(Ordering::Relaxed) {
             return;
         }
-        let [bytes, completed] =
-            [&adaptive.bytes, &adaptive.completed].map(|count| count.swap(0, Ordering::Relaxed));
+        let [bytes, succeeded] =
+            [&adaptive.bytes, &adaptive.succeeded].map(|count| count.swap(0, Ordering::Relaxed));
         let permits = state.permits;
-        let has_new_connections = adaptive.is_tuned && self.has_new_connections(state.interval.started());
-        let IntervalStats { throughput, is_overrun, latency } =
-            state.interval.finish(now, permits, (bytes, completed), packets);
-        // With exactly as many callers as permits no task waits, but nearly all permits are taken.
+        let ignores_interval = adaptive.is_tuned && self.has_new_connections(state.interval.started());
+        let IntervalStats { throughput, is_queue_overflow, latency } =
+            state.interval.finish(now, permits, (bytes, succeeded), packets);
+        // With exactly as many requests as the pool has room for no task waits, but nearly all permits are taken.
         let is_full = self.permits.available_permits() * 8 <= state.permits;
         let is_busy = adaptive.has_waited.swap(false, Ordering::Relaxed) || is_full;
-        let requests = if is_busy && !has_new_connections {
-            state.controller.end_interval(throughput, is_overrun)
+        let pool_concurrency = if is_busy && !ignores_interval {
+            state.controller.end_interval(throughput, is_queue_overflow)
         } else {
-            state.controller.end_idle_interval()
+            state.controller.discard_interval()
         };
-        let wanted = permits_for_requests(requests);
+        let wanted = permits_for_concurrency(pool_concurrency);
         if wanted >= state.permits {
             let more = wanted - state.permits;
             // Retirements that are still pending are cancelled first.
@@ -232,7 +237,7 @@ impl PermitPool {
             state.to_retire += fewer - self.permits.forget_permits(fewer);
         }
         if wanted != state.permits {
-            tracing::debug!(requests, "concurrency changed");
+            tracing::debug!(pool_concurrency, "concurrency changed");
         }
         state.permits = wanted;
         adaptive.interval_end.store(nanos(now + ConcurrencyController::interval(latency)), Ordering::Relaxed);
@@ -245,9 +250,9 @@ impl Adaptive {
     }
 }
 
-/// The permits of `requests` requests.
-pub(super) fn permits_for_requests(requests: usize) -> usize {
-    requests.clamp(1, Semaphore::MAX_PERMITS / PERMITS_PER_REQUEST) * PERMITS_PER_REQUEST
+/// The size of a pool for a concurrency, in requests of the size class with the highest concurrency.
+pub(super) fn permits_for_concurrency(concurrency: usize) -> usize {
+    concurrency.clamp(1, Semaphore::MAX_PERMITS / PERMITS_PER_REQUEST) * PERMITS_PER_REQUEST
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -19,7 +19,7 @@ use super::versioned_object::{RangeChecksum, VersionedObject};
 
 /// An object whose ranges are fetched.
 pub struct RangeReader {
-    whole: Arc<VersionedObject>,
+    object: Arc<VersionedObject>,
 }
 
 impl RangeReader {
@@ -35,11 +35,11 @@ impl RangeReader {
         let origin = &origin;
         let (info, bytes) = transfers
             .retry(|| async move {
-                let mut slot = transfers.acquire_slot(tail).await?;
-                slot.throttle_first_piece(tail).await;
+                let mut permits = transfers.acquire_request_permits(tail).await?;
+                permits.throttle_first_piece(tail).await;
                 let get = async |select| {
                     let request = GetRequest { select, conditions: ReadConditions::default() };
-                    origin.store.get(&slot.context, &origin.address, request).await
+                    origin.store.get(&permits.context, &origin.address, request).await
                 };
                 let found = match get(Select::Range(ByteRange::Suffix(tail))).await {
                     // An empty object has no last byte.
@@ -55,23 +55,23 @@ impl RangeReader {
                     bytes.extend_from_slice(&piece);
                     let received = piece.len() as u64;
                     drop(piece);
-                    slot.throttle(received).await;
+                    permits.throttle(received).await;
                 }
                 if bytes.len() as u64 != length {
-                    return Err(Error::new(Reason::Io, "the store sent fewer bytes than it announced"));
+                    return Err(Error::new(Reason::Io, "the store sent fewer bytes than were requested"));
                 }
                 Ok((info, Bytes::from(bytes)))
             })
             .await?;
         // Ranges always get a CRC-64/NVME, whichever checksum the store has of the whole object.
-        let whole = VersionedObject::unverified(transfers, origin.clone(), info);
-        Ok((Self { whole }, bytes))
+        let object = VersionedObject::unverified(transfers, origin.clone(), info);
+        Ok((Self { object }, bytes))
     }
 
     /// Size of the object in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.whole.info.size
+        self.object.info.size
     }
 
     /// Fetches a range into memory with its CRC-64/NVME, in one request unless it must be retried.
@@ -79,14 +79,14 @@ impl RangeReader {
         if span.1 == 0 {
             return Ok((Bytes::new(), empty_checksum()));
         }
-        let (bytes, (_, checksum, _)) = fetch_into_memory(self.whole.clone(), span).await?;
+        let (bytes, (_, checksum, _)) = fetch_into_memory(self.object.clone(), span).await?;
         Ok((bytes, checksum))
     }
 
     /// Fetches a span of the object in concurrent ranges of the plan and returns its CRC-64/NVME. Offsets passed to the
     /// sink are those in the object.
     pub async fn write_to(&self, (offset, length): (u64, u64), sink: &Arc<dyn Sink>) -> Result<Checksum> {
-        let plan = self.whole.transfers.plan();
+        let plan = self.object.transfers.plan();
         // A span no larger than one range is fetched in one request.
         let single_bytes = if length <= plan.chunk_bytes { length } else { 0 };
         let rest = plan.ranges(offset + single_bytes, offset + length);
@@ -97,7 +97,7 @@ impl RangeReader {
             while ranges.len() < max_ranges
                 && let Some(span) = waiting.next()
             {
-                ranges.spawn(fetch_range(self.whole.clone(), sink.clone(), span));
+                ranges.spawn(fetch_range(self.object.clone(), sink.clone(), span));
             }
             let Some(ended) = ranges.join_next().await else { return combine(found) };
             match ended.map_err(task_failed).flatten() {
@@ -118,12 +118,12 @@ impl RangeReader {
         (offset, length): (u64, u64),
         mut take: impl AsyncFnMut(Bytes) -> Result<()>,
     ) -> Result<Checksum> {
-        let plan = self.whole.transfers.plan();
+        let plan = self.object.transfers.plan();
         let ranges = split_evenly(length, plan.stream_bytes).map(|(at, size)| {
             let span = (offset + at, size);
-            let whole = self.whole.clone();
+            let object = self.object.clone();
             async move {
-                let mut fetched = AbortOnDrop(tokio::spawn(fetch_into_memory(whole, span)));
+                let mut fetched = AbortOnDrop(tokio::spawn(fetch_into_memory(object, span)));
                 (&mut fetched.0).await.map_err(task_failed)?
             }
         });
@@ -143,8 +143,8 @@ fn combine(mut found: Vec<RangeChecksum>) -> Result<Checksum> {
     found.sort_by_key(|(offset, ..)| *offset);
     let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
     let Some((first, _)) = found.next() else { return Ok(empty_checksum()) };
-    let whole = found.try_fold(first, |whole, (next, length)| whole.combine(&next, length));
-    whole.ok_or_else(|| Error::new(Reason::Defect, "the checksums of ranges cannot be combined"))
+    let combined = found.try_fold(first, |combined, (next, length)| combined.combine(&next, length));
+    combined.ok_or_else(|| Error::new(Reason::Defect, "the checksums of ranges cannot be combined"))
 }
 
 fn empty_checksum() -> Checksum {

@@ -7,7 +7,7 @@ use tradewind_core::object::{Committed, Expected};
 use tradewind_model::plan::split_evenly;
 
 use super::part_tracker::PartProgress;
-use super::transfer_context::{Slot, TransferContext};
+use super::transfer_context::{RequestPermits, TransferContext};
 use super::upload_source::UploadSource;
 
 /// Bytes that an attempt has reported as sent. Dropping it rolls the report back, unless [`confirm`](Self::confirm) was
@@ -47,12 +47,12 @@ impl<F: Fn(i64)> Drop for SentBytes<F> {
 /// Writes a range of a source to a staged object and commits it.
 pub(crate) async fn write_and_commit(
     transfers: &TransferContext,
-    slot: &mut Slot<'_>,
+    permits: &mut RequestPermits<'_>,
     staged: Box<dyn Staged>,
     source: &dyn UploadSource,
     span: (u64, u64),
 ) -> Result<Committed> {
-    let committed = write_and_commit_tracked(transfers, slot, staged, source, span, None).await?;
+    let committed = write_and_commit_tracked(transfers, permits, staged, source, span, None).await?;
     committed.ok_or_else(|| Error::new(Reason::Defect, "a part without progress tracking was aborted"))
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn write_and_commit(
 /// The store discards the incomplete part.
 pub(crate) async fn write_and_commit_tracked(
     transfers: &TransferContext,
-    slot: &mut Slot<'_>,
+    permits: &mut RequestPermits<'_>,
     mut staged: Box<dyn Staged>,
     source: &dyn UploadSource,
     span: (u64, u64),
@@ -74,7 +74,7 @@ pub(crate) async fn write_and_commit_tracked(
     };
     let sent = tokio::select! {
         biased;
-        sent = write_pieces(transfers, slot, &mut *staged, source, span, progress) => sent?,
+        sent = write_pieces(transfers, permits, &mut *staged, source, span, progress) => sent?,
         () = straggling => return Ok(None),
     };
     source.check_unchanged()?;
@@ -86,7 +86,7 @@ pub(crate) async fn write_and_commit_tracked(
 
 async fn write_pieces<'a>(
     transfers: &TransferContext,
-    slot: &mut Slot<'_>,
+    permits: &mut RequestPermits<'_>,
     staged: &mut dyn Staged,
     source: &'a dyn UploadSource,
     (offset, length): (u64, u64),
@@ -94,9 +94,9 @@ async fn write_pieces<'a>(
 ) -> Result<SentBytes<impl Fn(i64) + use<'a>>> {
     let mut sent = SentBytes::new(|bytes| source.report_sent(bytes));
     for (at, size) in split_evenly(length, transfers.piece_bytes()) {
-        slot.throttle(size).await;
+        permits.throttle(size).await;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
-        let reservation = slot.context.window.reserve_own(size).await;
+        let reservation = permits.context.window.reserve_own(size).await;
         let mut piece = transfers.buffers().take(size);
         source.read_at(offset + at, piece.bytes_mut())?;
         staged.write(reservation.attach(piece)).await?;

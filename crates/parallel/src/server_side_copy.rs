@@ -28,17 +28,17 @@ pub async fn copy_within_store(
     let request = &request;
     let found = transfers
         .retry(|| async move {
-            let slot = transfers.acquire_slot(0).await?;
+            let permits = transfers.acquire_request_permits(0).await?;
             let get = GetRequest { conditions: request.source_conditions.clone(), ..GetRequest::default() };
-            store.head(&slot.context, &request.source, get).await
+            store.head(&permits.context, &request.source, get).await
         })
         .await?;
     let info = found.info;
     if info.size <= MAX_SINGLE_COPY_BYTES {
         return transfers
             .retry(|| async move {
-                let slot = transfers.acquire_slot(0).await?;
-                store.copy(&slot.context, request.clone()).await
+                let permits = transfers.acquire_request_permits(0).await?;
+                store.copy(&permits.context, request.clone()).await
             })
             .await;
     }
@@ -76,8 +76,8 @@ async fn copy_parts(
         let part = &part;
         let copied = transfers
             .retry(|| async move {
-                let slot = transfers.acquire_slot(0).await?;
-                store.copy_part(&slot.context, part.clone()).await
+                let permits = transfers.acquire_request_permits(0).await?;
+                store.copy_part(&permits.context, part.clone()).await
             })
             .await?;
         Ok::<_, tradewind_core::Error>(MultipartUpload::stored_part(part.number, &copied))

@@ -97,7 +97,7 @@ pub struct StreamingUpload {
     in_flight: JoinSet<(u16, Result<StoredPart>)>,
     done: Vec<StoredPart>,
     checkpoint: Option<Arc<dyn super::UploadCheckpoint>>,
-    /// The upload has a checkpoint: after a retryable failure it stays in the store.
+    /// The upload has a checkpoint: after a resumable failure it stays in the store.
     is_checkpointed: bool,
     /// Parts of an earlier attempt that the store still has, by number.
     stored_earlier: HashMap<u16, CheckpointedPart>,

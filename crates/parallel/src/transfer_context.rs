@@ -1,12 +1,16 @@
 //! State shared by all transfers of a command: concurrency permits, memory, retry budget, rate limit and hedging
 //! statistics.
 //!
-//! Each request holds a [`Slot`]: permits and a memory window. Permits are acquired before memory.
+//! Each request holds [`RequestPermits`]: permits of the pool and a memory window. Permits are acquired before memory.
 //!
-//! The slot rule: a task that holds a slot must not wait for another slot, or waiting tasks could hold all permits. The
-//! one exception is a search (`tradewind_transfer::grep`): an object keeps its read slot while it waits for its output
-//! turn. The search limits the number of such objects, and an adaptive pool always has permits for
-//! `MIN_LARGEST_REQUESTS` of the largest requests.
+//! The permit rule: a task that holds the permits of a request must not wait for those of another, or waiting tasks
+//! could hold all permits. The one exception is a search (`tradewind_transfer::grep`): an object keeps the permits of
+//! its read while it waits for its output turn. The search limits the number of such objects, and an adaptive pool
+//! always has permits for `MIN_LARGEST_REQUESTS` of the largest requests, unless it starts with fewer.
+//!
+//! Two layers retry. The leaf retries a request whose body it still has (up to 256 KiB) and connecting; when its retries end,
+//! it marks the error final. This module retries streamed bodies, interrupted ranges and damage in transit, with its
+//! own budget.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +25,16 @@ use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, random};
 use tradewind_model::hedge::HedgePolicy;
 use tradewind_model::plan::{Plan, StartStagger, split_evenly};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
-use tradewind_model::store_model::SizeClass;
+use tradewind_model::store_statistics::SizeClass;
 use tradewind_model::token_bucket::TokenBucket;
 
 use super::buffer_pool::{BUFFER_BYTES, BufferPool};
 use super::permit_pool::{self, PacketCounters, PermitConfig, PermitPool};
 use super::upload_source::UploadSource;
 
-/// Memory window of one request: one buffer each being read, queued, handed over and sent. The fifth lets the sender
-/// notice that the store accepts nothing.
+/// Memory window of one request: five buffers, one each that is being read from the source, held back by the leaf until
+/// the next write, queued for the connection, in hyper, and in the socket. With fewer, the writer would wait for its
+/// own window and never reach the `write` whose stall timeout detects a stuck store.
 const REQUEST_WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
 /// Maximum adaptive concurrency, unless the plan starts with more.
 const MAX_ADAPTIVE_CONCURRENCY: usize = 256;
@@ -37,7 +42,7 @@ const MAX_ADAPTIVE_CONCURRENCY: usize = 256;
 /// cancellation.
 const MAX_MULTI_REQUEST_OBJECTS: usize = 32;
 /// Bytes that a store may read in addition to the requested ones.
-const READ_OVERHEAD_BYTES: usize = 32 << 10;
+const EXTRA_READ_BYTES: usize = 32 << 10;
 
 /// State shared by all transfers of a command. See the module documentation.
 #[derive(Debug)]
@@ -45,23 +50,41 @@ pub struct TransferContext {
     plan: Plan,
     /// See `permit_pool` for the number of permits that a request takes.
     permits: PermitPool,
-    /// Limits concurrent multi-request objects.
-    large_objects: Semaphore,
-    buffers: Arc<BufferPool>,
-    /// Chunks that all in-order streams together may hold in memory ahead of their reader.
-    read_ahead: Arc<Semaphore>,
-    budget: Budget,
+    large_objects: LargeObjects,
+    memory: TransferMemory,
     clock: Arc<dyn Clock>,
-    retries: RetryOptions,
-    retry_budget: RetryBudget,
-    /// Set once a write succeeded: the leaf then knows in which form the store accepts checksums.
-    has_stored: AtomicBool,
+    retries: Retries,
     rate_limit: Option<RateLimit>,
-    is_adaptive: bool,
-    /// Set until the first multi-request object starts.
-    is_first_large: AtomicBool,
     /// Statistics of the ranges of all objects; `None` if hedging is disabled.
     hedge_policy: Option<Mutex<HedgePolicy>>,
+    /// Set once a write succeeded: the leaf then knows in which form the store accepts checksums.
+    has_stored: AtomicBool,
+}
+
+/// Multi-request objects.
+#[derive(Debug)]
+struct LargeObjects {
+    /// Limits their concurrency: each object in progress takes one slot.
+    slots: Semaphore,
+    /// True until the first one starts.
+    is_first: AtomicBool,
+}
+
+/// The memory of transfers.
+#[derive(Debug)]
+struct TransferMemory {
+    /// The budget of the windows of all requests.
+    budget: Budget,
+    buffers: Arc<BufferPool>,
+    /// Slots of the ranges that all in-order streams together may hold in memory ahead of their reader.
+    read_ahead_slots: Arc<Semaphore>,
+}
+
+/// The retries of requests.
+#[derive(Debug)]
+struct Retries {
+    options: RetryOptions,
+    budget: RetryBudget,
 }
 
 /// A limit on bytes per second, for both directions together.
@@ -71,10 +94,10 @@ struct RateLimit {
     tokens: Mutex<TokenBucket>,
 }
 
-/// The permits and memory of one request in flight. Dropping it releases both.
+/// The permits and the memory of one request in flight. Dropping them releases both.
 #[derive(Debug)]
-pub struct Slot<'a> {
-    /// Deadline and memory window of the request.
+pub struct RequestPermits<'a> {
+    /// Memory window of the request; it has no deadline (the leaf's timeouts apply).
     pub context: Context,
     transfers: &'a TransferContext,
     /// Bytes charged to the rate limit in advance that have not passed yet.
@@ -83,7 +106,7 @@ pub struct Slot<'a> {
     permits: Option<SemaphorePermit<'a>>,
 }
 
-impl Drop for Slot<'_> {
+impl Drop for RequestPermits<'_> {
     fn drop(&mut self) {
         if let Some(permits) = self.permits.take() {
             self.transfers.permits.release(permits, self.started, self.transfers.clock.now());
@@ -92,26 +115,27 @@ impl Drop for Slot<'_> {
 }
 
 impl TransferContext {
-    /// Creates a context with the fixed concurrency `plan.requests`, whose memory comes from `budget`.
+    /// Creates a context with the concurrency of `plan`, which is fixed unless
+    /// [`with_adaptive_concurrency`](Self::with_adaptive_concurrency) follows. Its memory comes from `budget`.
     #[must_use]
     pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
-        let read_ahead = Arc::new(Semaphore::new(plan.read_ahead_ranges()));
-        let (buffers, retry_budget) = (Arc::default(), RetryBudget::new());
         Self {
-            permits: PermitPool::fixed(plan.max_concurrency),
-            large_objects: Semaphore::new(MAX_MULTI_REQUEST_OBJECTS),
+            permits: PermitPool::fixed(plan.initial_concurrency),
+            large_objects: LargeObjects {
+                slots: Semaphore::new(MAX_MULTI_REQUEST_OBJECTS),
+                is_first: AtomicBool::new(true),
+            },
+            memory: TransferMemory {
+                budget,
+                buffers: Arc::default(),
+                read_ahead_slots: Arc::new(Semaphore::new(plan.read_ahead_ranges())),
+            },
             plan,
-            buffers,
-            read_ahead,
-            budget,
             clock,
-            retries,
-            retry_budget,
-            has_stored: AtomicBool::new(false),
+            retries: Retries { options: retries, budget: RetryBudget::new() },
             rate_limit: None,
-            is_adaptive: false,
-            is_first_large: AtomicBool::new(true),
             hedge_policy: Some(Mutex::default()),
+            has_stored: AtomicBool::new(false),
         }
     }
 
@@ -119,9 +143,10 @@ impl TransferContext {
     /// shares its link and must not request bytes twice.
     #[must_use]
     pub fn with_rate_limit(mut self, bytes_per_second: u64) -> Self {
-        self.plan.max_concurrency = TokenBucket::max_concurrency(bytes_per_second, self.plan.max_concurrency);
-        self.permits = PermitPool::fixed(self.plan.max_concurrency);
-        self.read_ahead = Arc::new(Semaphore::new(self.plan.read_ahead_ranges()));
+        self.plan.initial_concurrency =
+            TokenBucket::max_concurrency(bytes_per_second, self.plan.initial_concurrency);
+        self.permits = PermitPool::fixed(self.plan.initial_concurrency);
+        self.memory.read_ahead_slots = Arc::new(Semaphore::new(self.plan.read_ahead_ranges()));
         let tokens = Mutex::new(TokenBucket::new(bytes_per_second, self.clock.now()));
         self.rate_limit =
             Some(RateLimit { piece_bytes: Self::piece_bytes_for_rate(bytes_per_second) as u64, tokens });
@@ -138,30 +163,31 @@ impl TransferContext {
         let max_request_permits =
             SizeClass::all().map(|class| self.permits_for(class.max_bytes().unwrap_or(u64::MAX))).max();
         let config = PermitConfig {
-            initial_concurrency: self.plan.max_concurrency,
+            initial_concurrency: self.plan.initial_concurrency,
             is_tuned: self.plan.concurrency_by_size.is_some(),
             largest_request_permits,
             max_request_permits: max_request_permits.unwrap_or(largest_request_permits),
-            max_concurrency: Self::max_adaptive_concurrency(self.plan.max_concurrency),
+            max_concurrency: Self::max_adaptive_concurrency(self.plan.initial_concurrency),
         };
         self.permits = PermitPool::adaptive(config, self.clock.now(), packets);
-        self.is_adaptive = true;
         self
     }
 
     /// The concurrency of requests of `bytes` bytes on new connections: that of the plan, limited by memory.
     #[must_use]
-    pub fn initial_concurrency_for(&self, bytes: u64) -> usize {
-        self.plan.initial_concurrency_for(bytes).min(self.budget.capacity() / window_bytes(bytes))
+    pub fn concurrency_on_new_connections_for(&self, bytes: u64) -> usize {
+        self.plan
+            .concurrency_on_new_connections_for(bytes)
+            .min(self.memory.budget.capacity() / window_bytes(bytes))
     }
 
     /// The maximum concurrency.
     #[must_use]
     pub fn max_concurrency(&self) -> usize {
-        if self.is_adaptive {
-            Self::max_adaptive_concurrency(self.plan.max_concurrency)
+        if self.permits.is_adaptive() {
+            Self::max_adaptive_concurrency(self.plan.initial_concurrency)
         } else {
-            self.plan.max_concurrency
+            self.plan.initial_concurrency
         }
     }
 
@@ -186,7 +212,7 @@ impl TransferContext {
 
     /// The pool of the buffers that sources are read into.
     pub(crate) const fn buffers(&self) -> &Arc<BufferPool> {
-        &self.buffers
+        &self.memory.buffers
     }
 
     /// Returns true if a rate limit is set.
@@ -200,9 +226,9 @@ impl TransferContext {
         self.rate_limit.as_ref().map_or(BUFFER_BYTES as u64, |limit| limit.piece_bytes)
     }
 
-    /// Permits for ranges read ahead of an in-order stream.
-    pub(crate) fn read_ahead_permits(&self) -> Arc<Semaphore> {
-        self.read_ahead.clone()
+    /// Slots of the ranges that are read ahead of an in-order stream.
+    pub(crate) fn read_ahead_slots(&self) -> Arc<Semaphore> {
+        self.memory.read_ahead_slots.clone()
     }
 
     /// The clock.
@@ -226,30 +252,33 @@ impl TransferContext {
     /// staggered, over one RTT. If the store reports no RTT, `setup_time` stands for it: the time of at least one
     /// request.
     pub(crate) fn start_stagger(&self, min_rtt: Option<Duration>, setup_time: Duration) -> StartStagger {
-        let is_new = self.is_first_large.swap(false, Ordering::Relaxed);
+        let is_new = self.large_objects.is_first.swap(false, Ordering::Relaxed);
         // The RTT cannot exceed the time of a request.
         let duration = if is_new { setup_time.min(min_rtt.unwrap_or(setup_time)) } else { Duration::ZERO };
         StartStagger::new(self.clock.now(), duration)
     }
 
-    /// Waits until another multi-request object may start. Acquire it before any slot and hold it until the object is
-    /// done.
+    /// Waits for the slot of another multi-request object. Acquire it before the permits of any request, and hold it
+    /// until the object is done.
     pub async fn acquire_large_object(&self) -> Result<SemaphorePermit<'_>> {
-        self.large_objects.acquire().await.map_err(stopped)
+        self.large_objects.slots.acquire().await.map_err(stopped)
     }
 
-    /// Waits for the permits and memory of a request of `bytes` bytes. The caller must not hold another slot (see the
-    /// module documentation).
-    pub async fn acquire_slot(&self, bytes: u64) -> Result<Slot<'_>> {
-        self.acquire_slot_with_window(bytes, window_bytes(bytes)).await
+    /// Waits for the permits and memory of a request of `bytes` bytes. The caller must not hold those of another
+    /// request (see the permit rule in the module documentation).
+    pub async fn acquire_request_permits(&self, bytes: u64) -> Result<RequestPermits<'_>> {
+        self.acquire_with_window(bytes, window_bytes(bytes)).await
     }
 
     /// The permits that a request of `bytes` bytes takes.
     fn permits_for(&self, bytes: u64) -> u32 {
         let is_new = self.permits.has_new_connections(self.clock.now());
-        let concurrency =
-            if is_new { self.plan.initial_concurrency_for(bytes) } else { self.plan.concurrency_for(bytes) };
-        let permits = permit_pool::permits_for_requests(self.plan.max_concurrency) / concurrency;
+        let concurrency = if is_new {
+            self.plan.concurrency_on_new_connections_for(bytes)
+        } else {
+            self.plan.concurrency_for(bytes)
+        };
+        let permits = permit_pool::permits_for_concurrency(self.plan.initial_concurrency) / concurrency;
         u32::try_from(permits).unwrap_or(u32::MAX).max(1)
     }
 
@@ -258,52 +287,65 @@ impl TransferContext {
         self.permits.available() / self.permits_for(bytes) as usize
     }
 
-    /// Like [`acquire_slot`](Self::acquire_slot), but returns `None` instead of waiting, or if other tasks wait.
-    pub(crate) fn try_acquire_slot(&self, bytes: u64) -> Option<Slot<'_>> {
+    /// Like [`acquire_request_permits`](Self::acquire_request_permits), but returns `None` instead of waiting, or if
+    /// other tasks wait.
+    pub(crate) fn try_acquire_request_permits(&self, bytes: u64) -> Option<RequestPermits<'_>> {
         let permits = self.permits.try_acquire(self.permits_for(bytes))?;
-        let window = self.budget.try_admit_optional(window_bytes(bytes))?;
+        let window = self.memory.budget.try_admit_optional(window_bytes(bytes))?;
         let context = Context::new(Deadline::none(self.clock.clone()), window);
-        Some(self.new_slot(permits, bytes, context))
+        Some(self.start_request(permits, bytes, context))
     }
 
-    /// Like [`acquire_slot`](Self::acquire_slot), for a read of up to `bytes` that is relayed into a write. The window
-    /// has room for both, so that bytes held by the write do not block the read.
-    pub async fn acquire_relay_slot(&self, bytes: u64) -> Result<Slot<'_>> {
-        let window = usize::try_from(bytes)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(2)
-            .saturating_add(READ_OVERHEAD_BYTES);
-        self.acquire_slot_with_window(bytes, window.min(2 * REQUEST_WINDOW_BYTES)).await
+    /// Like [`acquire_request_permits`](Self::acquire_request_permits), for a read of up to `bytes` that is relayed
+    /// into a write. The window has room for both, so that bytes held by the write do not block the read.
+    pub async fn acquire_relay_permits(&self, bytes: u64) -> Result<RequestPermits<'_>> {
+        let window =
+            usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(EXTRA_READ_BYTES);
+        self.acquire_with_window(bytes, window.min(2 * REQUEST_WINDOW_BYTES)).await
     }
 
-    /// Like [`acquire_slot`](Self::acquire_slot), for a request on behalf of an already admitted one, whose window it
-    /// uses: it waits for permits only.
-    pub(crate) async fn acquire_nested_slot(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
-        let permits = self.acquire_permits(bytes).await?;
-        Ok(self.new_slot(permits, bytes, context.clone()))
+    /// Like [`acquire_request_permits`](Self::acquire_request_permits), for a request on behalf of an already admitted
+    /// one, whose window it uses: it waits for permits only.
+    pub(crate) async fn acquire_nested_permits(
+        &self,
+        context: &Context,
+        bytes: u64,
+    ) -> Result<RequestPermits<'_>> {
+        let permits = self.acquire_pool_permits(bytes).await?;
+        Ok(self.start_request(permits, bytes, context.clone()))
     }
 
-    /// Like [`acquire_nested_slot`](Self::acquire_nested_slot), but returns `None` instead of waiting.
-    pub(crate) fn try_acquire_nested_slot(&self, context: &Context, bytes: u64) -> Option<Slot<'_>> {
+    /// Like [`acquire_nested_permits`](Self::acquire_nested_permits), but returns `None` instead of waiting.
+    pub(crate) fn try_acquire_nested_permits(
+        &self,
+        context: &Context,
+        bytes: u64,
+    ) -> Option<RequestPermits<'_>> {
         let permits = self.permits.try_acquire(self.permits_for(bytes))?;
-        Some(self.new_slot(permits, bytes, context.clone()))
+        Some(self.start_request(permits, bytes, context.clone()))
     }
 
-    async fn acquire_slot_with_window(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
-        let permits = self.acquire_permits(bytes).await?;
+    async fn acquire_with_window(&self, bytes: u64, window: usize) -> Result<RequestPermits<'_>> {
+        let permits = self.acquire_pool_permits(bytes).await?;
         let deadline = Deadline::none(self.clock.clone());
-        let window = self.budget.admit(window, &deadline).await?;
-        Ok(self.new_slot(permits, bytes, Context::new(deadline, window)))
+        let window = self.memory.budget.admit(window, &deadline).await?;
+        Ok(self.start_request(permits, bytes, Context::new(deadline, window)))
     }
 
-    /// Starts a request that has its permits.
-    fn new_slot<'a>(&'a self, permits: SemaphorePermit<'a>, bytes: u64, context: Context) -> Slot<'a> {
+    /// Starts a request that has its permits and its memory.
+    fn start_request<'a>(
+        &'a self,
+        permits: SemaphorePermit<'a>,
+        bytes: u64,
+        context: Context,
+    ) -> RequestPermits<'a> {
         let started = self.clock.now();
         self.permits.record_start(&permits, bytes > 0, started);
-        Slot { context, transfers: self, prepaid_bytes: 0, started, permits: Some(permits) }
+        RequestPermits { context, transfers: self, prepaid_bytes: 0, started, permits: Some(permits) }
     }
 
-    async fn acquire_permits(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {
+    /// Waits for the permits of a request of `bytes` bytes.
+    async fn acquire_pool_permits(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {
         let stopped = || Error::new(Reason::ShuttingDown, "transfers have been stopped");
         self.permits.acquire(self.permits_for(bytes)).await.ok_or_else(stopped)
     }
@@ -335,7 +377,7 @@ impl TransferContext {
             return Ok(None);
         }
         let mut hasher = Hasher::new(Algorithm::Crc64Nvme);
-        let mut piece = self.buffers.take(BUFFER_BYTES);
+        let mut piece = self.memory.buffers.take(BUFFER_BYTES);
         for (at, size) in split_evenly(length, BUFFER_BYTES as u64) {
             let piece = &mut piece.bytes_mut()[..usize::try_from(size).unwrap_or(BUFFER_BYTES)];
             source.read_at(offset + at, piece)?;
@@ -352,22 +394,23 @@ impl TransferContext {
     /// Records a success, which refills the retry budget.
     pub fn record_success(&self) {
         self.permits.record_success();
-        self.retry_budget.record_success();
+        self.retries.budget.record_success();
     }
 
     /// Waits before the next attempt. Returns `failed` if it is permanent, or if no attempts or retry budget are left.
     pub async fn wait_before_retry(&self, failed: Error, attempt: u32) -> Result<()> {
-        if !is_transient(&failed) || attempt >= self.retries.max_attempts || !self.retry_budget.try_spend() {
+        let Retries { options, budget } = &self.retries;
+        if !is_transient(&failed) || attempt >= options.max_attempts || !budget.try_spend() {
             return Err(failed);
         }
-        let delay = self.retries.delay(attempt + 1, random::jitter_seed());
+        let delay = options.delay(attempt + 1, random::jitter_seed());
         tracing::debug!(error = %failed, attempt, ?delay, "retrying");
         self.clock.sleep_until(self.clock.now() + delay).await;
         Ok(())
     }
 }
 
-impl Slot<'_> {
+impl RequestPermits<'_> {
     /// Charges the first piece of a request of `bytes` to the rate limit before it is sent, so that requests that start
     /// together do not cause a burst.
     pub(crate) async fn throttle_first_piece(&mut self, bytes: u64) {
@@ -378,8 +421,8 @@ impl Slot<'_> {
         }
     }
 
-    /// Waits until `bytes` of a body may be sent or, after they were received, until more may be read. Only the slot is
-    /// held while waiting. Without a rate limit it only counts them.
+    /// Waits until `bytes` of a body may be sent or, after they were received, until more may be read. Only the permits
+    /// and memory are held while waiting, no lock. Without a rate limit the bytes are only counted.
     pub(crate) async fn throttle(&mut self, bytes: u64) {
         self.transfers.permits.record_bytes(bytes, || self.transfers.clock.now());
         let Some(limit) = &self.transfers.rate_limit else { return };
@@ -406,7 +449,7 @@ fn window_bytes(bytes: u64) -> usize {
 
 /// Returns true if a retry may succeed. Damage in transit is transient, too.
 fn is_transient(error: &Error) -> bool {
-    if error.was_retried() {
+    if error.is_final() {
         return false;
     }
     error.kind().is_retryable() || matches!(error.reason(), Reason::CorruptData | Reason::BadDigest)

@@ -14,9 +14,10 @@ pub trait UploadCheckpoint: Send + Sync {
     /// The upload in progress according to the checkpoint, if any.
     fn load(&self) -> Option<UploadState>;
 
-    /// Starts a checkpoint, which replaces any earlier one. Returns true if it was persisted: a retryable failure then
-    /// leaves the upload in the store, to be resumed later.
-    fn start(&self, begun: &UploadState) -> bool;
+    /// Starts a checkpoint, which replaces any earlier one. Returns true if it was persisted: a resumable failure
+    /// ([`Error::is_resumable`](tradewind_core::error::Error::is_resumable)) then leaves the upload in the store, to be
+    /// resumed later.
+    fn start(&self, state: &UploadState) -> bool;
 
     /// Adds a part that has been stored.
     fn part_stored(&self, part: &CheckpointedPart);

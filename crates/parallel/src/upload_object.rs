@@ -54,11 +54,11 @@ async fn store_whole(
     let request = &request;
     transfers
         .retry(|| async move {
-            let mut slot = transfers.acquire_slot(size).await?;
+            let mut permits = transfers.acquire_request_permits(size).await?;
             let checksum = transfers.checksum_in_advance(source, (0, size))?;
             let request = StageRequest { checksum, ..request.clone() };
-            let staged = store.stage(&slot.context, address, request).await?;
-            write_and_commit(transfers, &mut slot, staged, source, (0, size)).await
+            let staged = store.stage(&permits.context, address, request).await?;
+            write_and_commit(transfers, &mut permits, staged, source, (0, size)).await
         })
         .await
 }

@@ -28,8 +28,9 @@ pub trait UploadSource: Send + Sync {
         None
     }
 
-    /// Called when an upload in parts of `part_bytes` has been created. Returns true if that was persisted: a retryable
-    /// failure then leaves the upload in the store, to be resumed later.
+    /// Called when an upload in parts of `part_bytes` has been created. Returns true if that was persisted: a resumable
+    /// failure ([`Error::is_resumable`](tradewind_core::error::Error::is_resumable)) then leaves the upload in the
+    /// store, to be resumed later.
     fn upload_started(&self, upload: &UploadId, part_bytes: u64) -> bool {
         let _ = (upload, part_bytes);
         false

@@ -10,7 +10,7 @@ use tradewind_core::{Algorithm, Checksum, Context, ObjectInfo};
 
 use super::origin::{Origin, expected_crc};
 use super::task::AbortOnDrop;
-use super::transfer_context::{Slot, TransferContext};
+use super::transfer_context::{RequestPermits, TransferContext};
 
 /// Algorithms whose checksums of parts can be combined.
 const COMBINABLE_ALGORITHMS: [Algorithm; 3] = [Algorithm::Crc64Nvme, Algorithm::Crc32, Algorithm::Crc32c];
@@ -22,26 +22,27 @@ pub type RangeChecksum = (u64, Checksum, u64);
 pub struct VersionedObject {
     /// The context of its transfers.
     pub transfers: Arc<TransferContext>,
-    /// Where it is.
+    /// The store and the address of the object.
     pub origin: Origin,
     /// The version.
     pub info: ObjectInfo,
-    /// The admitted request that its ranges are read for, whose memory and deadline they use.
+    /// The admitted request that the ranges are read for, whose context they use.
     admitted: Option<Context>,
     /// The full-object checksum; an inner `None` if the store has none to verify by.
     checksum: OnceCell<Option<Checksum>>,
 }
 
 impl VersionedObject {
-    /// The version of `info`. If `is_all`, the response to a request for the whole object, it lists all checksums.
+    /// The version of `info`. `requested_whole` is true if `info` is from a response to a request for the whole object,
+    /// which has every checksum that the store has. Otherwise a missing full-object checksum is requested by HEAD.
     pub fn new(
         transfers: &Arc<TransferContext>,
         origin: Origin,
         info: ObjectInfo,
-        is_all: bool,
+        requested_whole: bool,
     ) -> Arc<Self> {
         let found = expected_crc(&info);
-        let checksum = OnceCell::new_with((is_all || found.is_some()).then_some(found));
+        let checksum = OnceCell::new_with((requested_whole || found.is_some()).then_some(found));
         Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: None, checksum })
     }
 
@@ -62,39 +63,39 @@ impl VersionedObject {
         Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: Some(request), checksum })
     }
 
-    /// Waits for a slot for a range.
-    pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
+    /// Waits for the permits and memory of a request for a range of `bytes` bytes.
+    pub async fn request_permits(&self, bytes: u64) -> Result<RequestPermits<'_>> {
         match &self.admitted {
-            Some(request) => self.transfers.acquire_nested_slot(request, bytes).await,
-            None => self.transfers.acquire_slot(bytes).await,
+            Some(request) => self.transfers.acquire_nested_permits(request, bytes).await,
+            None => self.transfers.acquire_request_permits(bytes).await,
         }
     }
 
-    /// Like [`slot`](Self::slot), but returns `None` instead of waiting.
-    pub fn spare_slot(&self, bytes: u64) -> Option<Slot<'_>> {
+    /// Like [`request_permits`](Self::request_permits), but returns `None` instead of waiting.
+    pub fn spare_request_permits(&self, bytes: u64) -> Option<RequestPermits<'_>> {
         match &self.admitted {
-            Some(request) => self.transfers.try_acquire_nested_slot(request, bytes),
-            None => self.transfers.try_acquire_slot(bytes),
+            Some(request) => self.transfers.try_acquire_nested_permits(request, bytes),
+            None => self.transfers.try_acquire_request_permits(bytes),
         }
     }
 
     /// Fetches the checksum in the background, unless it is known. Dropping the task cancels that. If it fails,
     /// [`checksum`](Self::checksum) tries again.
     pub fn prefetch_checksum(self: &Arc<Self>) -> Option<AbortOnDrop<()>> {
-        let whole = self.clone();
-        let request_checksum = async move { drop(whole.checksum().await) };
+        let object = self.clone();
+        let request_checksum = async move { drop(object.checksum().await) };
         (!self.checksum.initialized()).then(|| AbortOnDrop(tokio::spawn(request_checksum)))
     }
 
-    /// The full-object checksum, fetched if unknown. The caller must not hold a slot.
+    /// The full-object checksum, fetched if unknown. The caller must not hold the permits of a request.
     pub async fn checksum(&self) -> Result<Option<Checksum>> {
         self.checksum.get_or_try_init(|| self.request_checksum()).await.copied()
     }
 
     async fn request_checksum(&self) -> Result<Option<Checksum>> {
         let head = self.transfers.retry(|| async {
-            let slot = self.transfers.acquire_slot(0).await?;
-            self.origin.head(&slot.context, &self.info).await
+            let permits = self.transfers.acquire_request_permits(0).await?;
+            self.origin.head(&permits.context, &self.info).await
         });
         let found = head.await?;
         if (&found.etag, found.size) != (&self.info.etag, self.info.size) {
@@ -104,7 +105,7 @@ impl VersionedObject {
         Ok(expected_crc(&found))
     }
 
-    /// The algorithm of its ranges' checksums. The caller must not hold a slot.
+    /// The algorithm of the ranges' checksums. The caller must not hold the permits of a request.
     pub async fn algorithm(&self) -> Result<Algorithm> {
         Ok(algorithm(self.checksum().await?))
     }
@@ -122,11 +123,11 @@ impl VersionedObject {
         found.sort_by_key(|(offset, ..)| *offset);
         let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
         let Some((first, _)) = found.next() else { return Ok(()) };
-        let whole = found.try_fold(first, |whole, (next, length)| whole.combine(&next, length));
-        match (whole, self.checksum().await?) {
-            (Some(whole), Some(expected)) if whole != expected => Err(Error::new(
+        let combined = found.try_fold(first, |combined, (next, length)| combined.combine(&next, length));
+        match (combined, self.checksum().await?) {
+            (Some(combined), Some(expected)) if combined != expected => Err(Error::new(
                 Reason::CorruptData,
-                format!("checksum mismatch: received {whole:?}, the store has {expected:?}"),
+                format!("checksum mismatch: received {combined:?}, the store has {expected:?}"),
             )),
             _ => Ok(()),
         }
@@ -146,9 +147,9 @@ impl RangeHashers {
         self.0.iter_mut().for_each(|hasher| hasher.update(bytes));
     }
 
-    /// The checksum of the algorithm that is needed. The caller must not hold a slot.
-    pub async fn finish(self, whole: &VersionedObject) -> Result<Checksum> {
-        let algorithm = whole.algorithm().await?;
+    /// The checksum of the algorithm that is needed. The caller must not hold the permits of a request.
+    pub async fn finish(self, object: &VersionedObject) -> Result<Checksum> {
+        let algorithm = object.algorithm().await?;
         let hasher = self.0.into_iter().find(|hasher| hasher.algorithm() == algorithm);
         hasher
             .map(Hasher::finish)

@@ -72,7 +72,7 @@ impl SimulatedLink {
         self.served.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Measures the throughput over `time`, in requests per second.
+    /// Measures the throughput over `elapsed`, in requests per second.
     async fn throughput(&self, time: Duration) -> f64 {
         let before = self.served.load(Ordering::Relaxed);
         tokio::time::sleep(time).await;
@@ -101,7 +101,7 @@ fn start_clients(
         clients.spawn(async move {
             loop {
                 let result = transfers.retry(|| async {
-                    let _slot = transfers.acquire_slot(BYTES).await?;
+                    let _permits = transfers.acquire_request_permits(BYTES).await?;
                     link.serve().await;
                     if is_failing {
                         Err(Error::new(Reason::Defect, "injected failure"))
@@ -201,8 +201,9 @@ async fn pool_always_has_permits_for_five_largest_requests() {
     tokio::time::sleep(60 * SECOND).await;
     drop(clients);
     tokio::time::sleep(SECOND).await;
-    // Four of the largest requests hold a slot while they wait for a fifth.
-    let held: Vec<_> = futures::future::join_all((0..4).map(|_| transfers.acquire_slot(u64::MAX))).await;
-    let fifth = tokio::time::timeout(SECOND, transfers.acquire_slot(u64::MAX)).await;
+    // Four of the largest requests hold their permits while they wait for a fifth.
+    let held: Vec<_> =
+        futures::future::join_all((0..4).map(|_| transfers.acquire_request_permits(u64::MAX))).await;
+    let fifth = tokio::time::timeout(SECOND, transfers.acquire_request_permits(u64::MAX)).await;
     assert!(fifth.is_ok() && held.iter().all(Result::is_ok));
 }

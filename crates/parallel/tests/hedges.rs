@@ -78,7 +78,7 @@ impl Scene {
             faults.with_fault(Operation::Body, FaultSchedule::Always, Fault::Delay(USUAL)),
         );
         let plan = Plan {
-            max_concurrency: CONCURRENCY,
+            initial_concurrency: CONCURRENCY,
             stream_bytes: CHUNK,
             max_buffered_bytes: CONCURRENCY as u64 * CHUNK,
             ..Plan::default().with_chunk_bytes(CHUNK)
@@ -121,8 +121,9 @@ impl Scene {
         }
         work.await.unwrap();
         assert_eq!(self.budget.free(), MEMORY, "all memory is released");
-        let slots = (0..CONCURRENCY).map(|_| self.transfers.acquire_slot(1).now_or_never().unwrap().unwrap());
-        assert_eq!(slots.collect::<Vec<_>>().len(), CONCURRENCY, "all permits are released");
+        let held = (0..CONCURRENCY)
+            .map(|_| self.transfers.acquire_request_permits(1).now_or_never().unwrap().unwrap());
+        assert_eq!(held.collect::<Vec<_>>().len(), CONCURRENCY, "all permits are released");
         self.clock.now() - started
     }
 
@@ -212,7 +213,7 @@ async fn hedge_needs_a_free_permit() {
     }
     // Other requests take all permits that the stalled one does not hold.
     let held: Vec<_> =
-        (0..others).map(|_| transfers.acquire_slot(1).now_or_never().unwrap().unwrap()).collect();
+        (0..others).map(|_| transfers.acquire_request_permits(1).now_or_never().unwrap().unwrap()).collect();
     while scene.clock.now() < Duration::from_secs(10) {
         scene.step().await;
     }

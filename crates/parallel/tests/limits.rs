@@ -220,5 +220,5 @@ async fn transfers_without_a_rate_limit_never_wait() {
     let (up, down) = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
     assert_eq!((up.unwrap(), down.unwrap()), (Duration::ZERO, Duration::ZERO));
     assert_eq!((scene.clock.now(), scene.clock.sleepers()), (Duration::ZERO, 0));
-    assert_eq!(scene.transfers.plan().max_concurrency, Plan::default().max_concurrency);
+    assert_eq!(scene.transfers.plan().initial_concurrency, Plan::default().initial_concurrency);
 }

@@ -55,17 +55,18 @@ fn each_size_has_the_concurrency_of_the_plan() {
     let plan = plan();
     let (small, large) = (plan.concurrency_for(SMALL), plan.concurrency_for(LARGE));
     assert!(small >= 128 && (30..=45).contains(&large), "{plan:?}");
-    assert_eq!(plan.max_concurrency, small);
+    assert_eq!(plan.initial_concurrency, small);
     for (bytes, max) in [(SMALL, small), (LARGE, large)] {
         let transfers = transfers(plan);
-        let held: Vec<_> =
-            (0..max).map(|_| transfers.acquire_slot(bytes).now_or_never().unwrap().unwrap()).collect();
+        let held: Vec<_> = (0..max)
+            .map(|_| transfers.acquire_request_permits(bytes).now_or_never().unwrap().unwrap())
+            .collect();
         assert!(
-            transfers.acquire_slot(LARGE).now_or_never().is_none(),
+            transfers.acquire_request_permits(LARGE).now_or_never().is_none(),
             "at most {max} requests of {bytes} bytes"
         );
         drop(held);
-        assert!(transfers.acquire_slot(bytes).now_or_never().is_some());
+        assert!(transfers.acquire_request_permits(bytes).now_or_never().is_some());
     }
 }
 
@@ -75,10 +76,10 @@ fn sizes_share_the_permits() {
     let transfers = transfers(plan);
     let (mut large, mut small) = (Vec::new(), Vec::new());
     for _ in 0..plan.concurrency_for(LARGE) / 2 {
-        large.push(transfers.acquire_slot(LARGE).now_or_never().unwrap().unwrap());
+        large.push(transfers.acquire_request_permits(LARGE).now_or_never().unwrap().unwrap());
     }
-    while let Some(slot) = transfers.acquire_slot(SMALL).now_or_never() {
-        small.push(slot.unwrap());
+    while let Some(permits) = transfers.acquire_request_permits(SMALL).now_or_never() {
+        small.push(permits.unwrap());
     }
     // Half of the large requests leave permits for about half of the small ones.
     let part = small.len() as f64 / plan.concurrency_for(SMALL) as f64;
@@ -90,15 +91,16 @@ fn sizes_share_the_permits() {
 fn concurrency_is_lower_on_new_connections() {
     const MIDDLE: u64 = 64 << 10;
     let plan = plan_of(&[(SMALL, 1, 0.0105), (MIDDLE, 1, 0.011), (MIDDLE, 64, 0.036), (LARGE, 16, 1.14)]);
-    let (few, many) = (plan.initial_concurrency_for(MIDDLE), plan.concurrency_for(MIDDLE));
+    let (few, many) = (plan.concurrency_on_new_connections_for(MIDDLE), plan.concurrency_for(MIDDLE));
     assert!((24..=36).contains(&few) && many >= 48, "{few} {many}");
     let clock = SimulatedClock::new();
     let transfers = transfers_with_clock(&clock, plan);
     // Requests without data, such as listings, do not count as use of the connections.
-    drop(transfers.acquire_slot(0).now_or_never().unwrap());
+    drop(transfers.acquire_request_permits(0).now_or_never().unwrap());
     clock.advance(Duration::from_secs(10));
-    let fill =
-        || -> Vec<_> { std::iter::from_fn(|| transfers.acquire_slot(MIDDLE).now_or_never()).collect() };
+    let fill = || -> Vec<_> {
+        std::iter::from_fn(|| transfers.acquire_request_permits(MIDDLE).now_or_never()).collect()
+    };
     let held = fill();
     // Permits per request are rounded down, so one more request may fit.
     assert!((few..=few + 1).contains(&held.len()), "{} of {few}", held.len());
@@ -118,10 +120,11 @@ fn multi_request_objects_are_limited_to_32() {
 
 #[test]
 fn concurrency_setting_and_rate_limit_cap_the_plan() {
-    let plan = Plan { max_concurrency: 16, ..plan() };
-    assert_eq!((plan.concurrency_for(SMALL), transfers(plan).plan().max_concurrency), (16, 16));
+    let plan = Plan { initial_concurrency: 16, ..plan() };
+    assert_eq!((plan.concurrency_for(SMALL), transfers(plan).plan().initial_concurrency), (16, 16));
     let slow = transfers(self::plan()).with_rate_limit(64 << 10);
     assert_eq!(slow.plan().concurrency_for(SMALL), 4);
-    let held: Vec<_> = (0..4).map(|_| slow.acquire_slot(SMALL).now_or_never().unwrap().unwrap()).collect();
-    assert!(slow.acquire_slot(SMALL).now_or_never().is_none(), "at most {}", held.len());
+    let held: Vec<_> =
+        (0..4).map(|_| slow.acquire_request_permits(SMALL).now_or_never().unwrap().unwrap()).collect();
+    assert!(slow.acquire_request_permits(SMALL).now_or_never().is_none(), "at most {}", held.len());
 }

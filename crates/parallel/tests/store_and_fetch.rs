@@ -27,7 +27,7 @@ const PART: u64 = 5 << 20;
 
 fn transfers(chunk_bytes: u64) -> Arc<TransferContext> {
     let plan = Plan {
-        max_concurrency: 4,
+        initial_concurrency: 4,
         stream_bytes: chunk_bytes.min(50_000),
         max_buffered_bytes: 4 * chunk_bytes,
         ..Plan::default().with_chunk_bytes(chunk_bytes)
@@ -81,7 +81,7 @@ impl Sink for MemorySink {
         Ok(())
     }
 
-    fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
+    fn verify_stored_range(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         if !self.held.contains(&(offset, length)) {
             return Ok(None);
         }
@@ -89,7 +89,7 @@ impl Sink for MemorySink {
         Ok(Some(Checksum::compute(Algorithm::Crc64Nvme, &all[offset as usize..(offset + length) as usize])))
     }
 
-    fn held_ranges(&self) -> Vec<(u64, u64)> {
+    fn stored_ranges(&self) -> Vec<(u64, u64)> {
         self.held.clone()
     }
 }

@@ -67,7 +67,8 @@ impl Scene {
             inner,
             faults.with_fault(Operation::CommitPart, FaultSchedule::Always, Fault::Delay(USUAL)),
         );
-        let plan = Plan { max_concurrency: CONCURRENCY, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
+        let plan =
+            Plan { initial_concurrency: CONCURRENCY, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
         let budget = Budget::new(MEMORY);
         let transfers = TransferContext::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
         Self { clock, store, budget, transfers: Arc::new(transfers) }
@@ -97,8 +98,9 @@ impl Scene {
         work.await.unwrap();
         assert_eq!(source.0.load(Ordering::Relaxed), i64::try_from(SIZE).unwrap(), "each byte counts once");
         assert_eq!(self.budget.free(), MEMORY, "all memory is released");
-        let slots = (0..CONCURRENCY).map(|_| self.transfers.acquire_slot(1).now_or_never().unwrap().unwrap());
-        assert_eq!(slots.collect::<Vec<_>>().len(), CONCURRENCY, "all permits are released");
+        let held = (0..CONCURRENCY)
+            .map(|_| self.transfers.acquire_request_permits(1).now_or_never().unwrap().unwrap());
+        assert_eq!(held.collect::<Vec<_>>().len(), CONCURRENCY, "all permits are released");
         self.check().await;
         Some(self.clock.now() - started)
     }

@@ -17,7 +17,7 @@ use tradewind_parallel::{RangeReader, Sink, StreamingUpload, TransferContext, Up
 
 fn transfers() -> Arc<TransferContext> {
     let plan = Plan {
-        max_concurrency: 4,
+        initial_concurrency: 4,
         stream_bytes: 30_000,
         max_buffered_bytes: 2 * MIN_PART_BYTES,
         ..Plan::default().with_chunk_bytes(100_000)

@@ -1,7 +1,7 @@
 //! `tradewind-powerloss mount DIR [--from DIR] [--threads N]`: the mount for scripts.
 //!
-//! Reads one command per line from standard input and answers each with one line that starts with `assert_success` or `error`;
-//! the end of the input unmounts.
+//! Reads one command per line from standard input and answers each with one line that starts with `ok` or `error`. The
+//! end of the input unmounts.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};

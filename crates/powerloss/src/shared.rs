@@ -32,7 +32,7 @@ impl SharedModel {
         self.sync_delay_nanos.store(nanos, Ordering::Relaxed);
     }
 
-    /// Runs `work` on the model at the current time; EIO while the power is off.
+    /// Runs `stats` on the model at the current time; EIO while the power is off.
     pub fn with<T>(&self, work: impl FnOnce(&mut Model) -> Result<T, Errno>) -> Result<T, Errno> {
         let mut model = self.model.lock();
         model.check_power()?;

@@ -29,14 +29,14 @@ use crate::stores;
 /// The served store.
 #[derive(Debug, Clone)]
 pub enum ServedStore {
-    /// An embedded store.
+    /// A local store.
     Local(Arc<LocalStore>),
     /// A remote service, and the plan for reading from it.
     Remote(Arc<dyn ObjectStore>, Arc<ServedPlan>),
 }
 
 impl ServedStore {
-    /// The store behind the port.
+    /// The store as an implementation of the port.
     #[must_use]
     pub fn store(&self) -> Arc<dyn ObjectStore> {
         match self {
@@ -75,7 +75,7 @@ pub fn open_store(
             let open = |connections| {
                 S3Store::new(S3Options { max_connections: connections, ..options.clone() }, clock.clone())
             };
-            return open_remote(settings, open, (connections, set.max_connections.is_some()), retries);
+            return open_remote(settings, open, connections, set.max_connections.is_some(), retries);
         }
         Some(StoreKind::Swift(set)) => {
             let options = stores::swift_options(set)?;
@@ -86,7 +86,7 @@ pub fn open_store(
                     clock.clone(),
                 )
             };
-            let served = open_remote(settings, open, (connections, set.max_connections.is_some()), retries)?;
+            let served = open_remote(settings, open, connections, set.max_connections.is_some(), retries)?;
             let ServedStore::Remote(store, plan) = served else { return Ok(served) };
             // Large objects have ETags of another form, so an ETag that is an MD5 is always the MD5 of the bytes.
             return Ok(ServedStore::Remote(store, Arc::new(ServedPlan::clone(&plan).with_md5_etags())));
@@ -100,12 +100,13 @@ pub fn open_store(
     store.map(ServedStore::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
 }
 
-/// Opens a remote service with the plan from its profile. Without a number of connections in the settings, the plan's
-/// concurrency determines it.
+/// Opens a remote service with the plan from its profile. `is_configured` is true if the settings have the number of
+/// `connections`; otherwise the plan's concurrency determines it.
 fn open_remote<S: ObjectStore>(
     settings: &Settings,
     open: impl Fn(usize) -> tradewind_core::Result<Arc<S>>,
-    (connections, are_set): (usize, bool),
+    connections: usize,
+    is_configured: bool,
     retries: RetryOptions,
 ) -> anyhow::Result<ServedStore> {
     let mut store = open(connections)?;
@@ -113,9 +114,9 @@ fn open_remote<S: ObjectStore>(
     let memory = settings.scalars.memory.budget.value.as_usize();
     let mut plan = ServedPlan::for_store(&format!("{store:?}"), memory, retries);
     plan.max_connections = connections;
-    if !are_set {
+    if !is_configured {
         // A single client may use at most 7/8 of the connections (`core/budget`), which must suffice for the plan.
-        plan.max_connections = plan.plan.max_concurrency.max(connections).div_ceil(7).saturating_mul(8);
+        plan.max_connections = plan.plan.initial_concurrency.max(connections).div_ceil(7).saturating_mul(8);
         store = open(plan.max_connections)?;
     }
     Ok(ServedStore::Remote(store, Arc::new(plan)))
@@ -184,7 +185,7 @@ fn read_file(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {what} in {}", path.display()))
 }
 
-/// The access keys: the root key and those of the settings, and the buckets that are readable without a key.
+/// The access keys: the root key and those of the settings, and the public buckets.
 #[must_use]
 pub fn access_keys(settings: &Settings, root_id: &str, root_secret: &str) -> keys::Keys {
     let root = keys::AccessKey {
@@ -205,8 +206,9 @@ pub fn access_keys(settings: &Settings, root_id: &str, root_secret: &str) -> key
             Some(names) => auth::Buckets::Names(names.iter().map(|name| name.as_str().to_owned()).collect()),
         },
     });
-    let is_open =
+    let is_public =
         |bucket: &&crate::settings::Bucket| bucket.anonymous_read.as_ref().is_some_and(|set| set.value);
-    let open = settings.named.buckets.iter().filter(is_open).map(|bucket| bucket.name.value.to_string());
-    keys::Keys::new(std::iter::once(root).chain(others), open)
+    let public_buckets =
+        settings.named.buckets.iter().filter(is_public).map(|bucket| bucket.name.value.to_string());
+    keys::Keys::new(std::iter::once(root).chain(others), public_buckets)
 }

@@ -1,5 +1,6 @@
 //! The command line: flags as plain data, one module per command, and the only place that translates an error
-//! into an exit status: 0 done, 1 failed, 2 usage (wrong flags or settings), 130 or 143 stopped by a signal.
+//! into an exit status: 0 done, 1 failed, 2 usage (wrong flags or settings), 129, 130 or 143 stopped by SIGHUP, SIGINT
+//! or SIGTERM (0 for `serve` and `sync --watch`).
 
 mod bench;
 mod bundle;
@@ -13,12 +14,12 @@ mod limits;
 mod objects;
 mod plan_output;
 mod profiles;
-mod report;
 mod serve;
 mod settings;
 mod signals;
 mod standard_io;
 mod store;
+mod summary;
 mod sync;
 mod terminal;
 mod transfer;
@@ -53,7 +54,7 @@ use crate::stores::UnknownStore;
         tradewind settings show --config tradewind.toml\n  \
         tradewind store check ./data\n\n\
         Sizes: 64KiB, 8MiB, 5GiB, 1TiB, or K, M, G and T for the same; 5GB is 5,000,000,000 bytes.\n\
-        Exit status: 0 done, 1 failed, 2 usage, 130 or 143 stopped by a signal."
+        Exit status: 0 done, 1 failed, 2 usage, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM (0 for serve and sync --watch)."
 )]
 struct CommandLine {
     #[command(subcommand)]
@@ -89,7 +90,8 @@ enum Command {
 /// Flags of commands that read settings.
 #[derive(Debug, clap::Args)]
 struct SettingsFlags {
-    /// Directory of the root key and, unless settings name a store, of the embedded store [default: data]
+    /// Directory of the root key and, unless settings name a store, of the embedded store [default: data, or the
+    /// directory of the configured local store]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Address and port of the S3 listener [default: 127.0.0.1:9000]
@@ -154,7 +156,7 @@ pub fn main() -> ExitCode {
         Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
         Ok(CommandOutcome::FoundProblems) => ExitCode::from(1),
         Ok(CommandOutcome::Status(status)) => ExitCode::from(status),
-        Err(error) => report(&error),
+        Err(error) => print_error(&error),
     }
 }
 
@@ -182,7 +184,8 @@ impl fmt::Display for StoppedBySignal {
 
 impl std::error::Error for StoppedBySignal {}
 
-fn report(error: &anyhow::Error) -> ExitCode {
+/// Prints an error; returns the exit status.
+fn print_error(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::from(1);
     }

@@ -1,8 +1,8 @@
-//! Tradewind's binary as a library: settings, assembly of stores and front doors, commands, and how
-//! S3 and Swift are reached elsewhere.
+//! Tradewind's binary as a library: settings, assembly of stores and servers, commands, and access to S3 and Swift
+//! services.
 //!
-//! This is the only crate that reads files, the environment and flags, and the only one that knows
-//! every type; everything below it is given plain data.
+//! This is the only crate that reads settings files, environment and flags, and the only one that depends on all
+//! others; they receive plain data.
 
 pub mod assemble;
 pub mod aws;

@@ -12,7 +12,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use tradewind_core::printable;
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::extrapolate::ClientEnvironment;
 use tradewind_model::tune::{Prior, Sample, Surface};
 
@@ -27,14 +27,14 @@ pub struct Profile {
     pub measured_at: String,
     /// Description of the client machine.
     pub client_name: String,
-    /// CPUs of the client.
+    /// CPUs of the client; 0 if unknown.
     pub cpus: usize,
     /// Memory of the client, in bytes.
     pub memory_bytes: Option<u64>,
     /// Write throughput of the client's storage in bytes per second, if objects were written to files.
     pub storage_bytes_per_second: Option<f64>,
     /// Nominal speed of the client's network interface in bytes per second; the path beyond may be slower.
-    pub link_bytes_per_second: Option<f64>,
+    pub interface_bytes_per_second: Option<f64>,
     /// RTT to the store, in seconds.
     pub rtt_seconds: Option<f64>,
     /// Samples of uploads: those of probes, then those observed by transfers, oldest first.
@@ -44,7 +44,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The prior, before any sample.
+    /// The prior of a surface computed from this profile: the default with the measured RTT. `tune` may have started
+    /// from an extrapolated prior, which is not saved.
     #[must_use]
     pub fn prior(&self) -> Prior {
         self.rtt_seconds.map_or_else(Prior::default, |seconds| Prior::default().with_rtt(seconds))
@@ -63,10 +64,10 @@ impl Profile {
     #[must_use]
     pub fn measured_on(&self) -> ClientEnvironment {
         ClientEnvironment {
-            cpus: Some(self.cpus as f64).filter(|cores| *cores > 0.0),
+            cpus: Some(self.cpus as f64).filter(|cpus| *cpus > 0.0),
             storage_bandwidth: self.storage_bytes_per_second,
             rtt: self.rtt_seconds,
-            link_bandwidth: self.link_bytes_per_second,
+            interface_bandwidth: self.interface_bytes_per_second,
         }
     }
 
@@ -246,7 +247,7 @@ mod tests {
             cpus: 2,
             memory_bytes: Some(7680 << 20),
             storage_bytes_per_second: Some(210e6),
-            link_bytes_per_second: Some(125e6),
+            interface_bytes_per_second: Some(125e6),
             rtt_seconds: Some(0.05),
             upload: vec![Sample { tail, ..sample(1 << 10, 64, 0.051) }, sample(8 << 20, 4, 2.7)],
             download: vec![

@@ -2,7 +2,9 @@
 //! that S3 clients read, so that a shell only needs `export $(cat DIR/root-key)`.
 //!
 //! The file is created atomically: it is written under another name, synced and renamed, then the directory is synced.
-//! The caller holds the store's lock, so that two starts cannot race.
+//!
+//! With a local store in the same directory, the store's lock excludes a second start. Otherwise two first starts may
+//! race: one key is saved, and the other start fails or uses a key that is not saved.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};

@@ -64,7 +64,7 @@ struct AccessReloader {
 impl fmt::Debug for AccessReloader {
     /// Omits the variables, some of which are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Again")
+        f.write_str("AccessReloader")
     }
 }
 
@@ -76,11 +76,11 @@ impl CredentialIssuer for AccessReloader {
             S3Access::resolve(&inputs, &|path: &std::path::Path| std::fs::read(path))?.credentials()
         });
         let found = found.await.map_err(|e| Error::with_source(Reason::Defect, "a task failed", e))?;
-        let refused = |problem: Problem| {
+        let rejected = |problem: Problem| {
             let what = format!("the credentials cannot be renewed: {problem}");
             Error::with_source(Reason::AccessDenied, what, problem)
         };
         let none = || Error::new(Reason::AccessDenied, "the credentials are no longer configured");
-        found.map_err(refused)?.ok_or_else(none)
+        found.map_err(rejected)?.ok_or_else(none)
     }
 }

@@ -9,7 +9,7 @@ use tradewind_layers::ReadAhead;
 use tradewind_layers::read_ahead::ReadAheadOptions;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
 
 use crate::profiles::this_machine::cpus;
@@ -35,8 +35,8 @@ pub enum PlanSource {
     Default,
     /// A profile of this store, measured from this machine at the given time.
     Profile(String),
-    /// A scaled profile, measured on another client or for another store; with the name of the store.
-    Scaled(String),
+    /// A profile extrapolated from another client or another store; with the name of the store.
+    Extrapolated(String),
 }
 
 impl PlanSource {
@@ -46,7 +46,7 @@ impl PlanSource {
         match self {
             Self::Default => "default",
             Self::Profile(_) => "profile",
-            Self::Scaled(_) => "scaled",
+            Self::Extrapolated(_) => "extrapolated",
         }
     }
 }
@@ -86,12 +86,12 @@ impl ServedPlan {
         let mut served = Self {
             plan,
             source: PlanSource::Default,
-            max_connections: plan.max_concurrency,
+            max_connections: plan.initial_concurrency,
             read_ahead_bytes,
             retries,
             etags_are_md5: false,
         };
-        let Some(ApplicableProfile { profile, surfaces, is_scaled }) = profile else {
+        let Some(ApplicableProfile { profile, surfaces, is_extrapolated }) = profile else {
             return served;
         };
         let (reads, others): (Vec<_>, Vec<_>) =
@@ -101,8 +101,8 @@ impl ServedPlan {
         let surfaces: Vec<Surface> = surfaces.into_iter().map(|(_, surface)| surface).collect();
         if !surfaces.is_empty() {
             served.plan = choose_range_size(plan.tuned(&surfaces), &surfaces);
-            served.source = if is_scaled {
-                PlanSource::Scaled(profile.store)
+            served.source = if is_extrapolated {
+                PlanSource::Extrapolated(profile.store)
             } else {
                 PlanSource::Profile(profile.measured_at)
             };
@@ -142,14 +142,18 @@ impl fmt::Display for ServedPlan {
                 write!(
                     f,
                     "default (the store was never tuned): {} concurrent requests",
-                    plan.max_concurrency
+                    plan.initial_concurrency
                 )?;
             }
             PlanSource::Profile(measured_at) => {
                 write!(f, "profile of {measured_at}: concurrency {}", concurrency_summary(plan))?
             }
-            PlanSource::Scaled(store) => {
-                write!(f, "scaled profile of {store}: concurrency {}", concurrency_summary(plan))?;
+            PlanSource::Extrapolated(store) => {
+                write!(
+                    f,
+                    "extrapolated from the profile of {store}: concurrency {}",
+                    concurrency_summary(plan)
+                )?;
             }
         }
         write!(
@@ -172,8 +176,9 @@ fn concurrent_ranges(plan: &Plan) -> usize {
 fn choose_range_size(plan: Plan, surfaces: &[Surface]) -> Plan {
     let throughput = |bytes: u64| {
         let concurrency = concurrent_ranges(&Plan { stream_bytes: bytes, ..plan });
-        let all =
-            surfaces.iter().map(|surface| surface.predict(OperatingPoint { bytes, concurrency }).bandwidth());
+        let all = surfaces
+            .iter()
+            .map(|surface| surface.predict(OperatingPoint { bytes, concurrency }).throughput());
         all.fold(f64::INFINITY, f64::min)
     };
     let best = RANGE_CANDIDATES_BYTES.into_iter().map(|bytes| (bytes, throughput(bytes)));
@@ -213,20 +218,20 @@ mod tests {
             unknown.to_string(),
             "default (the store was never tuned): 32 concurrent requests; per large object up to 32 ranges of 1MiB"
         );
-        let known = |surfaces, is_scaled| {
+        let known = |surfaces, is_extrapolated| {
             let (store, made) = ("S3Store(there)".to_owned(), "2026-11-23T12:00:00Z".to_owned());
             plan(Some(ApplicableProfile {
                 profile: Profile { store, measured_at: made, ..Profile::default() },
                 surfaces,
-                is_scaled,
+                is_extrapolated,
             }))
         };
         let far = known(vec![(Direction::Read, surface(0.2))], false);
         let summary = far.to_string();
         assert!(summary.starts_with("profile of 2026-11-23T12:00:00Z: concurrency 4KiB x "), "{summary}");
         assert!(far.plan.concurrency_for(4 << 10) > 32, "{far:?}");
-        let scaled = known(vec![(Direction::Read, surface(0.2))], true);
-        assert_eq!((scaled.source.label(), scaled.plan), ("scaled", far.plan));
+        let extrapolated = known(vec![(Direction::Read, surface(0.2))], true);
+        assert_eq!((extrapolated.source.label(), extrapolated.plan), ("extrapolated", far.plan));
         assert_eq!(known(Vec::new(), false).source, PlanSource::Default);
         // Samples of writes count only without samples of reads.
         let both = known(vec![(Direction::Write, surface(0.001)), (Direction::Read, surface(0.2))], false);

@@ -12,8 +12,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use tradewind_backend::local::LocalStore;
 use tradewind_gateway::metrics::{Family, encode_count};
 use tradewind_layers::{Instrumented, ReadAhead};
-use tradewind_model::store_model::{
-    Direction, Failure, LatencyHistogram, LatencySnapshot, Operation, SizeClass, SizeClassStats, StoreModel,
+use tradewind_model::store_statistics::{
+    Direction, Failure, LatencyHistogram, LatencySnapshot, Operation, SizeClass, SizeClassStats,
+    StoreStatistics,
 };
 
 use crate::served_plan::ServedPlan;
@@ -65,7 +66,8 @@ const SAMPLE_AGE: Family = Family::gauge(
 );
 const PLAN_CONCURRENCY: Family = Family::gauge(
     "tradewind_plan_concurrency",
-    "Maximum concurrent data requests by maximum size. Label from: profile, scaled (a scaled profile), or default.",
+    "Maximum concurrent data requests by maximum size. Label from: profile, extrapolated (from another profile), or \
+     default.",
 );
 const READ_AHEAD_BYTES: Family = Family::gauge(
     "tradewind_read_ahead_bytes",
@@ -79,7 +81,7 @@ const QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)]
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Collects the requests to a store, from its model.
+/// Collects the live statistics of a store.
 pub struct StoreCollector {
     /// The store's name in the settings.
     pub name: String,
@@ -113,7 +115,7 @@ opaque!(StoreCollector, PlanCollector, LocalCollector);
 
 impl Collector for StoreCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        encode_model(&self.name, self.store.model(), self.store.now(), &mut encoder)
+        encode_statistics(&self.name, self.store.statistics(), self.store.now(), &mut encoder)
     }
 }
 
@@ -143,18 +145,18 @@ impl Collector for LocalCollector {
 }
 
 /// Writes the metrics of the store with this name at the time `now`.
-fn encode_model(
+fn encode_statistics(
     name: &str,
-    model: &StoreModel,
+    statistics: &StoreStatistics,
     now: Duration,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
     let used: Vec<Operation> =
-        Operation::ALL.into_iter().filter(|operation| is_used(model, *operation)).collect();
+        Operation::ALL.into_iter().filter(|operation| is_used(statistics, *operation)).collect();
     let labels = |operation: Operation| [("store", name), ("operation", operation.name())];
     let mut samples = REQUESTS.describe(encoder)?;
     for operation in &used {
-        let outcomes = model.total_outcomes(*operation);
+        let outcomes = statistics.total_outcomes(*operation);
         let ends =
             [("done", outcomes.done), ("rejected", outcomes.rejected), ("cancelled", outcomes.cancelled)];
         let failed = Failure::ALL.map(|failure| (failure.name(), outcomes.failed[failure as usize]));
@@ -165,53 +167,53 @@ fn encode_model(
     }
     let mut samples = IN_FLIGHT.describe(encoder)?;
     for operation in &used {
-        samples.encode_family(&labels(*operation))?.encode_gauge(&model.in_flight(*operation))?;
+        samples.encode_family(&labels(*operation))?.encode_gauge(&statistics.in_flight(*operation))?;
     }
     let latencies: Vec<(Operation, LatencySnapshot)> =
-        used.iter().map(|operation| (*operation, model.latencies(now, *operation))).collect();
+        used.iter().map(|operation| (*operation, statistics.latencies(now, *operation))).collect();
     let classes = || {
         latencies.iter().flat_map(|(operation, snapshot)| {
             snapshot.classes().iter().map(move |stats| (class_labels(name, *operation, stats), stats))
         })
     };
-    let answered = || classes().filter(|(_, stats)| stats.first_byte_total.count > 0);
+    let classes_with_responses = || classes().filter(|(_, stats)| stats.first_byte_total.count > 0);
     let mut samples = LATENCY.describe(encoder)?;
     for (labels, stats) in classes() {
-        encode_quantiles(&mut samples, &labels, &stats.service)?;
+        encode_quantiles(&mut samples, &labels, &stats.response_time)?;
     }
     let mut samples = LATENCY_SUM.describe(encoder)?;
     for (labels, stats) in classes() {
-        encode_seconds(&mut samples, &labels, stats.service_total.time)?;
+        encode_seconds(&mut samples, &labels, stats.response_time_total.time)?;
     }
     let mut samples = LATENCY_COUNT.describe(encoder)?;
     for (labels, stats) in classes() {
-        encode_count(&mut samples, &labels, stats.service_total.count)?;
+        encode_count(&mut samples, &labels, stats.response_time_total.count)?;
     }
     let mut samples = FIRST_BYTE.describe(encoder)?;
-    for (labels, stats) in answered() {
+    for (labels, stats) in classes_with_responses() {
         encode_quantiles(&mut samples, &labels, &stats.first_byte)?;
     }
     let mut samples = FIRST_BYTE_SUM.describe(encoder)?;
-    for (labels, stats) in answered() {
+    for (labels, stats) in classes_with_responses() {
         encode_seconds(&mut samples, &labels, stats.first_byte_total.time)?;
     }
     let mut samples = FIRST_BYTE_COUNT.describe(encoder)?;
-    for (labels, stats) in answered() {
+    for (labels, stats) in classes_with_responses() {
         encode_count(&mut samples, &labels, stats.first_byte_total.count)?;
     }
     let mut samples = BYTES.describe(encoder)?;
     for direction in Direction::ALL {
         let labels = [("store", name), ("direction", direction.name())];
-        encode_count(&mut samples, &labels, model.total_bytes(direction))?;
+        encode_count(&mut samples, &labels, statistics.total_bytes(direction))?;
     }
     let mut samples = RATE.describe(encoder)?;
     for direction in Direction::ALL {
         let labels = [("store", name), ("direction", direction.name())];
-        samples.encode_family(&labels)?.encode_gauge(&model.throughput(now, direction).round())?;
+        samples.encode_family(&labels)?.encode_gauge(&statistics.throughput(now, direction).round())?;
     }
     let mut samples = SAMPLE_AGE.describe(encoder)?;
     for operation in &used {
-        if let Some(age) = model.latest_sample_age(now, *operation) {
+        if let Some(age) = statistics.latest_sample_age(now, *operation) {
             samples.encode_family(&labels(*operation))?.encode_gauge(&age.as_secs_f64())?;
         }
     }
@@ -222,8 +224,8 @@ fn size_label(class: SizeClass) -> String {
     class.max_bytes().map_or("+Inf".to_owned(), |bytes| bytes.to_string())
 }
 
-fn is_used(model: &StoreModel, operation: Operation) -> bool {
-    model.total_outcomes(operation) != Default::default() || model.in_flight(operation) > 0
+fn is_used(statistics: &StoreStatistics, operation: Operation) -> bool {
+    statistics.total_outcomes(operation) != Default::default() || statistics.in_flight(operation) > 0
 }
 
 /// Labels of a size class of an operation; without a size if the operation has none.
@@ -258,40 +260,48 @@ fn encode_seconds(samples: &mut MetricEncoder<'_>, labels: &Labels, time: Durati
 mod tests {
     use prometheus_client::encoding::prometheus_text;
     use prometheus_client::registry::Registry;
-    use tradewind_model::store_model::RequestOutcome;
+    use tradewind_model::store_statistics::RequestOutcome;
 
     use super::*;
 
     #[derive(Debug)]
-    struct ModelCollector(Arc<StoreModel>, Duration);
+    struct StatisticsCollector(Arc<StoreStatistics>, Duration);
 
-    impl Collector for ModelCollector {
+    impl Collector for StatisticsCollector {
         fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            encode_model("a \"b\"", &self.0, self.1, &mut encoder)
+            encode_statistics("a \"b\"", &self.0, self.1, &mut encoder)
         }
     }
 
-    fn ended(model: &StoreModel, operation: Operation, end: RequestOutcome) {
-        let request = model.begin(operation);
-        model.end(Duration::from_secs(1), request, end);
+    fn ended(statistics: &StoreStatistics, operation: Operation, end: RequestOutcome) {
+        let request = statistics.begin(operation);
+        statistics.end(Duration::from_secs(1), request, end);
     }
 
     #[test]
     fn collector_writes_prometheus_text() {
-        let (model, second) = (Arc::new(StoreModel::new()), Duration::from_secs(1));
+        let (statistics, second) = (Arc::new(StoreStatistics::new()), Duration::from_secs(1));
         for bytes in [10, 4096, 1 << 30] {
-            let request = model.begin(Operation::Get);
-            model.record_first_byte(second, &request, bytes, Duration::from_millis(2), Duration::ZERO);
-            model.record_bytes(second, Direction::Read, bytes);
-            model.end(second, request, RequestOutcome::Done { bytes, service: Duration::from_millis(4) });
+            let request = statistics.begin(Operation::Get);
+            statistics.record_first_byte(second, &request, bytes, Duration::from_millis(2), Duration::ZERO);
+            statistics.record_bytes(second, Direction::Read, bytes);
+            statistics.end(
+                second,
+                request,
+                RequestOutcome::Done { bytes, response_time: Duration::from_millis(4) },
+            );
         }
-        ended(&model, Operation::Head, RequestOutcome::Done { bytes: 0, service: Duration::from_millis(1) });
-        ended(&model, Operation::Head, RequestOutcome::Failed(Failure::TimedOut));
-        ended(&model, Operation::Put, RequestOutcome::Cancelled { waited: second });
-        let underway = model.begin(Operation::List);
+        ended(
+            &statistics,
+            Operation::Head,
+            RequestOutcome::Done { bytes: 0, response_time: Duration::from_millis(1) },
+        );
+        ended(&statistics, Operation::Head, RequestOutcome::Failed(Failure::TimedOut));
+        ended(&statistics, Operation::Put, RequestOutcome::Cancelled { waited: second });
+        let in_flight = statistics.begin(Operation::List);
         let render = |now| {
             let mut registry = Registry::default();
-            registry.register_collector(Box::new(ModelCollector(model.clone(), now)));
+            registry.register_collector(Box::new(StatisticsCollector(statistics.clone(), now)));
             let mut text = String::new();
             prometheus_text::encode(&mut text, &registry).unwrap();
             text
@@ -329,6 +339,6 @@ mod tests {
         assert!(later.contains(
             "successful_requests_total{store=\"a \\\"b\\\"\",operation=\"get\",up_to_bytes=\"4096\"} 2"
         ));
-        model.end(second, underway, RequestOutcome::Rejected);
+        statistics.end(second, in_flight, RequestOutcome::Rejected);
     }
 }

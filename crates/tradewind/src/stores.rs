@@ -113,10 +113,10 @@ impl Stores {
         Self { connection_options, ..self }
     }
 
-    /// The debug name of a remote store, which needs no request. `None` if `scheme` is not a remote store or cannot be
-    /// opened.
+    /// The name of a remote store in profiles, without a request: its debug output. `None` if `scheme` is not a remote
+    /// store or cannot be opened.
     #[must_use]
-    pub fn service_name(&self, scheme: &str) -> Option<String> {
+    pub fn profile_store_name(&self, scheme: &str) -> Option<String> {
         let is_local = |store: &Store| matches!(store.kind, StoreKind::Local { .. });
         if self.named.iter().any(|store| store.name.value == scheme && is_local(store)) {
             return None;
@@ -125,7 +125,7 @@ impl Stores {
     }
 
     /// Opens the store named `scheme`. May block: the log of a local store is replayed.
-    pub fn open(&self, scheme: &str, absent: MissingDirectory) -> anyhow::Result<OpenStore> {
+    pub fn open(&self, scheme: &str, missing_directory: MissingDirectory) -> anyhow::Result<OpenStore> {
         let store = self.named.iter().find(|store| store.name.value == scheme);
         let kind = match store {
             Some(store) => &store.kind,
@@ -146,7 +146,7 @@ impl Stores {
         match kind {
             StoreKind::Local { path, options } => {
                 let directory = &path.value;
-                if absent == MissingDirectory::Fail && !directory.is_dir() {
+                if missing_directory == MissingDirectory::Fail && !directory.is_dir() {
                     let shown = directory.display();
                     bail!("there is no store in {shown}; create one with tradewind mb {scheme}://BUCKET");
                 }
@@ -163,11 +163,10 @@ impl Stores {
                     options.max_connections = self.connection_options.max_connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.connection_options.max_read_bytes);
-                if let Some(BenchmarkOptions { is_single_use: is_fresh, traffic }) =
-                    &self.connection_options.benchmark
+                if let Some(BenchmarkOptions { is_single_use, traffic }) = &self.connection_options.benchmark
                 {
                     options.retries.max_attempts = 1;
-                    (options.is_single_use, options.traffic) = (*is_fresh, Some(traffic.clone()));
+                    (options.is_single_use, options.traffic) = (*is_single_use, Some(traffic.clone()));
                     // Buffered parts must not fail for lack of memory at the requested concurrency: that would look
                     // like a failure of the store.
                     let all = options.max_connections.saturating_mul(options.part_bytes);
@@ -182,11 +181,10 @@ impl Stores {
                     options.max_connections = self.connection_options.max_connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.connection_options.max_read_bytes);
-                if let Some(BenchmarkOptions { is_single_use: is_fresh, traffic }) =
-                    &self.connection_options.benchmark
+                if let Some(BenchmarkOptions { is_single_use, traffic }) = &self.connection_options.benchmark
                 {
                     options.retries.max_attempts = 1;
-                    (options.is_single_use, options.traffic) = (*is_fresh, Some(traffic.clone()));
+                    (options.is_single_use, options.traffic) = (*is_single_use, Some(traffic.clone()));
                     // Deleted objects are read only by concurrent measurements, so a short grace period suffices.
                     options.segment_grace_period = Duration::from_secs(60);
                 }

@@ -63,7 +63,7 @@ fn a_profile_is_saved_and_used() {
 }
 
 #[test]
-fn json_output_contains_probes_and_plans() {
+fn json_output_contains_probes_and_best_points() {
     let scene = TestStore::new();
     let output = scene
         .runner
@@ -72,16 +72,17 @@ fn json_output_contains_probes_and_plans() {
     let of = |kind: &str| lines.iter().filter(|line| line["line"] == kind).count();
     assert!((2..=16).contains(&of("probe")) && of("inferred") > 50, "{output}");
     let goals = |direction: &str| {
-        let plans = lines.iter().filter(|line| line["line"] == "plan" && line["direction"] == direction);
-        plans.map(|plan| plan["goal"].as_str().unwrap()).collect::<Vec<_>>()
+        let points =
+            lines.iter().filter(|line| line["line"] == "best_point" && line["direction"] == direction);
+        points.map(|point| point["goal"].as_str().unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(goals("upload"), ["bandwidth", "efficiency", "latency", "latency"], "{output}");
+    assert_eq!(goals("upload"), ["throughput", "efficiency", "latency", "latency"], "{output}");
     assert_eq!(goals("download"), goals("upload"));
-    let caps = lines.iter().filter(|line| line["line"] == "plan" && line["goal"] == "latency");
-    let caps: Vec<_> = caps
-        .map(|plan| (plan["statistic"].as_str().unwrap(), plan["max_seconds"].as_f64().unwrap()))
+    let targets = lines.iter().filter(|line| line["line"] == "best_point" && line["goal"] == "latency");
+    let targets: Vec<_> = targets
+        .map(|point| (point["statistic"].as_str().unwrap(), point["max_seconds"].as_f64().unwrap()))
         .collect();
-    assert_eq!(caps[..2], [("mean", 3600.0), ("p99", 7200.0)]);
+    assert_eq!(targets[..2], [("mean", 3600.0), ("p99", 7200.0)]);
     let transferred_bytes: u64 = lines.iter().filter_map(|line| line["bytes"].as_u64()).sum();
     // Requests in flight when the budget is spent are completed.
     assert!(transferred_bytes < 32 << 20, "{transferred_bytes}");

@@ -21,13 +21,13 @@ use crate::Item;
 use crate::checkpoint::JournalCheckpoint;
 use crate::endpoint::Endpoint;
 use crate::files::{Directory, FileSource, Links, ObjectVersion};
-use crate::journal::{Journal, JournalFile};
+use crate::journal::{Journal, JournalDirectory};
 use crate::merge::Action;
 use crate::names::key_to_path;
 use crate::objects::Objects;
 use crate::preserve::{Attributes, has_same_time};
 use crate::progress::Progress;
-use crate::workers::Completion;
+use crate::workers::ActionResult;
 
 /// Copies items from one endpoint to the other.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct Copier {
     /// Receives the progress.
     pub progress: Arc<Progress>,
     /// Saves the state of large objects in flight, so that a killed transfer resumes; `None` to disable.
-    pub journal: Option<Journal>,
+    pub journals: Option<JournalDirectory>,
     /// If set, times, modes and owners of files are stored with objects and restored to files.
     pub preserves_attributes: bool,
 }
@@ -53,17 +53,19 @@ impl Copier {
     }
 
     /// Executes an action.
-    pub async fn act(&self, action: &Action) -> Result<Completion> {
+    pub async fn act(&self, action: &Action) -> Result<ActionResult> {
         match action {
-            Action::Copy(item) => self.copy(item).await.map(Completion::Copied),
+            Action::Copy(item) => self.copy(item).await.map(ActionResult::Copied),
             Action::CompareContents(item) if self.has_same_contents(&item.name).await? => {
-                Ok(Completion::Unchanged)
+                Ok(ActionResult::Unchanged)
             }
-            Action::CompareTimes(item) if self.has_same_time(&item.name).await? => Ok(Completion::Unchanged),
+            Action::CompareTimes(item) if self.has_same_time(&item.name).await? => {
+                Ok(ActionResult::Unchanged)
+            }
             Action::CompareContents(item) | Action::CompareTimes(item) => {
-                self.copy(item).await.map(Completion::Copied)
+                self.copy(item).await.map(ActionResult::Copied)
             }
-            Action::Remove(item) => self.remove(&item.name).await.map(|()| Completion::Removed),
+            Action::Remove(item) => self.remove(&item.name).await.map(|()| ActionResult::Removed),
         }
     }
 
@@ -104,7 +106,7 @@ impl Copier {
         let source = FileSource::open(&from.tree()?, name, links, self.progress.clone())?;
         let size = source.size();
         let is_large = self.transfers.plan().part_bytes(size).is_some();
-        let _permit = self.large_permit(is_large).await?;
+        let _guard = self.acquire_if_large(is_large).await?;
         let journal = self.file_journal(&from.root().join(name), &address, is_large);
         let mut metadata = metadata_for_name(name);
         if self.preserves_attributes {
@@ -129,7 +131,7 @@ impl Copier {
         let path = key_to_path(to_name)?;
         let address = from.address(name)?;
         let is_large = size.is_some_and(|size| size > self.transfers.plan().chunk_bytes);
-        let _permit = self.large_permit(is_large).await?;
+        let _guard = self.acquire_if_large(is_large).await?;
         let fetch = Fetch::open(&self.transfers, &from.store, &address, size).await?;
         let size = fetch.info().size;
         let is_large = size > self.transfers.plan().chunk_bytes;
@@ -144,9 +146,10 @@ impl Copier {
         )?);
         let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
         let Some(mut file) = Arc::into_inner(file) else {
-            // Writes of cancelled ranges may still be in flight; the next transfer resumes or restarts the file.
+            // The check of a stored range (`verify_stored_range`, a blocking read) may still run. Nothing is written any
+            // more; the next transfer resumes or restarts the file.
             return Err(fetched.err().unwrap_or_else(|| {
-                Error::new(Reason::Defect, "a write to the file is still in flight after its last range")
+                Error::new(Reason::Defect, "the file is still in use after its last range")
             }));
         };
         match fetched {
@@ -169,17 +172,19 @@ impl Copier {
         }
     }
 
-    /// Waits for a permit for an object that takes several requests; `None` if `is_large` is false.
-    async fn large_permit(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>> {
+    /// Waits for the slot of a large object, which takes several requests. The returned guard holds the slot; `None` if
+    /// `is_large` is false.
+    async fn acquire_if_large(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>> {
         if is_large { self.transfers.acquire_large_object().await.map(Some) } else { Ok(None) }
     }
 
     /// The journal of a transfer between a file and an object. With `None` the transfer works, but cannot resume.
     ///
-    /// A small item has a journal only if an earlier, larger version left one, whose scratch data must be removed.
-    fn file_journal(&self, path: &Path, address: &Address, is_large: bool) -> Option<JournalFile> {
-        let journal = self.journal.as_ref()?;
-        journal.open_for_transfer(is_large, || {
+    /// A small item has a journal only if an earlier, larger version left one, whose unfinished file or
+    /// upload must be removed.
+    fn file_journal(&self, path: &Path, address: &Address, is_large: bool) -> Option<Journal> {
+        let journals = self.journals.as_ref()?;
+        journals.open_for_transfer(is_large, || {
             let path = std::path::absolute(path).ok()?;
             Some((path.display().to_string(), journal_key(address)))
         })
@@ -211,12 +216,12 @@ impl Copier {
     ) -> Result<u64> {
         let (source, destination) = (from.address(name)?, to.address(to_name)?);
         let is_large = size.is_none_or(|size| self.transfers.plan().part_bytes(size).is_some());
-        let _permit = self.large_permit(is_large).await?;
-        let journal = self.journal.as_ref();
-        let between = || Some((journal_key(&source), journal_key(&destination)));
-        let journal = journal.and_then(|journal| journal.open_for_transfer(is_large, between));
+        let _guard = self.acquire_if_large(is_large).await?;
+        let endpoints = || Some((journal_key(&source), journal_key(&destination)));
+        let journal =
+            self.journals.as_ref().and_then(|journals| journals.open_for_transfer(is_large, endpoints));
         let checkpoint =
-            journal.map(|entry| Arc::new(JournalCheckpoint::new(entry)) as Arc<dyn UploadCheckpoint>);
+            journal.map(|journal| Arc::new(JournalCheckpoint::new(journal)) as Arc<dyn UploadCheckpoint>);
         let progress = self.progress.clone();
         let on_progress: OnProgress = Arc::new(move |bytes| progress.add_bytes(bytes));
         let (from, to) = ((&from.store, &source), (&to.store, &destination));
@@ -301,14 +306,14 @@ pub(crate) fn journal_key(address: &Address) -> String {
 /// algorithm is known.
 async fn checksums(
     transfers: &Arc<TransferContext>,
-    end: &Endpoint,
+    endpoint: &Endpoint,
     name: &str,
 ) -> Result<Option<Vec<Checksum>>> {
-    let Endpoint::Objects(objects) = end else { return Ok(None) };
+    let Endpoint::Objects(objects) = endpoint else { return Ok(None) };
     let address = &objects.address(name)?;
     let found = transfers.retry(|| async move {
-        let slot = transfers.acquire_slot(0).await?;
-        objects.store.head(&slot.context, address, GetRequest::default()).await
+        let permits = transfers.acquire_request_permits(0).await?;
+        objects.store.head(&permits.context, address, GetRequest::default()).await
     });
     let info = found.await?.info;
     Ok(Some(if info.scope == ChecksumScope::FullObject { info.checksums } else { Vec::new() }))
@@ -369,8 +374,8 @@ impl Objects {
     pub async fn remove(&self, transfers: &TransferContext, name: &str) -> Result<()> {
         let address = &self.address(name)?;
         let deleted = transfers.retry(|| async move {
-            let slot = transfers.acquire_slot(0).await?;
-            self.store.delete(&slot.context, address, Precondition::None).await
+            let permits = transfers.acquire_request_permits(0).await?;
+            self.store.delete(&permits.context, address, Precondition::None).await
         });
         deleted.await.map(drop)
     }

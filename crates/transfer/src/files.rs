@@ -36,5 +36,5 @@ pub(crate) fn file_error(what: &str, path: &Path, error: impl Into<io::Error>) -
     };
     let failed = Error::with_source(reason, format!("cannot {what} {}: {error}", path.display()), error);
     // Not retried: unlike a store, a full local disk has space again only after its owner frees some.
-    if reason == Reason::Full { failed.after_retries() } else { failed }
+    if reason == Reason::Full { failed.without_retry() } else { failed }
 }

@@ -30,7 +30,7 @@ use crate::{Item, ItemFeed, ListedItem};
 /// on its own thread.
 const MAX_BUFFERED_BYTES: u64 = 256 << 10;
 /// Maximum number of large objects searched concurrently. Each buffers a possibly long line and its matches. It is also
-/// limited below the concurrency, because an object keeps its slot while it waits for its output turn.
+/// limited below the concurrency, because an object keeps its permits while it waits for its output turn.
 const MAX_CONCURRENT_LARGE: usize = 4;
 /// The longest line; an object with a longer one cannot be searched.
 const MAX_LINE_BYTES: usize = 16 << 20;
@@ -125,35 +125,36 @@ impl Search {
         out: impl Write + Send + 'static,
         progress: &Arc<Progress>,
     ) -> Result<SearchOutcome> {
-        let mut found = objects.clone().find_and_prewarm(transfers.clone());
+        let mut items = objects.clone().find_and_prewarm(transfers.clone());
         let mut listing = Listing::default();
-        listing.read_sample(&mut found, filter).await;
+        listing.read_sample(&mut items, filter).await;
         let concurrency = self
             .query
             .concurrency
             .unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
         let output = Arc::new(OrderedOutput::new(OutputWriter::new(out), self.query.is_sorted));
         let objects = Arc::new(objects);
-        // The exception to the slot rule of `transfer_context`: an object keeps its read slot while it waits for its
-        // output turn. At least one slot must remain for the object whose turn it is, whatever its size.
+        // The exception to the permit rule of `transfer_context`: an object keeps the permits of its read while it
+        // waits for its output turn. Those of one request must remain for the object whose turn it is, whatever its
+        // size.
         let max_large = transfers.plan().concurrency_for(u64::MAX).saturating_sub(1);
-        let large = Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE.min(max_large).max(1)));
+        let large_limit = Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE.min(max_large).max(1)));
         let (mut searched, mut tasks, mut turn) = (SearchOutcome::default(), JoinSet::new(), 0);
         loop {
             while tasks.len() < concurrency.max(1)
-                && let Some(next) = listing.next(&mut found, filter).await
+                && let Some(next) = listing.next(&mut items, filter).await
             {
                 match next {
                     Ok(item) => {
                         progress.add_found(item.size);
-                        // Acquired here, in listing order, so that no object waits for a permit held by a later one.
-                        let large = if item.size > MAX_BUFFERED_BYTES {
-                            large.clone().acquire_owned().await.ok()
+                        // Acquired here, in listing order, so that no object waits for one that is listed later.
+                        let large_guard = if item.size > MAX_BUFFERED_BYTES {
+                            large_limit.clone().acquire_owned().await.ok()
                         } else {
                             None
                         };
                         let task = ObjectSearch {
-                            _large: large,
+                            _large_guard: large_guard,
                             search: self.clone(),
                             transfers: transfers.clone(),
                             objects: objects.clone(),
@@ -201,9 +202,9 @@ struct Listing {
 }
 
 impl Listing {
-    async fn read_sample(&mut self, found: &mut ItemFeed, filter: &Filter) {
+    async fn read_sample(&mut self, items: &mut ItemFeed, filter: &Filter) {
         while self.sample.len() < SAMPLE_OBJECTS
-            && let Some(next) = found.recv().await
+            && let Some(next) = items.recv().await
         {
             if is_selected(&next, filter) {
                 self.sample.push_back(next);
@@ -217,12 +218,12 @@ impl Listing {
         bytes.checked_div(number).unwrap_or(0)
     }
 
-    async fn next(&mut self, found: &mut ItemFeed, filter: &Filter) -> Option<ListedItem> {
+    async fn next(&mut self, items: &mut ItemFeed, filter: &Filter) -> Option<ListedItem> {
         if let Some(next) = self.sample.pop_front() {
             return Some(next);
         }
         loop {
-            let next = found.recv().await?;
+            let next = items.recv().await?;
             if is_selected(&next, filter) {
                 return Some(next);
             }
@@ -241,7 +242,7 @@ struct ObjectSearch {
     objects: Arc<Objects>,
     output: Arc<OrderedOutput>,
     progress: Arc<Progress>,
-    _large: Option<OwnedSemaphorePermit>,
+    _large_guard: Option<OwnedSemaphorePermit>,
 }
 
 impl ObjectSearch {
@@ -293,10 +294,10 @@ impl ObjectSearch {
     ) -> Result<(bool, Vec<u8>)> {
         let address = self.objects.address(&item.name)?;
         let (buffers, received) = mpsc::channel(2);
-        let (lines, found) = mpsc::channel(1);
+        let (sender, batches) = mpsc::channel(1);
         let (search, owned) = (self.search.clone(), name.to_owned());
         let searching = tokio::task::spawn_blocking(move || {
-            let mut matches = MatchFormatter::new(&search.matcher, &search.query, &owned, Some(lines));
+            let mut matches = MatchFormatter::new(&search.matcher, &search.query, &owned, Some(sender));
             let searched =
                 search.searcher().search_reader(&search.matcher, ChannelReader::new(received), &mut matches);
             searched.map(|()| matches.finish())
@@ -319,10 +320,10 @@ impl ObjectSearch {
             drop(buffers);
             fetched.map(drop)
         };
-        // If writing fails, `found` is dropped, so that the thread does not block on a full channel.
+        // If writing fails, `batches` is dropped, so that the thread does not block on a full channel.
         let writing = async {
-            let mut found = found;
-            while let Some(lines) = found.recv().await {
+            let mut batches = batches;
+            while let Some(lines) = batches.recv().await {
                 turn.write(lines).await?;
             }
             Ok::<(), Error>(())
@@ -332,12 +333,12 @@ impl ObjectSearch {
         let searched = searched.map_err(|e| Error::with_source(Reason::Defect, "a search failed", e))?;
         match (fetched, searched) {
             // The search needed only a part of the object and closed the channel.
-            (Err(e), Ok(found)) if e.reason() == Reason::Conflict => Ok(found),
+            (Err(e), Ok(matches)) if e.reason() == Reason::Conflict => Ok(matches),
             (Err(e), _) => Err(e),
             (Ok(()), Err(e)) => {
                 Err(Error::with_source(Reason::Defect, format!("searching {name} failed: {e}"), e))
             }
-            (Ok(()), Ok(found)) => Ok(found),
+            (Ok(()), Ok(matches)) => Ok(matches),
         }
     }
 }

@@ -19,7 +19,7 @@ use tradewind_core::checksum::crc64nvme;
 
 /// A directory of journals of transfers with one store, or between two.
 #[derive(Debug, Clone)]
-pub struct Journal {
+pub struct JournalDirectory {
     directory: PathBuf,
     /// Identifies the store or stores; part of each journal's identity.
     stores: String,
@@ -30,7 +30,7 @@ pub struct Journal {
 
 /// The journal of one object, locked exclusively until it is dropped.
 #[derive(Debug)]
-pub struct JournalFile {
+pub struct Journal {
     file: File,
     path: PathBuf,
     /// The first line: the stores, the source and the destination.
@@ -41,7 +41,7 @@ pub struct JournalFile {
     keep_on_drop: AtomicBool,
 }
 
-impl Journal {
+impl JournalDirectory {
     /// Journals in a directory that need not exist yet; `stores` identifies the store or stores.
     #[must_use]
     pub fn new(directory: PathBuf, stores: String) -> Self {
@@ -49,14 +49,14 @@ impl Journal {
     }
 
     /// Opens or creates the journal of the copy of `from` to `to`; `None` if another process has it locked.
-    pub fn open(&self, from: &str, to: &str) -> io::Result<Option<JournalFile>> {
+    pub fn open(&self, from: &str, to: &str) -> io::Result<Option<Journal>> {
         fs::create_dir_all(&self.directory)?;
         self.open_as(from, to, true)
     }
 
     /// Like [`open`](Self::open), but only if an earlier transfer left a journal. Journals that other processes leave
     /// after the first lookup are not seen.
-    pub fn open_existing(&self, from: &str, to: &str) -> io::Result<Option<JournalFile>> {
+    pub fn open_existing(&self, from: &str, to: &str) -> io::Result<Option<Journal>> {
         if !self
             .with_known_names(|known_names| known_names.contains(&*Self::name(&self.identity(from, to))))?
         {
@@ -68,14 +68,14 @@ impl Journal {
         }
     }
 
-    /// Opens the journal of an object that may be large, or finds the one left when it was large before.
+    /// Opens the journal of a large object; for a small one, only a journal left by an earlier, larger version.
     ///
     /// An I/O error is logged and `None` returned: the transfer works without a journal, but cannot resume.
     pub(crate) fn open_for_transfer(
         &self,
         is_large: bool,
         endpoints: impl FnOnce() -> Option<(String, String)>,
-    ) -> Option<JournalFile> {
+    ) -> Option<Journal> {
         let found = || {
             if !is_large && !self.with_known_names(|known_names| !known_names.is_empty())? {
                 return Ok(None);
@@ -84,7 +84,7 @@ impl Journal {
             if is_large { self.open(&from, &to) } else { self.open_existing(&from, &to) }
         };
         match found() {
-            Ok(entry) => entry,
+            Ok(journal) => journal,
             Err(e) => {
                 tracing::warn!(error = %e, "cannot open the journal; an interrupted transfer cannot resume");
                 None
@@ -115,7 +115,7 @@ impl Journal {
         Ok(known_names.as_mut().is_some_and(what))
     }
 
-    fn open_as(&self, from: &str, to: &str, create: bool) -> io::Result<Option<JournalFile>> {
+    fn open_as(&self, from: &str, to: &str, create: bool) -> io::Result<Option<Journal>> {
         let identity = self.identity(from, to);
         let name = Self::name(&identity);
         let path = self.directory.join(&name);
@@ -147,12 +147,12 @@ impl Journal {
             .is_some_and(|line| line.is_ok_and(|line| parse::<String>(&line).as_deref() == Some(&*identity)));
         let lines = if is_ours { lines.filter_map(Result::ok).collect() } else { Vec::new() };
         let keep_on_drop = AtomicBool::new(lines.iter().any(|line: &String| !line.is_empty()));
-        let entry = JournalFile { file, path, identity, lines, keep_on_drop };
+        let journal = Journal { file, path, identity, lines, keep_on_drop };
         if !is_ours {
-            entry.file.set_len(0)?;
-            entry.write(&entry.identity)?;
+            journal.file.set_len(0)?;
+            journal.write(&journal.identity)?;
         }
-        Ok(Some(entry))
+        Ok(Some(journal))
     }
 }
 
@@ -170,7 +170,7 @@ fn parse<T: DeserializeOwned>(line: &str) -> Option<T> {
     serde_json::from_str(line).ok()
 }
 
-impl JournalFile {
+impl Journal {
     /// The records of an earlier transfer; lines that cannot be parsed are skipped.
     #[must_use]
     pub fn records<T: DeserializeOwned>(&self) -> Vec<T> {
@@ -206,7 +206,7 @@ impl JournalFile {
     }
 }
 
-impl Drop for JournalFile {
+impl Drop for Journal {
     fn drop(&mut self) {
         if !self.keep_on_drop.load(Ordering::Relaxed)
             && let Err(e) = fs::remove_file(&self.path)
@@ -223,46 +223,46 @@ mod tests {
     #[test]
     fn reopened_journal_skips_torn_and_damaged_lines() {
         let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(directory.path().join("j"), "s".to_owned());
-        let entry = journal.open("a", "b").unwrap().unwrap();
-        assert_eq!(entry.records::<u64>(), Vec::<u64>::new());
-        assert!(journal.open("a", "b").unwrap().is_none(), "the journal is locked");
-        entry.append(&1).unwrap();
-        entry.append(&2).unwrap();
-        let path = entry.path.clone();
-        drop(entry);
+        let journals = JournalDirectory::new(directory.path().join("j"), "s".to_owned());
+        let journal = journals.open("a", "b").unwrap().unwrap();
+        assert_eq!(journal.records::<u64>(), Vec::<u64>::new());
+        assert!(journals.open("a", "b").unwrap().is_none(), "the journal is locked");
+        journal.append(&1).unwrap();
+        journal.append(&2).unwrap();
+        let path = journal.path.clone();
+        drop(journal);
         let mut text = fs::read(&path).unwrap();
         // The last line is cut within a multibyte character.
         text.extend_from_slice(b"\0\0\0\n\xff\xfe\n{\"to\xc3");
         fs::write(&path, text).unwrap();
-        let entry = journal.open("a", "b").unwrap().unwrap();
-        assert_eq!(entry.records::<u64>(), [1, 2]);
-        entry.append(&4).unwrap();
-        drop(entry);
-        let mut entry = journal.open("a", "b").unwrap().unwrap();
-        assert_eq!(entry.records::<u64>(), [1, 2, 4]);
-        entry.reset().unwrap();
-        entry.append(&3).unwrap();
-        drop(entry);
-        let entry = journal.open("a", "b").unwrap().unwrap();
-        assert_eq!(entry.records::<u64>(), [3]);
-        entry.remove().unwrap();
-        assert_eq!(journal.open("a", "b").unwrap().unwrap().records::<u64>(), Vec::<u64>::new());
+        let journal = journals.open("a", "b").unwrap().unwrap();
+        assert_eq!(journal.records::<u64>(), [1, 2]);
+        journal.append(&4).unwrap();
+        drop(journal);
+        let mut journal = journals.open("a", "b").unwrap().unwrap();
+        assert_eq!(journal.records::<u64>(), [1, 2, 4]);
+        journal.reset().unwrap();
+        journal.append(&3).unwrap();
+        drop(journal);
+        let journal = journals.open("a", "b").unwrap().unwrap();
+        assert_eq!(journal.records::<u64>(), [3]);
+        journal.remove().unwrap();
+        assert_eq!(journals.open("a", "b").unwrap().unwrap().records::<u64>(), Vec::<u64>::new());
     }
 
     #[test]
     fn journal_without_records_is_removed_on_drop() {
         let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
+        let journals = JournalDirectory::new(directory.path().to_owned(), "s".to_owned());
         let left = || fs::read_dir(directory.path()).unwrap().count();
-        drop(journal.open("a", "b").unwrap().unwrap());
+        drop(journals.open("a", "b").unwrap().unwrap());
         assert_eq!(left(), 0);
-        assert!(journal.open_existing("a", "b").unwrap().is_none());
+        assert!(journals.open_existing("a", "b").unwrap().is_none());
         assert_eq!(left(), 0);
-        journal.open("a", "b").unwrap().unwrap().append(&1).unwrap();
+        journals.open("a", "b").unwrap().unwrap().append(&1).unwrap();
         assert_eq!(left(), 1);
-        assert_eq!(journal.open_existing("a", "b").unwrap().unwrap().records::<u64>(), [1]);
-        journal.open("a", "b").unwrap().unwrap().reset().unwrap();
+        assert_eq!(journals.open_existing("a", "b").unwrap().unwrap().records::<u64>(), [1]);
+        journals.open("a", "b").unwrap().unwrap().reset().unwrap();
         assert_eq!(left(), 0);
     }
 
@@ -270,35 +270,36 @@ mod tests {
     fn small_object_finds_the_journal_of_a_larger_version() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("j");
-        let journal = || Journal::new(path.clone(), "s".to_owned());
+        let journals = || JournalDirectory::new(path.clone(), "s".to_owned());
         let endpoints = |to: &str| Some(("a".to_owned(), to.to_owned()));
-        let small =
-            |journal: &Journal, to: &str| journal.open_for_transfer(false, || endpoints(to)).is_some();
-        let first = journal();
+        let small = |journals: &JournalDirectory, to: &str| {
+            journals.open_for_transfer(false, || endpoints(to)).is_some()
+        };
+        let first = journals();
         assert!(first.open_for_transfer(false, || panic!("no journal exists")).is_none());
         first.open_for_transfer(true, || endpoints("b")).unwrap().append(&1).unwrap();
         assert!(small(&first, "b") && !small(&first, "c"));
-        let second = journal();
+        let second = journals();
         assert!(small(&second, "b") && !small(&second, "c"));
         // The instance that created a journal finds it; others see only what existed at their first lookup.
         first.open("a", "c").unwrap().unwrap().append(&1).unwrap();
-        assert!(small(&first, "c") && !small(&second, "c") && small(&journal(), "c"));
+        assert!(small(&first, "c") && !small(&second, "c") && small(&journals(), "c"));
     }
 
     /// Journals are removed by path, so an open one must be the file at that path.
     #[test]
     fn opened_journal_is_never_a_removed_file() {
         let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
+        let journals = JournalDirectory::new(directory.path().to_owned(), "s".to_owned());
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        let Some(entry) = journal.open("a", "b").unwrap() else { continue };
-                        assert!(is_same_file(&entry.file, &entry.path).unwrap());
-                        entry.append(&1).unwrap();
-                        entry.remove().unwrap();
+                        let Some(journal) = journals.open("a", "b").unwrap() else { continue };
+                        assert!(is_same_file(&journal.file, &journal.path).unwrap());
+                        journal.append(&1).unwrap();
+                        journal.remove().unwrap();
                     }
                 });
             }
@@ -310,15 +311,15 @@ mod tests {
     #[test]
     fn foreign_journal_content_is_discarded() {
         let directory = tempfile::tempdir().unwrap();
-        let journal = Journal::new(directory.path().to_owned(), "s".to_owned());
-        let path = journal.open("a", "b").unwrap().unwrap().path.clone();
+        let journals = JournalDirectory::new(directory.path().to_owned(), "s".to_owned());
+        let path = journals.open("a", "b").unwrap().unwrap().path.clone();
         for foreign in [&b"\"c\\nd\"\n1\n"[..], b"\xff\xfe", b"", b"\n\n"] {
             fs::write(&path, foreign).unwrap();
-            let entry = journal.open("a", "b").unwrap().unwrap();
-            assert_eq!(entry.records::<u64>(), Vec::<u64>::new());
-            entry.append(&5).unwrap();
-            drop(entry);
-            assert_eq!(journal.open("a", "b").unwrap().unwrap().records::<u64>(), [5]);
+            let journal = journals.open("a", "b").unwrap().unwrap();
+            assert_eq!(journal.records::<u64>(), Vec::<u64>::new());
+            journal.append(&5).unwrap();
+            drop(journal);
+            assert_eq!(journals.open("a", "b").unwrap().unwrap().records::<u64>(), [5]);
         }
     }
 }

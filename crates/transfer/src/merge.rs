@@ -7,7 +7,7 @@ use tradewind_core::Timestamp;
 
 use crate::{Item, ItemFeed, NamedError};
 
-/// An action that sync takes for a name.
+/// An action of `cp` or `sync` on a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Copy the item: it is missing at the destination, or differs.
@@ -68,7 +68,7 @@ struct IfEmpty {
 
 #[derive(Debug)]
 struct Side {
-    found: ItemFeed,
+    items: ItemFeed,
     /// Items read ahead of `next`.
     read_ahead: VecDeque<Item>,
     next: Option<Item>,
@@ -102,7 +102,7 @@ impl Side {
     }
 
     async fn read_next(&mut self) -> Result<(), NamedError> {
-        match self.found.recv().await {
+        match self.items.recv().await {
             None => self.is_exhausted = true,
             Some(Ok(item)) => {
                 self.has_found = true;
@@ -127,8 +127,8 @@ impl Merge {
     /// A merge of the source and destination listings.
     #[must_use]
     pub fn new(source: ItemFeed, destination: ItemFeed, comparison: Comparison) -> Self {
-        let side = |found| Side {
-            found,
+        let side = |items| Side {
+            items,
             read_ahead: VecDeque::new(),
             next: None,
             is_exhausted: false,
@@ -233,8 +233,8 @@ mod tests {
     use tradewind_core::error::{Error, Reason};
 
     fn feed(items: Vec<ListedItem>) -> ItemFeed {
-        let (found, receiver) = mpsc::channel(items.len().max(1));
-        items.into_iter().for_each(|item| found.try_send(item).unwrap());
+        let (sender, receiver) = mpsc::channel(items.len().max(1));
+        items.into_iter().for_each(|item| sender.try_send(item).unwrap());
         receiver.into()
     }
 

@@ -15,11 +15,13 @@ pub fn key_to_path(name: &str) -> Result<PathBuf> {
     if name.contains('\0') {
         return reject("it contains a NUL byte");
     }
-    for part in name.split('/') {
-        match part {
+    for component in name.split('/') {
+        match component {
             "" => return reject("it begins or ends with a slash, or has two in a row"),
-            "." | ".." => return reject("it has a part that is `.` or `..`"),
-            part if part.len() > 255 => return reject("a part of it is longer than 255 bytes"),
+            "." | ".." => return reject("it has a component that is `.` or `..`"),
+            component if component.len() > 255 => {
+                return reject("a component of it is longer than 255 bytes");
+            }
             _ => {}
         }
     }
@@ -29,19 +31,19 @@ pub fn key_to_path(name: &str) -> Result<PathBuf> {
 /// The key of a relative path below a directory; an error if the path is not UTF-8.
 pub fn path_to_key(path: &Path) -> Result<String> {
     let mut name = String::new();
-    for part in path.components() {
-        let Component::Normal(part) = part else {
+    for component in path.components() {
+        let Component::Normal(component) = component else {
             return Err(Error::new(
                 Reason::InvalidKey,
                 format!("{} is not below its directory", path.display()),
             ));
         };
         let why = "its name is not UTF-8, as keys must be; rename it";
-        let part = part.to_str().ok_or_else(|| Error::new(Reason::InvalidKey, why))?;
+        let component = component.to_str().ok_or_else(|| Error::new(Reason::InvalidKey, why))?;
         if !name.is_empty() {
             name.push('/');
         }
-        name.push_str(part);
+        name.push_str(component);
     }
     Ok(name)
 }
@@ -65,7 +67,7 @@ mod tests {
         #[test]
         fn path_of_a_key_never_leaves_its_directory(name in "[a./\\\\\u{e9}]{0,12}") {
             if let Ok(path) = key_to_path(&name) {
-                prop_assert!(path.components().all(|part| matches!(part, Component::Normal(_))));
+                prop_assert!(path.components().all(|component| matches!(component, Component::Normal(_))));
                 prop_assert_eq!(path_to_key(&path).unwrap(), name);
             }
         }

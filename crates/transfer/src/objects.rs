@@ -19,9 +19,9 @@ const MAX_PAGE_KEYS: usize = 1000;
 const MAX_EARLY_CONNECTIONS: usize = 64;
 /// Object size for which connections are opened in advance.
 const EARLY_OBJECT_BYTES: u64 = 64 << 10;
-/// Page size of the probe for many objects. A page of this size arrives at least one RTT before a full uncompressed
-/// page, unless keys are very long.
-const PROBE_KEYS: usize = 128;
+/// Page size of the early listing, which shows whether there are many objects. In slow start its response needs at
+/// least one round trip less than a full page without gzip, unless keys are very long.
+const EARLY_LISTING_KEYS: usize = 128;
 
 /// Objects of a bucket whose keys begin with a prefix.
 #[derive(Debug, Clone)]
@@ -76,8 +76,10 @@ impl Objects {
         limit: usize,
     ) -> Result<ListPage<ObjectSummary>> {
         let (prefix, delimiter) = (self.prefix.clone(), delimiter.map(str::to_owned));
-        let slot = transfers.acquire_slot(0).await?;
-        self.store.list(&slot.context, &self.bucket, &ListRequest { prefix, delimiter, after, limit }).await
+        let permits = transfers.acquire_request_permits(0).await?;
+        self.store
+            .list(&permits.context, &self.bucket, &ListRequest { prefix, delimiter, after, limit })
+            .await
     }
 
     /// Lists all objects in key order. The listing stops when the feed is dropped.
@@ -85,9 +87,9 @@ impl Objects {
         self.spawn_listing("", transfers, false)
     }
 
-    /// Like [`find`](Self::find), but only for names that begin with `below`.
-    pub fn find_with_prefix(self, below: &str, transfers: Arc<TransferContext>) -> ItemFeed {
-        self.spawn_listing(below, transfers, false)
+    /// Like [`find`](Self::find), but only for names that begin with `name_prefix`.
+    pub fn find_with_prefix(self, name_prefix: &str, transfers: Arc<TransferContext>) -> ItemFeed {
+        self.spawn_listing(name_prefix, transfers, false)
     }
 
     /// Like [`find`](Self::find), for a caller that fetches everything listed. Opens connections concurrently if the
@@ -98,45 +100,52 @@ impl Objects {
 
     /// Opens connections before the number of objects is known.
     ///
-    /// If more than [`MAX_EARLY_CONNECTIONS`] would be useful, a probe lists the first keys and opens the rest if
-    /// there are many objects. Dropping the returned set cancels the probe.
+    /// If more than [`MAX_EARLY_CONNECTIONS`] would be useful, an early listing requests the first keys. The rest of
+    /// the connections is opened if there are many objects. Dropping the returned set cancels the early listing.
     fn prewarm(&self, transfers: &Arc<TransferContext>) -> JoinSet<()> {
-        let mut probe = JoinSet::new();
+        let mut early_listing = JoinSet::new();
         if transfers.plan().concurrency_by_size.is_none() {
-            return probe;
+            return early_listing;
         }
-        let useful = transfers.initial_concurrency_for(EARLY_OBJECT_BYTES);
+        let useful = transfers.concurrency_on_new_connections_for(EARLY_OBJECT_BYTES);
         self.store.prewarm(&self.bucket, useful.min(MAX_EARLY_CONNECTIONS));
         if useful > MAX_EARLY_CONNECTIONS {
             let (objects, transfers) = (self.clone(), transfers.clone());
-            probe.spawn(async move {
+            early_listing.spawn(async move {
                 // The request for the full page reports the error.
-                let Ok(page) = objects.request_page(&transfers, None, None, PROBE_KEYS).await else { return };
-                if page.entries.len() >= PROBE_KEYS {
+                let Ok(page) = objects.request_page(&transfers, None, None, EARLY_LISTING_KEYS).await else {
+                    return;
+                };
+                if page.entries.len() >= EARLY_LISTING_KEYS {
                     objects.store.prewarm(&objects.bucket, useful);
                 }
             });
         }
-        probe
+        early_listing
     }
 
-    fn spawn_listing(mut self, below: &str, transfers: Arc<TransferContext>, will_fetch: bool) -> ItemFeed {
+    fn spawn_listing(
+        mut self,
+        name_prefix: &str,
+        transfers: Arc<TransferContext>,
+        will_fetch: bool,
+    ) -> ItemFeed {
         let prefix_len = self.prefix.len();
-        self.prefix.push_str(below);
-        let (found, items) = mpsc::channel(MAX_QUEUED_ITEMS);
+        self.prefix.push_str(name_prefix);
+        let (sender, items) = mpsc::channel(MAX_QUEUED_ITEMS);
         let location = self.describe("");
         let task = tokio::spawn(async move {
-            let mut probe = if will_fetch { self.prewarm(&transfers) } else { JoinSet::new() };
+            let mut early_listing = if will_fetch { self.prewarm(&transfers) } else { JoinSet::new() };
             let mut after = None;
             loop {
                 let page = self.list_page(&transfers, None, after).await;
-                probe.abort_all();
+                early_listing.abort_all();
                 let page = match page {
                     Ok(page) => page,
                     Err(e) => {
                         let location = self.describe("");
                         // Sending fails only if the receiver was dropped.
-                        let _ = found.send(Err((location, e))).await;
+                        let _ = sender.send(Err((location, e))).await;
                         return;
                     }
                 };
@@ -144,7 +153,7 @@ impl Objects {
                     let ListEntry::Key(key, summary) = entry else { continue };
                     let name = key.get(prefix_len..).unwrap_or(&key).to_owned();
                     let item = Item { name, size: summary.size, modified: summary.modified };
-                    if found.send(Ok(item)).await.is_err() {
+                    if sender.send(Ok(item)).await.is_err() {
                         return;
                     }
                 }
@@ -187,14 +196,14 @@ mod tests {
             staged.commit(Expected::default()).await.unwrap();
         }
         let plan = round_trip.map_or_else(Plan::default, |round_trip| {
-            let sample = |(bytes, parallel): (u64, usize)| {
-                let cell = OperatingPoint { bytes, concurrency: parallel };
-                let latency = (round_trip + 1e-3).max(cell.bytes_in_flight() / 118e6);
-                Sample { point: cell, latency, relative_error: 0.02, tail: None, from_transfer: false }
+            let sample = |(bytes, concurrency): (u64, usize)| {
+                let point = OperatingPoint { bytes, concurrency };
+                let latency = (round_trip + 1e-3).max(point.bytes_in_flight() / 118e6);
+                Sample { point, latency, relative_error: 0.02, tail: None, from_transfer: false }
             };
-            let cells = [(4 << 10, 1), (64 << 10, 1), (64 << 10, 256), (1 << 20, 64)];
+            let points = [(4 << 10, 1), (64 << 10, 1), (64 << 10, 256), (1 << 20, 64)];
             let prior = Prior::default().with_rtt(round_trip);
-            Plan::default().tuned(&[Surface::new(prior, cells.map(sample).to_vec())])
+            Plan::default().tuned(&[Surface::new(prior, points.map(sample).to_vec())])
         });
         let transfers = Arc::new(TransferContext::new(
             plan,
@@ -222,9 +231,9 @@ mod tests {
     #[tokio::test]
     async fn only_find_to_fetch_opens_connections_early() {
         let (store, transfers, objects) = store_with_profile(Some(0.176), 5).await;
-        let count = async |mut found: ItemFeed| {
+        let count = async |mut items: ItemFeed| {
             let mut count = 0;
-            while found.recv().await.is_some_and(|item| item.is_ok()) {
+            while items.recv().await.is_some_and(|item| item.is_ok()) {
                 count += 1;
             }
             count
@@ -237,12 +246,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn probe_that_finds_many_objects_opens_more_connections() {
+    async fn early_listing_of_many_objects_opens_more_connections() {
         assert_eq!(early_connections(None, 100).await, 0, "the store has no profile");
         assert!(early_connections(Some(0.01), 100).await < MAX_EARLY_CONNECTIONS, "more would be useless");
         assert_eq!(early_connections(Some(0.176), 5).await, MAX_EARLY_CONNECTIONS);
-        assert_eq!(early_connections(Some(0.176), PROBE_KEYS - 1).await, MAX_EARLY_CONNECTIONS);
-        let many = early_connections(Some(0.176), PROBE_KEYS + 1).await;
+        assert_eq!(early_connections(Some(0.176), EARLY_LISTING_KEYS - 1).await, MAX_EARLY_CONNECTIONS);
+        let many = early_connections(Some(0.176), EARLY_LISTING_KEYS + 1).await;
         assert!(many > 256, "{many}");
     }
 }

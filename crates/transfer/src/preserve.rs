@@ -221,8 +221,8 @@ async fn time_of_object(
 ) -> Result<Option<FileTime>> {
     let address = &objects.address(name)?;
     let found = transfers.retry(|| async move {
-        let slot = transfers.acquire_slot(0).await?;
-        objects.store.head(&slot.context, address, GetRequest::default()).await
+        let permits = transfers.acquire_request_permits(0).await?;
+        objects.store.head(&permits.context, address, GetRequest::default()).await
     });
     match found.await {
         Ok(found) => Ok(Attributes::from_user_metadata(&found.info.metadata.user).modified),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 pub struct Progress {
     found_items: AtomicU64,
     found_bytes: AtomicU64,
-    is_found: AtomicBool,
+    is_listing_complete: AtomicBool,
     done_items: AtomicU64,
     done_bytes: AtomicI64,
     failed_items: AtomicU64,
@@ -39,7 +39,7 @@ impl Progress {
 
     /// Marks the listing as complete.
     pub fn complete_listing(&self) {
-        self.is_found.store(true, Ordering::Relaxed);
+        self.is_listing_complete.store(true, Ordering::Relaxed);
     }
 
     /// Counts bytes transferred; a negative number rolls back those of a failed attempt.
@@ -63,7 +63,7 @@ impl Progress {
         ProgressSnapshot {
             found_items: self.found_items.load(Ordering::Relaxed),
             found_bytes: self.found_bytes.load(Ordering::Relaxed),
-            is_listing_complete: self.is_found.load(Ordering::Relaxed),
+            is_listing_complete: self.is_listing_complete.load(Ordering::Relaxed),
             done_items: self.done_items.load(Ordering::Relaxed),
             done_bytes: u64::try_from(self.done_bytes.load(Ordering::Relaxed)).unwrap_or(0),
             failed_items: self.failed_items.load(Ordering::Relaxed),

@@ -36,8 +36,8 @@ use self::mounts::Mounts;
 use self::root::WatchedRoot;
 use self::worker::{NameOutcome, Worker};
 
-/// Maximum number of names whose last reported error is remembered.
-const MAX_REMEMBERED_ERRORS: usize = 1000;
+/// Maximum number of names whose last reported error is saved.
+const MAX_SAVED_ERRORS: usize = 1000;
 
 /// The parameters of watching a directory.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ type TaskResult = (String, Result<NameOutcome>);
 /// The comparison in progress.
 struct RunningComparison {
     tree: String,
-    decided: ActionFeed,
+    actions: ActionFeed,
     /// True while no retryable failure occurred: the tree was listed completely, except for permanent failures.
     is_complete: bool,
 }
@@ -101,10 +101,10 @@ struct RunningComparison {
 struct Watcher<T> {
     watch: Watch,
     worker: Arc<Worker>,
-    settling: Debouncer,
+    debouncer: Debouncer,
     tasks: JoinSet<TaskResult>,
-    running: Option<RunningComparison>,
-    unseen: FailedLocations,
+    comparison: Option<RunningComparison>,
+    failed_locations: FailedLocations,
     /// [`WatchReport::InSync`] was reported.
     in_sync_reported: bool,
     /// The last reported error message of each failing name.
@@ -136,14 +136,14 @@ impl Watch {
         }
         let worker = Arc::new(Worker { copier: self.copier.clone(), root, links: *links, mounts });
         let clock = self.copier.transfers.clock().clone();
-        let max_tasks = self.copier.transfers.plan().max_concurrency.max(1);
+        let max_tasks = self.copier.transfers.plan().initial_concurrency.max(1);
         let mut watcher = Watcher {
-            settling: Debouncer::new(self.debounce, clock.now()),
+            debouncer: Debouncer::new(self.debounce, clock.now()),
             watch: self,
             worker,
             tasks: JoinSet::new(),
-            running: None,
-            unseen: FailedLocations::default(),
+            comparison: None,
+            failed_locations: FailedLocations::default(),
             in_sync_reported: false,
             last_errors: HashMap::new(),
             totals: WatchTotals::default(),
@@ -154,7 +154,7 @@ impl Watch {
             watcher.worker.root.check()?;
             watcher.start_due(clock.now(), max_tasks);
             let has_capacity = watcher.tasks.len() < max_tasks;
-            let due = watcher.settling.next_due().filter(|_| has_capacity);
+            let due = watcher.debouncer.next_due().filter(|_| has_capacity);
             let wait = async {
                 match due {
                     Some(due) => clock.sleep_until(due).await,
@@ -163,12 +163,12 @@ impl Watch {
             };
             tokio::select! {
                 () = &mut stop => break,
-                Some(ended) = watcher.tasks.join_next() => watcher.ended(ended, clock.now())?,
+                Some(ended) = watcher.tasks.join_next() => watcher.handle_finished_task(ended, clock.now())?,
                 event = events.recv() => match event {
                     Some(event) => watcher.handle_event(event, clock.now())?,
                     None => return Err(Error::new(Reason::Defect, "the watcher thread ended")),
                 },
-                next = next_action(&mut watcher.running), if has_capacity => watcher.decided(next, clock.now())?,
+                next = next_action(&mut watcher.comparison), if has_capacity => watcher.handle_action(next, clock.now())?,
                 () = wait => {}
             }
         }
@@ -177,9 +177,9 @@ impl Watch {
 }
 
 /// The next action of the comparison; pending forever if there is none.
-async fn next_action(running: &mut Option<RunningComparison>) -> Option<NextAction> {
-    match running {
-        Some(running) => running.decided.recv().await,
+async fn next_action(comparison: &mut Option<RunningComparison>) -> Option<NextAction> {
+    match comparison {
+        Some(comparison) => comparison.actions.recv().await,
         None => std::future::pending().await,
     }
 }
@@ -187,32 +187,32 @@ async fn next_action(running: &mut Option<RunningComparison>) -> Option<NextActi
 impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
     fn start_due(&mut self, now: Duration, max_tasks: usize) {
         while self.tasks.len() < max_tasks
-            && let Some(name) = self.settling.take_due_name(now)
+            && let Some(name) = self.debouncer.take_due_name(now)
         {
             let worker = self.worker.clone();
             self.tasks.spawn(async move {
-                let became = worker.sync_name(&name).await;
-                (name, became)
+                let outcome = worker.sync_name(&name).await;
+                (name, outcome)
             });
         }
-        if self.running.is_none()
-            && let Some(tree) = self.settling.take_due_tree(now)
+        if self.comparison.is_none()
+            && let Some(tree) = self.debouncer.take_due_tree(now)
         {
-            let decided = self.worker.compare(&tree, self.watch.comparison, self.watch.filter.clone());
-            self.unseen.start_comparison();
-            self.running = Some(RunningComparison { tree, decided, is_complete: true });
+            let actions = self.worker.compare(&tree, self.watch.comparison, self.watch.filter.clone());
+            self.failed_locations.start_comparison();
+            self.comparison = Some(RunningComparison { tree, actions, is_complete: true });
         }
     }
 
     fn handle_event(&mut self, event: FsEvent, now: Duration) -> Result<()> {
         match event {
             FsEvent::Touched(name) if self.watch.filter.accepts(&name) => {
-                self.settling.name_changed(&name, now)
+                self.debouncer.name_changed(&name, now)
             }
             FsEvent::Touched(_) => {}
-            FsEvent::TreeTouched(tree) => self.settling.tree_changed(&tree, now),
+            FsEvent::TreeTouched(tree) => self.debouncer.tree_changed(&tree, now),
             FsEvent::Failed(name, error) => {
-                self.unseen.add(&name, "");
+                self.failed_locations.add(&name, "");
                 self.report_failure(&name, &error);
             }
             FsEvent::RootGone(error) => return Err(error),
@@ -221,30 +221,30 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
     }
 
     /// Handles an action of the comparison, or its end.
-    fn decided(&mut self, next: Option<NextAction>, now: Duration) -> Result<()> {
+    fn handle_action(&mut self, next: Option<NextAction>, now: Duration) -> Result<()> {
         match next {
-            Some(Ok(action)) => self.begin(action),
+            Some(Ok(action)) => self.start_action(action),
             Some(Err((name, error))) => {
                 let is_retryable = error.kind().is_retryable();
-                let Some(running) = &mut self.running else { return Ok(()) };
+                let Some(comparison) = &mut self.comparison else { return Ok(()) };
                 // The bucket itself fails permanently from the start: the user has to correct the command.
                 if !self.totals.is_compared
                     && !is_retryable
-                    && name == self.watch.copier.to.describe(&running.tree)
+                    && name == self.watch.copier.to.describe(&comparison.tree)
                 {
                     return Err(error);
                 }
-                running.is_complete &= !is_retryable;
-                self.unseen.add(&name, &running.tree);
+                comparison.is_complete &= !is_retryable;
+                self.failed_locations.add(&name, &comparison.tree);
                 self.report_failure(&name, &error);
             }
             None => {
-                if let Some(RunningComparison { tree, is_complete, .. }) = self.running.take() {
+                if let Some(RunningComparison { tree, is_complete, .. }) = self.comparison.take() {
                     // Files of a new mount may be equal to their objects, so that no worker checks the mounts for them.
                     self.worker.refresh_mounts()?;
-                    self.settling.tree_compared(is_complete, now);
+                    self.debouncer.tree_compared(is_complete, now);
                     if is_complete {
-                        self.unseen.resolve(&tree, &self.worker.root.path().join(&tree));
+                        self.failed_locations.resolve(&tree, &self.worker.root.path().join(&tree));
                         self.totals.is_compared |= tree.is_empty();
                     }
                     self.check_in_sync();
@@ -254,29 +254,33 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
         Ok(())
     }
 
-    fn begin(&mut self, action: Action) {
+    fn start_action(&mut self, action: Action) {
         let name = action.item().name.clone();
-        if self.settling.try_start(&name) {
+        if self.debouncer.try_start(&name) {
             let worker = self.worker.clone();
             self.tasks.spawn(async move {
-                let became = worker.act(&action).await;
-                (name, became)
+                let outcome = worker.act(&action).await;
+                (name, outcome)
             });
         }
     }
 
-    fn ended(&mut self, ended: Result<TaskResult, tokio::task::JoinError>, now: Duration) -> Result<()> {
+    fn handle_finished_task(
+        &mut self,
+        ended: Result<TaskResult, tokio::task::JoinError>,
+        now: Duration,
+    ) -> Result<()> {
         let failed = |e| Error::with_source(Reason::Defect, "a task failed", e);
-        let (name, became) = ended.map_err(failed)?;
-        match became {
+        let (name, outcome) = ended.map_err(failed)?;
+        match outcome {
             Ok(NameOutcome::ChangedMeanwhile) => {
-                self.settling.name_changed(&name, now);
-                self.settling.succeeded(&name);
+                self.debouncer.name_changed(&name, now);
+                self.debouncer.succeeded(&name);
             }
-            Ok(became) => {
-                self.settling.succeeded(&name);
+            Ok(outcome) => {
+                self.debouncer.succeeded(&name);
                 self.last_errors.remove(&name);
-                match became {
+                match outcome {
                     NameOutcome::Copied(bytes) => {
                         self.totals.copied += 1;
                         self.totals.bytes += bytes;
@@ -291,7 +295,7 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
                 }
             }
             Err(error) => {
-                if self.settling.failed(&name, now) {
+                if self.debouncer.failed(&name, now) {
                     self.report_failure(&name, &error);
                 }
             }
@@ -304,13 +308,13 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
     fn report_not_removed(&mut self, point: &Path) {
         let path = self.worker.root.path().join(point);
         let name = path.display().to_string();
-        self.unseen.add(&name, "");
+        self.failed_locations.add(&name, "");
         self.report_failure(&name, &mounts::not_removed_error(&path));
     }
 
     /// Reports [`WatchReport::InSync`] once everything compared is transferred.
     fn check_in_sync(&mut self) {
-        let is_idle = self.running.is_none() && self.tasks.is_empty();
+        let is_idle = self.comparison.is_none() && self.tasks.is_empty();
         if !self.in_sync_reported && self.totals.is_compared && is_idle && self.failing() == 0 {
             self.in_sync_reported = true;
             (self.report)(&WatchReport::InSync);
@@ -318,7 +322,7 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
     }
 
     fn failing(&self) -> u64 {
-        self.settling.failing_count() as u64 + self.unseen.count()
+        self.debouncer.failing_count() as u64 + self.failed_locations.count()
     }
 
     /// Reports a failure, unless its message equals the last one of that name.
@@ -328,7 +332,7 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
             return;
         }
         (self.report)(&WatchReport::Failed(name, error));
-        if self.last_errors.len() >= MAX_REMEMBERED_ERRORS {
+        if self.last_errors.len() >= MAX_SAVED_ERRORS {
             self.last_errors.clear();
         }
         self.last_errors.insert(name.to_owned(), message);
@@ -336,14 +340,14 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
 
     /// Starts nothing new, and lets tasks in flight finish within the grace period.
     async fn finish(mut self) -> Result<WatchTotals> {
-        self.running = None;
+        self.comparison = None;
         let clock = self.watch.copier.transfers.clock().clone();
         let mut grace = clock.sleep_until(clock.now() + self.watch.grace);
         loop {
             tokio::select! {
                 () = &mut grace => break,
                 ended = self.tasks.join_next() => match ended {
-                    Some(ended) => self.ended(ended, clock.now())?,
+                    Some(ended) => self.handle_finished_task(ended, clock.now())?,
                     None => break,
                 },
             }

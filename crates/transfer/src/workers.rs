@@ -38,7 +38,7 @@ impl FatalErrorGate {
     ///
     /// After a success it may concern a single name: some stores misparse certain keys and reject their signature. The
     /// breaker then trips only after [`MAX_CONSECUTIVE_FATAL`] consecutive failures.
-    fn record(&self, result: &Result<Completion>) {
+    fn record(&self, result: &Result<ActionResult>) {
         match result {
             Ok(_) => {
                 self.has_succeeded.store(true, Ordering::Relaxed);
@@ -63,7 +63,7 @@ pub type ActionFeed = Feed<Action>;
 
 /// The result of a successful action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Completion {
+pub enum ActionResult {
     /// The item was copied; its size in bytes.
     Copied(u64),
     /// The item was removed.
@@ -91,16 +91,16 @@ pub struct Outcome {
 
 impl Outcome {
     /// Counts the result of one action.
-    pub(crate) fn record(&mut self, name: String, result: Result<Completion>, progress: &Progress) {
+    pub(crate) fn record(&mut self, name: String, result: Result<ActionResult>, progress: &Progress) {
         match result {
-            Ok(done) => {
-                match done {
-                    Completion::Copied(bytes) => {
+            Ok(action_result) => {
+                match action_result {
+                    ActionResult::Copied(bytes) => {
                         self.copied += 1;
                         self.bytes += bytes;
                     }
-                    Completion::Removed => self.removed += 1,
-                    Completion::Unchanged => {}
+                    ActionResult::Removed => self.removed += 1,
+                    ActionResult::Unchanged => {}
                 }
                 progress.add_done();
             }
@@ -118,14 +118,14 @@ impl Outcome {
 /// Returns a copy action for every item that the filter accepts. Reports `if_empty` if the listing is empty.
 #[must_use]
 pub fn copy_actions(
-    mut found: ItemFeed,
+    mut items: ItemFeed,
     filter: Filter,
     progress: Arc<Progress>,
     mut if_empty: Option<NamedError>,
 ) -> ActionFeed {
-    let (decided, actions) = mpsc::channel(MAX_QUEUED_ITEMS);
+    let (sender, actions) = mpsc::channel(MAX_QUEUED_ITEMS);
     let task = tokio::spawn(async move {
-        while let Some(next) = found.recv().await {
+        while let Some(next) = items.recv().await {
             if_empty = None;
             let next = match next {
                 Ok(item) if !filter.accepts(&item.name) => continue,
@@ -135,13 +135,13 @@ pub fn copy_actions(
                 }
                 Err(failed) => Err(failed),
             };
-            if decided.send(next).await.is_err() {
+            if sender.send(next).await.is_err() {
                 return;
             }
         }
         if let Some(failure) = if_empty {
             // Sending fails only if the receiver has stopped.
-            let _ = decided.send(Err(failure)).await;
+            let _ = sender.send(Err(failure)).await;
         }
         progress.complete_listing();
     });
@@ -152,7 +152,7 @@ pub fn copy_actions(
 /// if `removes` is set.
 #[must_use]
 pub fn sync_actions(mut merge: Merge, filter: Filter, removes: bool, progress: Arc<Progress>) -> ActionFeed {
-    let (decided, actions) = mpsc::channel(MAX_QUEUED_ITEMS);
+    let (sender, actions) = mpsc::channel(MAX_QUEUED_ITEMS);
     let task = tokio::spawn(async move {
         while let Some(next) = merge.next().await {
             match &next {
@@ -164,7 +164,7 @@ pub fn sync_actions(mut merge: Merge, filter: Filter, removes: bool, progress: A
                 }
                 Err(_) => {}
             }
-            if decided.send(next).await.is_err() {
+            if sender.send(next).await.is_err() {
                 return;
             }
         }
@@ -173,30 +173,30 @@ pub fn sync_actions(mut merge: Merge, filter: Filter, removes: bool, progress: A
     ActionFeed::new(actions, "list of actions".to_owned(), task)
 }
 
-/// Executes the actions with `act`, `workers` at a time, and returns their combined outcome.
+/// Executes the actions with `act`, with concurrency `workers`, and returns their combined outcome.
 ///
 /// After failures that affect the whole bucket no further action is started, and only one of them is reported.
 /// Dropping the future stops all workers.
 pub async fn run_actions<F, C>(
     workers: usize,
-    decided: impl Into<ActionFeed>,
+    actions: impl Into<ActionFeed>,
     progress: &Arc<Progress>,
     act: C,
 ) -> Result<Outcome>
 where
-    F: Future<Output = Result<Completion>> + Send,
+    F: Future<Output = Result<ActionResult>> + Send,
     C: Fn(Action) -> F + Clone + Send + Sync + 'static,
 {
-    let decided = Arc::new(Mutex::new(decided.into()));
+    let actions = Arc::new(Mutex::new(actions.into()));
     let fatal_gate = Arc::new(FatalErrorGate::default());
     let mut tasks = JoinSet::new();
     for _ in 0..workers.max(1) {
-        let (decided, act, progress) = (decided.clone(), act.clone(), progress.clone());
+        let (actions, act, progress) = (actions.clone(), act.clone(), progress.clone());
         let fatal_gate = fatal_gate.clone();
         tasks.spawn(async move {
             let mut outcome = Outcome::default();
             loop {
-                let next = decided.lock().await.recv().await;
+                let next = actions.lock().await.recv().await;
                 if fatal_gate.is_tripped.load(Ordering::Relaxed) {
                     outcome.stopped_early = next.is_some();
                     return outcome;
@@ -242,11 +242,11 @@ mod tests {
     use tradewind_core::Timestamp;
 
     async fn fail_all(failure: fn() -> Error) -> (Outcome, u64) {
-        let (decide, decided) = mpsc::channel(8);
+        let (sender, actions) = mpsc::channel(8);
         tokio::spawn(async move {
             for n in 0..1000 {
                 let item = Item { name: n.to_string(), size: 0, modified: Timestamp::default() };
-                if decide.send(Ok(Action::Copy(item))).await.is_err() {
+                if sender.send(Ok(Action::Copy(item))).await.is_err() {
                     break;
                 }
             }
@@ -254,7 +254,7 @@ mod tests {
         let tried = Arc::new(AtomicU64::new(0));
         let counted = tried.clone();
         let progress = Arc::default();
-        let outcome = run_actions(4, decided, &progress, move |_| {
+        let outcome = run_actions(4, actions, &progress, move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
             async move {
                 tokio::task::yield_now().await;
@@ -279,10 +279,10 @@ mod tests {
             fatal_gate.record(&Err(Error::new(Reason::AccessDenied, "a signature").affecting_whole_bucket()))
         };
         let is_tripped = || fatal_gate.is_tripped.load(Ordering::Relaxed);
-        fatal_gate.record(&Ok(Completion::Copied(1)));
+        fatal_gate.record(&Ok(ActionResult::Copied(1)));
         for _ in 0..100 {
             (1..MAX_CONSECUTIVE_FATAL).for_each(|_| fail());
-            fatal_gate.record(&Ok(Completion::Unchanged));
+            fatal_gate.record(&Ok(ActionResult::Unchanged));
         }
         assert!(!is_tripped());
         (0..MAX_CONSECUTIVE_FATAL).for_each(|_| fail());
@@ -291,13 +291,13 @@ mod tests {
 
     #[tokio::test]
     async fn failure_of_the_only_item_is_no_early_stop() {
-        let (decide, decided) = mpsc::channel(1);
+        let (sender, actions) = mpsc::channel(1);
         let item = Item { name: "x".to_owned(), size: 0, modified: Timestamp::default() };
-        decide.send(Ok(Action::Copy(item))).await.unwrap();
-        drop(decide);
+        sender.send(Ok(Action::Copy(item))).await.unwrap();
+        drop(sender);
         let progress = Arc::default();
         let fail = |_| std::future::ready(Err(Error::new(Reason::NoSuchBucket, "no such bucket")));
-        let outcome = run_actions(4, decided, &progress, fail).await.unwrap();
+        let outcome = run_actions(4, actions, &progress, fail).await.unwrap();
         assert_eq!((outcome.failed, outcome.stopped_early), (1, false));
     }
 

@@ -22,10 +22,10 @@ pub const USER_PREFIX: &str = "x-amz-meta-";
 pub const WEBSITE_REDIRECT: HeaderName = HeaderName::from_static("x-amz-website-redirect-location");
 /// The storage class.
 pub const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-class");
-/// The class of the object.
-pub const OBJECT_CLASS: HeaderName = HeaderName::from_static("x-dss-object-class");
-/// The classes of ranges.
-pub const RANGE_CLASS: HeaderName = HeaderName::from_static("x-dss-range-class");
+/// The class of the object's data (DSS), not its storage class.
+pub const DSS_OBJECT_CLASS: HeaderName = HeaderName::from_static("x-dss-object-class");
+/// The classes of the data of ranges (DSS), not storage classes.
+pub const DSS_RANGE_CLASS: HeaderName = HeaderName::from_static("x-dss-range-class");
 /// Tags, in a request.
 pub const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
 /// The number of tags, in a response.

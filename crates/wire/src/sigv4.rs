@@ -11,7 +11,7 @@ mod signer;
 use std::fmt::Write as _;
 
 pub use canonical::{NotCanonical, SignedParts, encode_path, encode_query};
-pub use chunks::ChunkSigner;
+pub use chunks::ChunkSignatureChain;
 pub use date::AmzDate;
 pub use key::{Sha256, SigningKey, sha256};
 pub use signer::{Credentials, Payload, Signer};

@@ -63,7 +63,7 @@ pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>)
             let (object_key, deleted_key) = (keys::object(*bucket, key), keys::deleted(*bucket, key));
             tombstone(changes, object_key, deleted_key, located)
         }
-        // Extents are in bulk segments and enter the index with the first commit that refers to them.
+        // Extents are in bulk segments and enter the index with the first log record that refers to them.
         Record::Extent { .. } => Ok(()),
         Record::UploadCreated(upload) => upload_created(changes, upload, located),
         Record::Part(part) => part_written(changes, part, located),
@@ -261,7 +261,7 @@ fn part_written(changes: &mut IndexChanges<'_>, part: &Part, located: &LocatedRe
 fn count_upload_record(changes: &mut IndexChanges<'_>, upload: UploadSeq, part_seq: u64) -> Result<()> {
     let mut records = upload_records(changes, upload)?;
     records.count += 1;
-    records.newest_part = records.newest_part.max(part_seq);
+    records.newest_part_seq = records.newest_part_seq.max(part_seq);
     if records.count == 1 {
         add_live_bytes(changes, upload_end(changes, upload)?)?;
     }
@@ -310,14 +310,14 @@ fn end_upload(changes: &mut IndexChanges<'_>, upload: UploadSeq, reused_runs: &[
     let Some(value) = changes.get(&keys::upload(upload))? else { return Ok(()) };
     remove_live_bytes(changes, UploadEntry::decode(&value)?.location)?;
     changes.remove(keys::upload(upload));
-    let reused: std::collections::HashSet<u64> = reused_runs.iter().map(|run| run.first).collect();
+    let reused: std::collections::HashSet<u64> = reused_runs.iter().map(|run| run.first_id).collect();
     for (key, value) in changes.with_prefix(&keys::parts(upload))? {
         let part = PartEntry::decode(&value)?;
         remove_live_bytes(changes, part.location)?;
         let Record::Part(record) = Record::decode(RecordKind::Part, &part.fields)? else {
             return Err(malformed("a part entry holds another record"));
         };
-        if record.runs.iter().any(|run| !reused.contains(&run.first)) {
+        if record.runs.iter().any(|run| !reused.contains(&run.first_id)) {
             changes.put(keys::reclaim(part.seq), part.location.encode());
         }
         changes.remove(key);

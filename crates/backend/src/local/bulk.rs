@@ -1,6 +1,6 @@
 //! Bulk segments, to which many requests write extents concurrently, each to a range of its own. An extent means
-//! nothing until a commit record refers to it, and that record is written only after the extent is durable. So bulk
-//! segments are never replayed.
+//! nothing until an object or part record refers to it, and that record is written only after the extent is durable. So
+//! bulk segments are never replayed.
 
 mod extent_writer;
 mod write_queue;
@@ -18,8 +18,8 @@ use super::position::Position;
 use super::segment::{Segment, SegmentPin};
 use super::store_state::StoreState;
 
-/// Interval, in bytes of a segment, at which a sync is started before a commit waits for one, so that the commit's
-/// sync is short.
+/// A background sync starts each time this many bytes of a segment are written, so that a commit's own sync has little
+/// left to write.
 const WRITE_OUT_BYTES: u32 = 32 << 20;
 
 /// Allocates the ranges of extents.
@@ -43,15 +43,16 @@ pub(crate) struct ExtentBytes {
 }
 
 impl ExtentAllocator {
-    /// Ensures that the active segment has room, creating a new one if necessary. Concurrent calls create only one.
-    pub fn ensure_room(
+    /// Ensures that the active segment takes further extents, creating a new one if it is full. Concurrent calls create
+    /// only one.
+    pub fn ensure_segment(
         &self,
         segment_bytes: u32,
         create_segment: impl FnOnce() -> Result<Arc<Segment>>,
     ) -> Result<()> {
         let _guard = self.creating.lock();
-        let has_room = |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < segment_bytes;
-        if self.active.lock().as_ref().is_some_and(has_room) {
+        let is_open = |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < segment_bytes;
+        if self.active.lock().as_ref().is_some_and(is_open) {
             return Ok(());
         }
         let segment = create_segment()?;
@@ -61,7 +62,7 @@ impl ExtentAllocator {
         Ok(())
     }
 
-    /// Allocates a range in the active segment, if it has room.
+    /// Allocates a range in the active segment. `None` if it is full, or if there is none.
     fn allocate(&self, state: &StoreState, record_bytes: u32) -> Option<(SegmentPin, Position)> {
         let active = self.active.lock();
         let segment = active.as_ref()?;

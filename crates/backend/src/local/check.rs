@@ -15,7 +15,7 @@ use super::inspect::{IndexState, Inspection, disk_bytes};
 use super::io_threads::io_error;
 use super::layout::Layout;
 use super::loss::{Loss, LossProof};
-use super::loss_evidence::LogGaps;
+use super::loss_evidence::MissingRanges;
 use super::open::IndexUse;
 use super::open_store::OpenStore;
 use super::options::LocalOptions;
@@ -27,7 +27,7 @@ use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
 use super::segment::Segment;
 use super::space;
 
-/// Something that cannot be served as it was written.
+/// Stored data that cannot be served unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// The affected `bucket/key`, upload or file.
@@ -50,14 +50,14 @@ pub struct CheckReport {
     /// Acknowledged changes that are lost.
     pub loss: Option<Loss>,
     /// Lost unless the index is an older copy; the two cases cannot be distinguished. The store can be opened, which
-    /// keeps that index as `index.doubtful`.
+    /// keeps that index as `index.ambiguous`.
     pub possible_loss: Option<Loss>,
     /// The state of the index. Unless it is good, a loss at the end of the log cannot be excluded.
     pub index: IndexState,
 }
 
 impl CheckReport {
-    /// Returns true if everything can be served as it was written, and no loss is known or suspected.
+    /// Returns true if everything can be served unchanged, and no loss is known or suspected.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty() && self.loss.is_none() && self.possible_loss.is_none()
@@ -96,8 +96,9 @@ pub struct StoreStats {
 pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
     let layout = Layout::open(root)?;
     let options = LocalOptions { accept_loss, ..LocalOptions::default() };
-    let (open, recovery) = OpenStore::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
-    open.state.index.checkpoint()?;
+    let (store, recovery) =
+        OpenStore::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
+    store.state.index.checkpoint()?;
     Ok(recovery)
 }
 
@@ -124,7 +125,7 @@ pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
         stats.objects += 1;
         stats.object_bytes += ObjectEntry::decode(&entry?.1)?.size;
     }
-    for segment in store.log.segments.all().values() {
+    for segment in store.files.segments.all().values() {
         stats.segments += 1;
         stats.segment_bytes += u64::from(segment.bytes());
         if let Some(value) = store.index.get(&keys::segment(segment.number))? {
@@ -184,13 +185,13 @@ fn record_at(
     store: &Inspection,
     location: RecordLocation,
 ) -> Result<Result<(ScannedRecord, Arc<Segment>), String>> {
-    let Some(segment) = store.log.segments.get(location.position.segment) else {
+    let Some(segment) = store.files.segments.get(location.position.segment) else {
         return Ok(Err(format!("its record at {} is in a missing segment", location.position)));
     };
     if segment.bytes() < location.end() {
         return Ok(Err(format!("its record at {} is beyond the end of the segment", location.position)));
     }
-    match super::scan::record_at(&segment, store.log.salt, location.position.offset)? {
+    match super::scan::record_at(&segment, store.files.salt, location.position.offset)? {
         Some(scanned) => Ok(Ok((scanned, segment))),
         None => Ok(Err(format!("the head of its record at {} is damaged", location.position))),
     }
@@ -257,17 +258,17 @@ fn check_runs(
 /// Reports bytes of the durable part of the log that are not a record: records lost there may have been acknowledged. A
 /// torn tail is not reported: no record states that it was durable.
 fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
-    let mut gaps = Vec::new();
+    let mut non_records = Vec::new();
     let mut durable_ends: BTreeMap<u32, u32> = BTreeMap::new();
-    for (segment, _) in store.log.segments_from(Position::default()) {
-        let mut scanner = Scanner::new(segment.clone(), store.log.salt, 0);
+    for (segment, _) in store.files.log_segments_from(Position::default()) {
+        let mut scanner = Scanner::new(segment.clone(), store.files.salt, 0);
         while let Some(item) = scanner.next()? {
             match item {
                 ScanItem::Record(scanned) => {
-                    let end = durable_ends.entry(scanned.header.durable.segment).or_default();
-                    *end = (*end).max(scanned.header.durable.offset);
+                    let end = durable_ends.entry(scanned.header.durable_end.segment).or_default();
+                    *end = (*end).max(scanned.header.durable_end.offset);
                 }
-                ScanItem::Gap { from, to } => gaps.push((segment.clone(), from, to)),
+                ScanItem::NoRecord { from, to } => non_records.push((segment.clone(), from, to)),
             }
         }
     }
@@ -275,7 +276,7 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     for entry in store.index.snapshot().prefix(&[keys::prefix::VOID]) {
         voided.insert(Position::unpack(keys::number(&entry?.0)?));
     }
-    for (segment, from, to) in gaps {
+    for (segment, from, to) in non_records {
         let is_durable = durable_ends.get(&segment.number).is_some_and(|end| from < *end);
         // A write torn by a crash was never acknowledged, and has a void. If the loss of the segment's end was
         // accepted, the rest of a record that was cut off there is not reported either.
@@ -291,8 +292,8 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     }
     if report.loss.is_none() {
         // An index of an earlier version does not record where each segment ended.
-        let gaps = LogGaps::find_in_log(&store.log, durable_ends, |end| voided.contains(&end));
-        report.loss = (!gaps.is_empty()).then(|| gaps.to_loss(LossProof::Log));
+        let missing = MissingRanges::find_in_log(&store.files, durable_ends, |end| voided.contains(&end));
+        report.loss = (!missing.is_empty()).then(|| missing.to_loss(LossProof::Log));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The committer: the single thread that applies all changes. It takes all waiting changes, lets each decide against
-//! the exact state left by the previous ones (index plus this batch), writes their records with one write, makes them
+//! The committer: the single thread that applies all changes. It takes all waiting changes and evaluates each on the
+//! exact state left by the previous ones (index plus this batch). It writes their records with one write, makes them
 //! durable with one fdatasync, updates the index, and only then responds. So changes and log have the same order, a
 //! precondition is evaluated at the linearization point, and a failed sync acknowledges nothing.
 
@@ -20,7 +20,7 @@ use self::batch::BatchError;
 pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
     AbortUpload, CompleteUpload, CreateBucket, CreateUpload, DeferredMd5, DeleteBucket, DeleteObject,
-    IndexAmendment, PutObject, PutPart, RecordCopy, RelocateRecords,
+    MaintenanceChange, PutObject, PutPart, RecordCopy, RelocateRecords,
 };
 use super::store_state::StoreState;
 
@@ -31,8 +31,8 @@ const MAX_BATCH_BYTES: usize = 8 << 20;
 /// Changes whose MD5s are computed in parallel: enough to fill the SIMD lanes a few times.
 const HASH_GROUP_CHANGES: usize = 64;
 
-/// A change: decides against the state it finds and adds records to the batch.
-pub(crate) trait Operation: Send + 'static {
+/// A change to the store. Decides on the state that it finds, and adds records to the batch.
+pub(crate) trait Change: Send + 'static {
     type Output: Send + 'static;
 
     /// The bytes whose MD5 the decision still needs. The MD5s of many changes are computed in parallel.
@@ -57,19 +57,19 @@ trait QueuedChange: Send {
     fn complete(self: Box<Self>, outcome: Result<(), &Error>);
 }
 
-struct SubmittedChange<O: Operation> {
-    operation: O,
-    decision: Option<Result<O::Output>>,
-    result_sender: oneshot::Sender<Result<O::Output>>,
+struct SubmittedChange<C: Change> {
+    change: C,
+    decision: Option<Result<C::Output>>,
+    result_sender: oneshot::Sender<Result<C::Output>>,
 }
 
-impl<O: Operation> QueuedChange for SubmittedChange<O> {
+impl<C: Change> QueuedChange for SubmittedChange<C> {
     fn md5_input(&self) -> Option<&[Bytes]> {
-        self.operation.md5_input()
+        self.change.md5_input()
     }
 
     fn set_md5(&mut self, md5: [u8; 16]) {
-        self.decision = self.operation.set_md5(md5).err().map(Err);
+        self.decision = self.change.set_md5(md5).err().map(Err);
     }
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
@@ -77,11 +77,12 @@ impl<O: Operation> QueuedChange for SubmittedChange<O> {
             return Ok(());
         }
         let records_before = batch.begin_change();
-        let decision = self.operation.decide(batch);
+        let decision = self.change.decide(batch);
         if let Err(e) = &decision
             && (batch.record_count() > records_before || e.reason() == Reason::ReadOnly)
         {
-            // A partial change cannot be committed, nor removed from the batch.
+            // A partial change cannot be committed, nor removed from the batch. `ReadOnly`: a sync failed while a
+            // segment was created; the whole store becomes read-only.
             return Err(Error::new(e.reason(), e.message()));
         }
         self.decision = Some(decision);
@@ -109,8 +110,8 @@ pub(crate) struct Committer {
 struct CommitQueue {
     state: Mutex<CommitQueueState>,
     ready: Condvar,
-    /// True if the store is read-only until it is reopened.
-    has_failed: AtomicBool,
+    /// True after a failure that leaves the state on disk unknown: the store is read-only until it is reopened.
+    is_read_only: AtomicBool,
 }
 
 struct CommitQueueState {
@@ -124,7 +125,7 @@ impl Committer {
         let queue = Arc::new(CommitQueue {
             state: Mutex::new(CommitQueueState { waiting: Vec::new(), closed: false }),
             ready: Condvar::new(),
-            has_failed: AtomicBool::new(false),
+            is_read_only: AtomicBool::new(false),
         });
         let thread = {
             let queue = queue.clone();
@@ -137,38 +138,38 @@ impl Committer {
     }
 
     /// Submits a change and waits for its result. Dropping the future does not cancel the change.
-    pub async fn submit<O: Operation>(&self, operation: O) -> Result<O::Output> {
-        self.enqueue(operation)?.await.unwrap_or_else(|_| Err(closed_error()))
+    pub async fn submit<C: Change>(&self, change: C) -> Result<C::Output> {
+        self.enqueue(change)?.await.unwrap_or_else(|_| Err(closed_error()))
     }
 
     /// Like [`submit`](Self::submit), for callers that may block.
-    pub fn submit_blocking<O: Operation>(&self, operation: O) -> Result<O::Output> {
-        block_on(self.enqueue(operation)?).unwrap_or_else(|_| Err(closed_error()))
+    pub fn submit_blocking<C: Change>(&self, change: C) -> Result<C::Output> {
+        block_on(self.enqueue(change)?).unwrap_or_else(|_| Err(closed_error()))
     }
 
-    /// Returns true if a failed sync or index update made the store read-only.
-    pub fn has_failed(&self) -> bool {
-        self.queue.has_failed.load(Ordering::Acquire)
+    /// Returns true if the store is read-only, after a failure that leaves the state on disk unknown.
+    pub fn is_read_only(&self) -> bool {
+        self.queue.is_read_only.load(Ordering::Acquire)
     }
 
     /// An error if the store is read-only.
     pub fn check_writable(&self) -> Result<()> {
-        if self.has_failed() { Err(read_only_error()) } else { Ok(()) }
+        if self.is_read_only() { Err(read_only_error()) } else { Ok(()) }
     }
 
-    /// Makes the store read-only after a sync failed elsewhere.
+    /// Makes the store read-only after a failure elsewhere that leaves the state on disk unknown.
     pub fn set_read_only(&self) {
-        self.queue.has_failed.store(true, Ordering::Release);
+        self.queue.is_read_only.store(true, Ordering::Release);
     }
 
-    fn enqueue<O: Operation>(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output>>> {
+    fn enqueue<C: Change>(&self, change: C) -> Result<oneshot::Receiver<Result<C::Output>>> {
         let (result_sender, result_receiver) = oneshot::channel();
         let mut state = self.queue.state.lock();
         self.check_writable()?;
         if state.closed {
             return Err(closed_error());
         }
-        state.waiting.push(Box::new(SubmittedChange { operation, decision: None, result_sender }));
+        state.waiting.push(Box::new(SubmittedChange { change, decision: None, result_sender }));
         if state.waiting.len() == 1 {
             self.queue.ready.notify_one();
         }
@@ -221,7 +222,7 @@ struct CloseOnExit<'a>(&'a CommitQueue);
 impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.has_failed.store(true, Ordering::Release);
+            self.0.is_read_only.store(true, Ordering::Release);
         }
         let mut state = self.0.state.lock();
         state.closed = true;
@@ -236,7 +237,7 @@ fn commit_some(
     log: &mut LogWriter,
     mut waiting: Vec<Box<dyn QueuedChange>>,
 ) -> Vec<Box<dyn QueuedChange>> {
-    if queue.has_failed.load(Ordering::Acquire) {
+    if queue.is_read_only.load(Ordering::Acquire) {
         let error = read_only_error();
         waiting.into_iter().for_each(|change| change.complete(Err(&error)));
         return Vec::new();
@@ -245,8 +246,8 @@ fn commit_some(
     let outcome = decide(log.begin_batch(state), &mut waiting, &mut decided).and_then(Batch::commit);
     if let Err(e) = &outcome {
         tracing::error!(error = ?e.error, changes = decided, "a batch of changes failed");
-        if !e.is_resumable {
-            queue.has_failed.store(true, Ordering::Release);
+        if !e.is_transient {
+            queue.is_read_only.store(true, Ordering::Release);
         }
     }
     let rest = waiting.split_off(decided);
@@ -273,7 +274,7 @@ fn decide<'a>(
             *decided += 1;
             if let Err(e) = change.decide(&mut batch) {
                 let is_permanent = e.reason() == Reason::ReadOnly;
-                return Err(if is_permanent { BatchError::permanent(e) } else { BatchError::resumable(e) });
+                return Err(if is_permanent { BatchError::permanent(e) } else { BatchError::transient(e) });
             }
             if batch.bytes() >= MAX_BATCH_BYTES {
                 return Ok(batch);
@@ -296,7 +297,8 @@ fn compute_md5s(changes: &mut [Box<dyn QueuedChange>]) {
 fn read_only_error() -> Error {
     Error::new(
         Reason::ReadOnly,
-        "the store is read-only because its device failed; reads continue; check the device and reopen the store",
+        "a write, sync or index update failed (see the logged error); the store is read-only until it is reopened; \
+         reads continue; check the device first",
     )
 }
 

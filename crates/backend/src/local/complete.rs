@@ -224,7 +224,7 @@ impl OpenStore {
             precondition: request.precondition.clone(),
             pins: Vec::new(),
         };
-        Ok((CompleteUpload { put, upload, newest_part: records.newest_part }, committed))
+        Ok((CompleteUpload { put, upload, newest_part_seq: records.newest_part_seq }, committed))
     }
 
     /// The MD5 of the parts' MD5s, or a unique tag if a part has none.

@@ -1,4 +1,4 @@
-//! The frame around every record in the log, by which a reader detects that it is complete.
+//! The frame around every record of a segment, by which a reader detects that it is complete.
 //!
 //! `header (48) | fields | block table (8 per 64 KiB of payload) | payload | padding to 8`.
 //! Header, fields and block table together are the *head*. Its checksum also covers the store's salt and the record's
@@ -61,14 +61,14 @@ impl RecordKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     pub kind: RecordKind,
-    /// A copy made by compaction; `seq` is the original's.
+    /// True for a copy made by compaction.
     pub is_relocated: bool,
     pub fields_bytes: u32,
     pub payload_bytes: u32,
-    /// Sequence number of the write; grows with every record but is preserved in relocated copies.
+    /// Sequence number of a log record; of an extent, its id. Copies keep it.
     pub seq: u64,
-    /// Everything in the log before this position was durable when the record was written.
-    pub durable: Position,
+    /// Everything in the log before this position was durable when the record was written. Zero in extents.
+    pub durable_end: Position,
 }
 
 /// The range of a record's batch in its segment. A batch is written and synced as a whole: no change of an incomplete
@@ -126,7 +126,7 @@ impl RecordHeader {
         head.extend_from_slice(&self.fields_bytes.to_le_bytes());
         head.extend_from_slice(&self.payload_bytes.to_le_bytes());
         head.extend_from_slice(&self.seq.to_le_bytes());
-        head.extend_from_slice(&self.durable.pack().to_le_bytes());
+        head.extend_from_slice(&self.durable_end.pack().to_le_bytes());
         head.extend_from_slice(&[0; 16]);
         head.extend_from_slice(fields);
         for crc in block_crcs {
@@ -162,7 +162,7 @@ impl RecordHeader {
             fields_bytes,
             payload_bytes,
             seq: u64_at(16),
-            durable: Position::unpack(u64_at(24)),
+            durable_end: Position::unpack(u64_at(24)),
         })
     }
 
@@ -256,7 +256,7 @@ mod tests {
             fields_bytes: u32::try_from(fields.len()).unwrap(),
             payload_bytes: payload,
             seq: 7,
-            durable: Position::new(1, 8),
+            durable_end: Position::new(1, 8),
         };
         let block_crcs = (0..block_count(payload as usize) as u64).collect();
         (header, block_crcs)

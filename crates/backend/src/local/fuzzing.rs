@@ -77,7 +77,7 @@ fn parts(salt: u64, position: Position, bytes: &[u8]) {
         fields_bytes: u32::try_from(rest.len()).unwrap(),
         payload_bytes,
         seq: number(0),
-        durable: Position::unpack(number(8)),
+        durable_end: Position::unpack(number(8)),
     };
     let blocks = u64::from(payload_bytes.div_ceil(u32::try_from(BLOCK_BYTES).unwrap()));
     let block_crcs: Vec<u64> = (0..blocks).map(|index| number(0).rotate_left(7) ^ index).collect();

@@ -26,7 +26,7 @@ use super::segment::sync_directory;
 const KEYSPACE: &str = "index";
 /// Message of read errors.
 const READ_FAILED: &str = "the index could not be read";
-/// Size of the library's cache of the tree's blocks.
+/// Size of the cache of the tree's blocks in the index library (fjall).
 const BLOCK_CACHE_BYTES: u64 = 20 << 20;
 /// Size of the cache of object entries.
 const ENTRY_CACHE_BYTES: u64 = 24 << 20;

@@ -4,17 +4,17 @@ use tradewind_core::error::Result;
 
 use super::index::entries::{Coverage, SegmentEntry};
 use super::index::{Index, keys};
-use super::log_files::LogFiles;
 use super::loss::{Loss, LossProof, LostRange};
-use super::loss_evidence::{LogGaps, LossVerdict, segment_number};
+use super::loss_evidence::{LossVerdict, MissingRanges, segment_number};
 use super::recovery::Recovery;
 use super::replay::{LogSurvey, ReplayMode, replay_log};
+use super::segment_files::SegmentFiles;
 
 /// The relation of an index to the log.
 pub(super) enum IndexFit {
     /// It covers the log; missing records were applied.
     Current(Coverage),
-    /// It has no coverage: its creation was interrupted.
+    /// It has no coverage: its creation was interrupted, or it lost files.
     Empty,
     /// It is an older copy that the log cannot bring up to date. No loss is known.
     Outdated(String),
@@ -25,32 +25,32 @@ pub(super) enum IndexFit {
 }
 
 /// Compares an index with the log and applies missing records. Does not change an index that proves a loss.
-pub(super) fn catch_up(index: &Index, log: &LogFiles, recovery: &mut Recovery) -> Result<IndexFit> {
+pub(super) fn catch_up(index: &Index, files: &SegmentFiles, recovery: &mut Recovery) -> Result<IndexFit> {
     let Some(coverage) = index.coverage()? else { return Ok(IndexFit::Empty) };
-    let gaps = LogGaps::find_in_index(index, coverage, log)?;
-    if !gaps.is_empty() {
-        return Ok(match gaps.classify(index, coverage, log)? {
+    let missing = MissingRanges::find_in_index(index, coverage, files)?;
+    if !missing.is_empty() {
+        return Ok(match missing.classify(index, coverage, files)? {
             LossVerdict::Lost(loss) => IndexFit::Lost(loss),
             LossVerdict::Ambiguous(loss) => IndexFit::Ambiguous(loss),
-            LossVerdict::Harmless => {
-                IndexFit::Outdated(format!("the index refers to removed data that no longer counts: {gaps}"))
-            }
+            LossVerdict::Harmless => IndexFit::Outdated(format!(
+                "the index refers to removed data that no longer counts: {missing}"
+            )),
         });
     }
-    // Segments that were created after the index was last written, and are missing. The index does not record their
-    // removal by a compaction, which is recorded before the file is removed.
-    let missing = missing_numbers(log, coverage.next_segment);
-    if !missing.is_empty() {
-        return Ok(IndexFit::Ambiguous(Loss::new(LossProof::Index, missing)));
+    // Segments that were created after the index was last written, and are missing. A compaction would have recorded
+    // their removal in this index first, and it has no such record. So they are lost, or the index is an older copy.
+    let missing_segments = missing_segments(files, coverage.next_segment);
+    if !missing_segments.is_empty() {
+        return Ok(IndexFit::Ambiguous(Loss::new(LossProof::Index, missing_segments)));
     }
-    replay_tail(index, coverage, log, recovery)
+    replay_tail(index, coverage, files, recovery)
 }
 
-/// The missing segment numbers from `from` on that precede an existing one.
-fn missing_numbers(log: &LogFiles, from: u32) -> Vec<LostRange> {
+/// The missing segments whose number is at least `from` and precedes an existing one.
+fn missing_segments(files: &SegmentFiles, from: u32) -> Vec<LostRange> {
     let mut missing = Vec::new();
     let mut expected = from;
-    for number in log.numbers.iter().filter(|number| **number >= from) {
+    for number in files.numbers.iter().filter(|number| **number >= from) {
         missing.extend((expected..*number).map(|segment| LostRange {
             segment,
             existing_bytes: 0,
@@ -65,30 +65,30 @@ fn missing_numbers(log: &LogFiles, from: u32) -> Vec<LostRange> {
 pub(super) fn replay_tail(
     index: &Index,
     coverage: Coverage,
-    log: &LogFiles,
+    files: &SegmentFiles,
     recovery: &mut Recovery,
 ) -> Result<IndexFit> {
-    log.make_durable(coverage.covered_end)?;
-    let survey = LogSurvey::scan(log, coverage)?;
-    replay_log(log, index, ReplayMode::Resume(coverage.covered_end), &survey, recovery)?;
+    files.make_log_durable(coverage.covered_end)?;
+    let survey = LogSurvey::scan(files, coverage)?;
+    replay_log(files, index, ReplayMode::Resume(coverage.covered_end), &survey, recovery)?;
     // The applied records may refer to a segment that was created, filled and removed after this index was written.
-    let gaps = LogGaps::find_in_index(index, survey.coverage, log)?.relevant();
-    if !gaps.is_empty() {
-        return Ok(IndexFit::Ambiguous(gaps.to_loss(LossProof::Index)));
+    let missing = MissingRanges::find_in_index(index, survey.coverage, files)?.relevant();
+    if !missing.is_empty() {
+        return Ok(IndexFit::Ambiguous(missing.to_loss(LossProof::Index)));
     }
     Ok(IndexFit::Current(survey.coverage))
 }
 
 /// Records the current file lengths as the ends of segments for which an earlier version recorded none. That is safe,
 /// because an existing segment is never written to after the store is opened.
-pub(super) fn record_segment_ends(index: &Index, log: &LogFiles) -> Result<()> {
+pub(super) fn record_segment_ends(index: &Index, files: &SegmentFiles) -> Result<()> {
     let mut changes = index.changes();
     for entry in index.snapshot().prefix(&[keys::prefix::SEGMENT]) {
         let (key, value) = entry?;
         let entry = SegmentEntry::decode(&value)?;
-        let file = log.segments.get(segment_number(&key)?);
+        let file = files.segments.get(segment_number(&key)?);
         if let Some(segment) = file.filter(|_| entry.end == 0 && !entry.is_retired) {
-            log.make_segment_durable(&segment)?;
+            files.make_segment_durable(&segment)?;
             changes.put(key.to_vec(), SegmentEntry { end: segment.bytes(), ..entry }.encode());
         }
     }

@@ -15,19 +15,19 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::index::Index;
 use super::index::entries::Coverage;
-use super::index::trust::{IndexTrust, MAX_DOUBTS};
+use super::index::trust::IndexTrust;
 use super::index_fit::{IndexFit, catch_up, replay_tail};
 use super::io_threads::io_error;
 use super::layout::{lock_for_reading, read_salt};
-use super::log_files::{LogFiles, LogPurpose};
 use super::loss::{Loss, LossProof};
-use super::loss_evidence::LogGaps;
+use super::loss_evidence::MissingRanges;
 use super::open::read_buckets;
 use super::pending_records::InheritedFacts;
 use super::record::BucketId;
 use super::recovery::Recovery;
 use super::reindex::reindex;
 use super::replay::LogSurvey;
+use super::segment_files::{OpenPurpose, SegmentFiles};
 
 /// The library's directory of key spaces: `keyspaces/*/tables`.
 const KEYSPACES: &str = "keyspaces";
@@ -45,13 +45,13 @@ pub enum IndexState {
     Missing,
     /// It cannot be read.
     Unreadable(String),
-    /// It is so much older than the log that the log cannot bring it up to date.
+    /// It is an older copy that the log cannot bring up to date.
     Outdated(String),
 }
 
 /// A store as it would be served, locked against being opened elsewhere.
 pub(super) struct Inspection {
-    pub log: LogFiles,
+    pub files: SegmentFiles,
     /// The private copy, or one rebuilt from the log. Dropped before its directory.
     pub index: Index,
     pub buckets: BTreeMap<BucketId, String>,
@@ -70,13 +70,13 @@ impl Inspection {
     pub fn open(root: &Path, temporary: &Path) -> Result<Self> {
         let salt = read_salt(root)?;
         let lock = lock_for_reading(root)?;
-        let log = LogFiles::open(&root.join("segments"), salt, LogPurpose::Inspection)?;
+        let files = SegmentFiles::open(&root.join("segments"), salt, OpenPurpose::Inspection)?;
         let directory = make_temporary(root, temporary)?;
-        let prepared = PreparedIndex::new(root, &log, directory.path());
+        let prepared = PreparedIndex::new(root, &files, directory.path());
         let PreparedIndex { index, state, loss, possible_loss } =
             prepared.map_err(|e| explain_full(e, temporary))?;
         let buckets = read_buckets(&index)?.into_values().map(|bucket| (bucket.id, bucket.name)).collect();
-        Ok(Self { log, index, buckets, state, loss, possible_loss, _temporary: directory, _lock: lock })
+        Ok(Self { files, index, buckets, state, loss, possible_loss, _temporary: directory, _lock: lock })
     }
 }
 
@@ -108,7 +108,7 @@ fn explain_full(e: Error, temporary: &Path) -> Error {
     Error::with_source(Reason::Full, why, e)
 }
 
-/// An index in a temporary directory that agrees with the log, and how it was obtained.
+/// An index in a temporary directory that agrees with the log, and the state of the store's own index.
 struct PreparedIndex {
     index: Index,
     state: IndexState,
@@ -132,9 +132,9 @@ impl From<IndexState> for UnusableIndex {
 }
 
 impl PreparedIndex {
-    fn new(root: &Path, log: &LogFiles, directory: &Path) -> Result<Self> {
+    fn new(root: &Path, files: &SegmentFiles, directory: &Path) -> Result<Self> {
         let (mut possible_loss, mut inherited) = (None, InheritedFacts::default());
-        let existing = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, log, directory)))
+        let existing = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, files, directory)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let state = match existing {
             Ok(Ok(prepared)) => return Ok(prepared),
@@ -151,23 +151,26 @@ impl PreparedIndex {
             Err(e) => return Err(e),
         };
         let index = Index::open(&directory.join("rebuilt"))?;
-        let survey = LogSurvey::scan(log, Coverage::EMPTY)?;
+        let survey = LogSurvey::scan(files, Coverage::EMPTY)?;
         let is_accepted = |end| survey.is_voided(end) || inherited.has_accepted(end);
-        let gaps = LogGaps::find_in_log(log, survey.durable_ends(), is_accepted);
-        let loss = (!gaps.is_empty()).then(|| gaps.to_loss(LossProof::Log));
+        let missing = MissingRanges::find_in_log(files, survey.durable_ends(), is_accepted);
+        let loss = (!missing.is_empty()).then(|| missing.to_loss(LossProof::Log));
         inherited.write_to(&index, survey.coverage)?;
-        reindex(log, &index, &survey, &mut Recovery::default())?;
+        reindex(files, &index, &survey, &mut Recovery::default())?;
         Ok(Self { index, state, loss, possible_loss })
     }
 
     /// Opens a copy of the store's index; the inner error is the reason why it is unusable.
-    fn from_index(root: &Path, log: &LogFiles, directory: &Path) -> Result<Result<Self, UnusableIndex>> {
+    fn from_index(
+        root: &Path,
+        files: &SegmentFiles,
+        directory: &Path,
+    ) -> Result<Result<Self, UnusableIndex>> {
         let (original, copy) = (root.join("index"), directory.join("index"));
         if !original.exists() {
             return Ok(Err(IndexState::Missing.into()));
         }
-        let doubts = std::fs::metadata(IndexTrust::doubts_path(&original)).map_or(0, |found| found.len());
-        if doubts >= MAX_DOUBTS as u64 {
+        if IndexTrust::must_rebuild(&original) {
             let why = "it broke in use, or crashed the process";
             return Ok(Err(IndexState::Unreadable(why.to_owned()).into()));
         }
@@ -175,10 +178,10 @@ impl PreparedIndex {
         copy_index(&original.canonicalize().map_err(failed)?, &copy).map_err(failed)?;
         let index = Index::open(&copy)?;
         let mut recovery = Recovery::default();
-        let loss = match catch_up(&index, log, &mut recovery)? {
+        let loss = match catch_up(&index, files, &mut recovery)? {
             IndexFit::Current(_) => None,
             IndexFit::Empty if InheritedFacts::is_interrupted_rebuild(&index)? => {
-                return Ok(Err(UnusableIndex::Empty(InheritedFacts::read_from(&index, log)?)));
+                return Ok(Err(UnusableIndex::Empty(InheritedFacts::read_from(&index, files)?)));
             }
             IndexFit::Empty => {
                 return Ok(Err(IndexState::Unreadable("it does not record its coverage".to_owned()).into()));
@@ -191,7 +194,7 @@ impl PreparedIndex {
             && let Some(coverage) = index.coverage()?
         {
             // The remaining data is verified as it would be served once the loss is accepted.
-            replay_tail(&index, coverage, log, &mut recovery)?;
+            replay_tail(&index, coverage, files, &mut recovery)?;
         }
         Ok(Ok(Self { index, state: IndexState::Good, loss, possible_loss: None }))
     }

@@ -1,5 +1,5 @@
 //! I/O threads: a few dedicated threads for the work of requests that may wait for a device, so that it does not block
-//! the threads of the async runtime. A read that the page cache can serve does not wait: it runs on the calling task.
+//! the threads of the async runtime. A read that the page cache can serve runs on the calling task.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,8 +21,8 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct IoThreads {
     queue: Arc<JobQueue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// True once the file system rejected a non-blocking read. Then every read is a blocking one on the calling task,
-    /// as on tmpfs, where a read never waits for a device.
+    /// True once the file system rejected a non-blocking read (tmpfs, some network file systems). Then every read
+    /// blocks the calling task.
     lacks_nowait: AtomicBool,
     /// Bytes that requests have read.
     read_bytes: AtomicU64,
@@ -97,7 +97,8 @@ impl IoThreads {
         true
     }
 
-    /// Fills `buffer` if that does not block; `None` if it would.
+    /// Fills `buffer` without waiting for the device; `None` if that needs an I/O thread. On a file system without
+    /// non-blocking reads (tmpfs, some network file systems) it blocks.
     pub fn read_nowait(&self, file: &File, buffer: &mut [u8], offset: u64) -> Option<Result<()>> {
         if self.lacks_nowait.load(Ordering::Relaxed) {
             return Some(

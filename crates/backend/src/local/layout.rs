@@ -1,4 +1,5 @@
-//! The files of a store's directory and their names: `FORMAT`, `LOCK`, `RESERVE`, `segments/`, `index/`.
+//! The files of a store's directory and their names: `FORMAT`, `LOCK`, `RESERVE`, `segments/`, `index/`,
+//! `index.doubts`, `index.old/`, `index.ambiguous/`.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -17,7 +18,8 @@ const FORMAT_VERSION: u32 = 1;
 /// A store's directory, locked by this process.
 pub(crate) struct Layout {
     root: PathBuf,
-    /// From the store's format file; part of every checksum.
+    /// Random number of the store, from its format file. It is part of the checksum of every segment header and every
+    /// record head. Block CRCs do not include it: the head that contains them does.
     pub salt: u64,
     _lock: File,
 }
@@ -64,20 +66,23 @@ impl Layout {
         self.root.join("RESERVE")
     }
 
-    /// Adds a doubt before an attempt to open the index, because the library may crash the process; see [`IndexTrust`].
-    /// Returns true if the index must be rebuilt instead.
-    pub fn count_open_attempt(&self) -> bool {
+    /// Returns true if the index must be rebuilt instead of opened.
+    pub fn must_rebuild_index(&self) -> bool {
+        IndexTrust::must_rebuild(&self.index())
+    }
+
+    /// Adds a doubt before an attempt to open the index, because the index library (fjall) may crash the process.
+    /// [`clear_doubts`](Self::clear_doubts) removes it when the attempt returns.
+    pub fn add_doubt(&self) {
         let path = IndexTrust::doubts_path(&self.index());
-        let doubts = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
-        let add_doubt = || OpenOptions::new().append(true).create(true).open(&path)?.write_all(b".");
-        if let Err(e) = add_doubt() {
+        let add = || OpenOptions::new().append(true).create(true).open(&path)?.write_all(b".");
+        if let Err(e) = add() {
             // A full device must not keep the store from being opened.
             tracing::warn!(error = %e, path = %path.display(), "an attempt to open the index is not counted");
         }
-        doubts >= MAX_DOUBTS as u64
     }
 
-    /// Ensures that the existing index is not opened again, even if the rebuild is interrupted.
+    /// Ensures that the existing index is rebuilt and not opened again, even if the rebuild is interrupted.
     pub fn abandon_index(&self) {
         let path = IndexTrust::doubts_path(&self.index());
         if let Err(e) = std::fs::write(&path, [b'.'; MAX_DOUBTS]) {
@@ -87,7 +92,7 @@ impl Layout {
 
     /// Clears all doubts, because the index is open or is being replaced.
     pub fn clear_doubts(&self) {
-        // If the file remains, the index may be rebuilt unnecessarily later.
+        // If the file remains, the next open of the store may rebuild the index unnecessarily.
         let _ = std::fs::remove_file(IndexTrust::doubts_path(&self.index()));
     }
 
@@ -110,9 +115,10 @@ impl Layout {
         remove().map_err(|e| io_error("the old index could not be removed", e))
     }
 
-    /// Renames the index directory for inspection or removal by the user, replacing an earlier such directory.
+    /// Renames the index directory to `index.ambiguous`, for inspection or removal by the user. Replaces an earlier
+    /// directory of that name.
     pub fn set_index_aside(&self) -> Result<()> {
-        let (index, aside) = (self.index(), self.root.join("index.doubtful"));
+        let (index, aside) = (self.index(), self.root.join("index.ambiguous"));
         let put = || -> std::io::Result<()> {
             if aside.exists() {
                 std::fs::remove_dir_all(&aside)?;
@@ -218,7 +224,7 @@ fn take_lock(root: &Path, file: &mut File, operation: FlockOperation) -> Result<
             };
             Err(Error::new(
                 Reason::Overloaded,
-                format!("{} is in use by {who}; one process at a time can open a store", root.display()),
+                format!("{} is in use by {who}; only one process can open a store", root.display()),
             ))
         }
         Err(e) => Err(io_error("the store could not be locked", e.into())),

@@ -83,11 +83,11 @@ pub struct Loss {
     pub proof: LossProof,
     /// The ranges of the lost records. Empty if the segments exist but records in them are damaged.
     pub ranges: Vec<LostRange>,
-    /// Objects (`bucket/key`) whose newest version is lost. An older version on disk becomes current again.
+    /// Objects (`bucket/key`) whose current record is lost. An older record on disk becomes current again.
     pub objects: NameList,
-    /// The number of `objects` with an older version, or a deletion, on disk.
+    /// The number of `objects` with an older record, or a deletion, on disk.
     pub objects_with_older_records: u64,
-    /// Deleted objects (`bucket/key`) whose deletion is lost while an older version is on disk, which becomes current
+    /// Deleted objects (`bucket/key`) whose deletion is lost while an older record is on disk, which becomes current
     /// again.
     pub deletions: NameList,
     /// Objects, and parts of unfinished uploads, whose record exists but whose data is lost: they cannot be read.
@@ -113,12 +113,13 @@ impl Loss {
         }
     }
 
-    /// Returns true if the copies that compaction made from a segment are not lost, so that the segment may be
-    /// removed. A copy of a log record is in a later log segment.
-    pub(super) fn spares_copies(&self, segment: &Segment) -> bool {
-        let is_later = |range: &LostRange| range.segment > segment.number;
+    /// Returns true if the copies that compaction made from this segment are certainly not lost. Either nothing is
+    /// lost, or, for a log segment, only ranges of segments that are not later: copies of log records are in later
+    /// ones. If records are damaged at unknown places (no ranges), it is not certain.
+    pub(super) fn are_copies_intact(&self, retired: &Segment) -> bool {
+        let is_later = |range: &LostRange| range.segment > retired.number;
         self.is_empty()
-            || (segment.kind == SegmentKind::Log
+            || (retired.kind == SegmentKind::Log
                 && !self.ranges.is_empty()
                 && !self.ranges.iter().any(is_later))
     }

@@ -19,7 +19,6 @@ use super::index::entries::{
     UploadRecords,
 };
 use super::index::{Index, IndexSnapshot, keys};
-use super::log_files::LogFiles;
 use super::loss::{Loss, LossProof, LostRange};
 use super::position::Position;
 use super::record::{BucketId, ExtentRun, Record};
@@ -27,11 +26,13 @@ use super::reindex::manifest_runs;
 use super::replay::LogSurvey;
 use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload, record_at};
 use super::segment::SegmentKind;
+use super::segment_files::SegmentFiles;
 
-/// The parts of segments that are missing according to an index or to later records.
-pub(super) struct LogGaps(BTreeMap<u32, SegmentGap>);
+/// The ranges of segments that are missing according to an index or to later records. At most one per segment, at its
+/// end.
+pub(super) struct MissingRanges(BTreeMap<u32, MissingRange>);
 
-struct SegmentGap {
+struct MissingRange {
     /// Length of the existing file; 0 if it is missing.
     existing_bytes: u32,
     /// The offset up to which the segment held records, if known.
@@ -51,7 +52,7 @@ struct ExpectedSegment {
     is_live: bool,
 }
 
-/// The interpretation of gaps.
+/// The interpretation of missing ranges.
 pub(super) enum LossVerdict {
     /// Acknowledged data is lost.
     Lost(Loss),
@@ -61,12 +62,12 @@ pub(super) enum LossVerdict {
     Harmless,
 }
 
-impl LogGaps {
+impl MissingRanges {
     /// Compares the index's record of each segment with its file.
-    pub fn find_in_index(index: &Index, coverage: Coverage, log: &LogFiles) -> Result<Self> {
+    pub fn find_in_index(index: &Index, coverage: Coverage, files: &SegmentFiles) -> Result<Self> {
         let covered = coverage.covered_end;
         let mut expected_segments = BTreeMap::new();
-        if log.segments.get(covered.segment).is_some() {
+        if files.segments.get(covered.segment).is_some() {
             let expected = ExpectedSegment { recorded_end: covered.offset, is_live: false };
             expected_segments.insert(covered.segment, expected);
         }
@@ -85,50 +86,52 @@ impl LogGaps {
                 expected_segments.insert(number, expected);
             }
         }
-        Ok(Self::compare(log, expected_segments))
+        Ok(Self::compare(files, expected_segments))
     }
 
     /// Compares the ends that later records call durable with the existing files, except for accepted ends. Ignores
     /// missing files: the log alone does not show whether a compaction removed them.
     pub fn find_in_log(
-        log: &LogFiles,
+        files: &SegmentFiles,
         durable_ends: impl IntoIterator<Item = (u32, u32)>,
         is_accepted: impl Fn(Position) -> bool,
     ) -> Self {
-        let existing = durable_ends.into_iter().filter(|(segment, _)| log.segments.get(*segment).is_some());
+        let existing = durable_ends.into_iter().filter(|(segment, _)| files.segments.get(*segment).is_some());
         let expected_segments =
             existing.map(|(segment, end)| (segment, ExpectedSegment { recorded_end: end, is_live: true }));
-        let mut gaps = Self::compare(log, expected_segments.collect());
-        gaps.0.retain(|segment, gap| !is_accepted(Position::accepted_end(*segment, gap.existing_bytes)));
-        gaps
+        let mut missing = Self::compare(files, expected_segments.collect());
+        missing
+            .0
+            .retain(|segment, range| !is_accepted(Position::accepted_end(*segment, range.existing_bytes)));
+        missing
     }
 
-    /// The positions by which voids mark the ends of these gaps' segments as accepted. Only for gaps found in the log.
+    /// The positions by which voids mark the ends of these segments as accepted. Only for ranges found in the log.
     pub fn accepted_ends(&self) -> impl Iterator<Item = Position> {
-        self.0.iter().map(|(segment, gap)| Position::accepted_end(*segment, gap.existing_bytes))
+        self.0.iter().map(|(segment, range)| Position::accepted_end(*segment, range.existing_bytes))
     }
 
-    fn compare(log: &LogFiles, expected_segments: BTreeMap<u32, ExpectedSegment>) -> Self {
-        let mut gaps = BTreeMap::new();
+    fn compare(files: &SegmentFiles, expected_segments: BTreeMap<u32, ExpectedSegment>) -> Self {
+        let mut missing = BTreeMap::new();
         for (number, ExpectedSegment { recorded_end, is_live }) in expected_segments {
-            let segment = log.segments.get(number);
+            let segment = files.segments.get(number);
             let existing_bytes = segment.as_ref().map_or(0, |segment| segment.bytes());
             if segment.is_none() || existing_bytes < recorded_end {
                 let recorded_end = (recorded_end > 0).then_some(recorded_end);
                 let kind = segment.map(|segment| segment.kind);
-                gaps.insert(number, SegmentGap { existing_bytes, recorded_end, kind, is_live });
+                missing.insert(number, MissingRange { existing_bytes, recorded_end, kind, is_live });
             }
         }
-        Self(gaps)
+        Self(missing)
     }
 
-    /// Keeps only the gaps with live data and those of truncated files.
+    /// Keeps only the ranges with live data and those of truncated files.
     pub fn relevant(mut self) -> Self {
-        self.0.retain(|_, gap| gap.is_live || gap.kind.is_some());
+        self.0.retain(|_, range| range.is_live || range.kind.is_some());
         self
     }
 
-    /// Returns true if there are no gaps.
+    /// Returns true if nothing is missing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -139,33 +142,36 @@ impl LogGaps {
     }
 
     fn ranges(&self) -> impl Iterator<Item = LostRange> {
-        self.0.iter().map(|(segment, gap)| LostRange {
+        self.0.iter().map(|(segment, range)| LostRange {
             segment: *segment,
-            existing_bytes: gap.existing_bytes.into(),
-            recorded_end: gap.recorded_end.map(u64::from),
+            existing_bytes: range.existing_bytes.into(),
+            recorded_end: range.recorded_end.map(u64::from),
         })
     }
 
     fn contains(&self, location: RecordLocation) -> bool {
         location != NO_LOCATION
-            && self.0.get(&location.position.segment).is_some_and(|gap| location.end() > gap.existing_bytes)
+            && self
+                .0
+                .get(&location.position.segment)
+                .is_some_and(|range| location.end() > range.existing_bytes)
     }
 
     /// Returns true if a log segment has lost its end.
     fn is_log_truncated(&self) -> bool {
-        self.0.values().any(|gap| gap.kind == Some(SegmentKind::Log))
+        self.0.values().any(|range| range.kind == Some(SegmentKind::Log))
     }
 
-    /// Determines what is lost with these gaps, by a walk through the whole index.
-    pub fn classify(&self, index: &Index, coverage: Coverage, log: &LogFiles) -> Result<LossVerdict> {
-        let tail = LogTail::read(log, coverage)?;
+    /// Determines what is lost with these ranges, by a walk through the whole index.
+    pub fn classify(&self, index: &Index, coverage: Coverage, files: &SegmentFiles) -> Result<LossVerdict> {
+        let tail = LogTail::read(files, coverage)?;
         let snapshot = index.snapshot();
-        let lost_extents = LostExtents::find(&snapshot, log, self)?;
+        let lost_extents = LostExtents::find(&snapshot, files, self)?;
         let is_lost = |location: RecordLocation| Ok(self.contains(location));
         let loss = self.to_loss(LossProof::Index);
         let loss = LossSearch { is_lost: &is_lost, tail: &tail, names: bucket_names(&snapshot)?, loss }.run(
             &snapshot,
-            log,
+            files,
             &lost_extents,
         )?;
         Ok(if self.is_log_truncated() || loss.unreadable.count > 0 {
@@ -180,7 +186,7 @@ impl LogGaps {
     }
 }
 
-impl std::fmt::Display for LogGaps {
+impl std::fmt::Display for MissingRanges {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ranges: Vec<String> = self.ranges().map(|range| range.to_string()).collect();
         f.write_str(&ranges.join("; "))
@@ -211,12 +217,12 @@ struct LogTail {
 }
 
 impl LogTail {
-    fn read(log: &LogFiles, coverage: Coverage) -> Result<Self> {
-        let survey = LogSurvey::scan(log, coverage)?;
+    fn read(files: &SegmentFiles, coverage: Coverage) -> Result<Self> {
+        let survey = LogSurvey::scan(files, coverage)?;
         let mut newest_seqs = HashMap::new();
         let mut has_records = false;
-        for (segment, first_offset) in log.segments_from(coverage.covered_end) {
-            let mut scanner = Scanner::new(segment, log.salt, first_offset);
+        for (segment, first_offset) in files.log_segments_from(coverage.covered_end) {
+            let mut scanner = Scanner::new(segment, files.salt, first_offset);
             while let Some(item) = scanner.next()? {
                 let ScanItem::Record(scanned) = item else { continue };
                 has_records = true;
@@ -225,8 +231,8 @@ impl LogTail {
                 }
             }
         }
-        let is_first_segment_missing = log.segments.get(coverage.covered_end.segment).is_none();
-        let newer = log.numbers.iter().filter(|number| **number >= coverage.next_segment);
+        let is_first_segment_missing = files.segments.get(coverage.covered_end.segment).is_none();
+        let newer = files.numbers.iter().filter(|number| **number >= coverage.next_segment);
         let has_removed_segments =
             newer.zip(coverage.next_segment..).any(|(number, expected)| *number != expected);
         Ok(Self {
@@ -269,15 +275,15 @@ fn add_newest_seqs(newest_seqs: &mut HashMap<Vec<u8>, u64>, scanned: &ScannedRec
     Ok(())
 }
 
-/// The ids, in order, of extents that the index locates in gaps and that have no copy elsewhere.
+/// The ids, in order, of extents that the index locates in missing ranges and that have no copy elsewhere.
 struct LostExtents(Vec<u64>);
 
 impl LostExtents {
-    fn find(snapshot: &IndexSnapshot, log: &LogFiles, gaps: &LogGaps) -> Result<Self> {
+    fn find(snapshot: &IndexSnapshot, files: &SegmentFiles, missing: &MissingRanges) -> Result<Self> {
         let mut lost = Vec::new();
         for entry in snapshot.prefix(&[keys::prefix::EXTENT]) {
             let (key, value) = entry?;
-            if gaps.contains(RecordLocation::decode(&value)?) {
+            if missing.contains(RecordLocation::decode(&value)?) {
                 lost.push(keys::number(&key)?);
             }
         }
@@ -286,8 +292,8 @@ impl LostExtents {
             return Ok(Self(lost));
         }
         let mut found = std::collections::HashSet::new();
-        for segment in log.bulk_segments() {
-            let mut scanner = Scanner::new(segment.clone(), log.salt, 0);
+        for segment in files.bulk_segments() {
+            let mut scanner = Scanner::new(segment.clone(), files.salt, 0);
             while let Some(item) = scanner.next()? {
                 let ScanItem::Record(scanned) = item else { continue };
                 let Record::Extent { id } = scanned.record()? else { continue };
@@ -317,18 +323,18 @@ impl LostExtents {
 /// Finds records to which an index refers but whose heads are damaged, so that a scan of the log does not find them. A
 /// rebuilt index would lack them, and what they replaced or deleted would come back. The index must cover the whole
 /// log.
-pub(super) fn find_damaged_records(index: &Index, log: &LogFiles) -> Result<Option<Loss>> {
+pub(super) fn find_damaged_records(index: &Index, files: &SegmentFiles) -> Result<Option<Loss>> {
     let tail = LogTail { newest_seqs: HashMap::new(), may_lack_changes: false };
     let snapshot = index.snapshot();
-    let is_lost = |location: RecordLocation| match log.segments.get(location.position.segment) {
+    let is_lost = |location: RecordLocation| match files.segments.get(location.position.segment) {
         Some(segment) if location != NO_LOCATION => {
-            Ok(record_at(&segment, log.salt, location.position.offset)?.is_none())
+            Ok(record_at(&segment, files.salt, location.position.offset)?.is_none())
         }
         _ => Ok(false),
     };
     let loss = Loss::new(LossProof::Index, Vec::new());
     let search = LossSearch { is_lost: &is_lost, tail: &tail, names: bucket_names(&snapshot)?, loss };
-    let loss = search.run(&snapshot, log, &LostExtents(Vec::new()))?;
+    let loss = search.run(&snapshot, files, &LostExtents(Vec::new()))?;
     Ok((!loss.is_empty()).then_some(loss))
 }
 
@@ -341,11 +347,16 @@ struct LossSearch<'a> {
 }
 
 impl LossSearch<'_> {
-    fn run(mut self, snapshot: &IndexSnapshot, log: &LogFiles, lost_extents: &LostExtents) -> Result<Loss> {
-        self.objects(snapshot, log, lost_extents)?;
+    fn run(
+        mut self,
+        snapshot: &IndexSnapshot,
+        files: &SegmentFiles,
+        lost_extents: &LostExtents,
+    ) -> Result<Loss> {
+        self.objects(snapshot, files, lost_extents)?;
         self.deletions(snapshot)?;
         self.uploads(snapshot, lost_extents)?;
-        self.other_records(snapshot, log)?;
+        self.other_records(snapshot, files)?;
         Ok(self.loss)
     }
 
@@ -361,7 +372,7 @@ impl LossSearch<'_> {
     fn objects(
         &mut self,
         snapshot: &IndexSnapshot,
-        log: &LogFiles,
+        files: &SegmentFiles,
         lost_extents: &LostExtents,
     ) -> Result<()> {
         for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
@@ -378,7 +389,7 @@ impl LossSearch<'_> {
                 self.loss.objects_with_older_records += u64::from(entry.other_records > 0);
             } else if entry.in_extents
                 && !lost_extents.is_empty()
-                && lost_extents.overlaps(&manifest_runs(log, entry.location)?)
+                && lost_extents.overlaps(&manifest_runs(files, entry.location)?)
             {
                 let name = self.name(&key)?;
                 self.loss.unreadable.add(name);
@@ -433,7 +444,7 @@ impl LossSearch<'_> {
         Ok(())
     }
 
-    fn other_records(&mut self, snapshot: &IndexSnapshot, log: &LogFiles) -> Result<()> {
+    fn other_records(&mut self, snapshot: &IndexSnapshot, files: &SegmentFiles) -> Result<()> {
         for entry in snapshot.prefix(&[keys::prefix::BUCKET]) {
             let (key, value) = entry?;
             let entry = BucketEntry::decode(&value)?;
@@ -459,7 +470,7 @@ impl LossSearch<'_> {
                         let records = records.map(|value| UploadRecords::decode(&value)).transpose()?;
                         records.is_some_and(|records| records.count > 0)
                     }
-                    keys::prefix::VOID => log.segments.get(Position::unpack(number).segment).is_some(),
+                    keys::prefix::VOID => files.segments.get(Position::unpack(number).segment).is_some(),
                     _ => true,
                 };
                 self.loss.other_records += u64::from(hides_something);

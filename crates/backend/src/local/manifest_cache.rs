@@ -1,5 +1,6 @@
-//! A cache of decoded large manifests. An object of 10,000 parts has about 700 KB of manifest, which would be decoded
-//! again for every range read. A record never changes and its position is never reused, so an entry is never stale.
+//! A cache of decoded objects with large manifests. An object of 10,000 parts has about 700 KB of manifest, which would
+//! be decoded again for every range read. A record never changes and its position is never reused, so an entry is never
+//! stale.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ const MIN_CACHED_BYTES: u32 = 16 << 10;
 /// Maximum bytes of cached heads; decoded, they take about four times as much.
 const MAX_CACHED_BYTES: u64 = 4 << 20;
 
-/// The most recently used manifests.
+/// The most recently used objects with large manifests.
 #[derive(Default)]
 pub(crate) struct ManifestCache {
-    /// Position of the record, bytes of its head, and the object; the most recently used first.
+    /// Position of the record, size of its head in bytes, and the object; the most recently used first.
     cached: Mutex<VecDeque<(Position, u32, Arc<Object>)>>,
 }
 

@@ -1,6 +1,15 @@
 //! Opening a store. The index records how far it covers the log; the rest is replayed. A broken or outdated index is
 //! rebuilt. One that proves the loss of acknowledged changes is retained, and the store is not opened, until the user
-//! accepts the loss.
+//! accepts the loss. Steps:
+//!
+//! 1. Compare the index with the segments: is it usable, outdated, or proof of a loss (`index_fit`)?
+//! 2. Survey the log after the index's coverage, or all of it for a rebuild: voids, durable ends, next numbers.
+//! 3. Find the *torn* batches in the part of the log that is not known to be durable.
+//! 4. Replay all records that are neither voided nor torn. The same atomic changes put *void marks* into the index:
+//!    entries without a record, for the torn positions.
+//! 5. Collect the entries without a record, among them the pending voids (`pending_records`).
+//! 6. Write the missing records as the first batch. Until then, no record states that the log beyond the first pending
+//!    void is durable.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,9 +29,8 @@ use super::index::{Index, keys};
 use super::index_fit::{IndexFit, catch_up, record_segment_ends};
 use super::io_threads::{IoThreads, io_error};
 use super::layout::Layout;
-use super::log_files::{LogFiles, LogPurpose};
 use super::loss::{Loss, LossProof};
-use super::loss_evidence::{LogGaps, find_damaged_records, segment_number};
+use super::loss_evidence::{MissingRanges, find_damaged_records, segment_number};
 use super::manifest_cache::ManifestCache;
 use super::open_store::OpenStore;
 use super::options::LocalOptions;
@@ -32,6 +40,7 @@ use super::recovery::Recovery;
 use super::reindex::reindex;
 use super::replay::{LogSurvey, apply_with_coverage};
 use super::segment::{Segment, SegmentMap};
+use super::segment_files::{OpenPurpose, SegmentFiles};
 use super::space::DeviceSpace;
 use super::store_state::StoreState;
 use super::upkeep::MAX_LIVE_FRACTION;
@@ -59,21 +68,22 @@ impl OpenStore {
         index_use: IndexUse,
     ) -> Result<(Arc<Self>, Recovery)> {
         let mut recovery = Recovery::default();
-        let log = LogFiles::open(&layout.segments(), layout.salt, LogPurpose::Serving)?;
+        let files = SegmentFiles::open(&layout.segments(), layout.salt, OpenPurpose::Serving)?;
         let space = DeviceSpace::open(&layout, options.reserve_bytes)?;
         options.segment_bytes = space.segment_bytes(options.segment_bytes, MAX_LIVE_FRACTION);
         layout.remove_old_index();
-        let opener = IndexOpener { layout: &layout, log: &log, accept_loss: options.accept_loss, index_use };
+        let opener =
+            IndexOpener { layout: &layout, files: &files, accept_loss: options.accept_loss, index_use };
         let ReadyIndex { index, coverage, buckets, pending_records } = opener.ready_index(&mut recovery)?;
         recovery.voided_records = pending_records.void_count;
-        log.unfinished.iter().try_for_each(|path| remove_unfinished(path))?;
+        files.unfinished.iter().try_for_each(|path| remove_unfinished(path))?;
         let io = IoThreads::start(options.io_threads.max(1))?;
         let state = Arc::new(StoreState {
             space,
             hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
             buffers: Arc::new(BufferPool::default()),
             manifests: ManifestCache::default(),
-            buffered_bytes: Arc::default(),
+            unwritten_bytes: Arc::default(),
             buckets: RwLock::new(buckets),
             next_id: AtomicU64::new(coverage.next_id),
             next_segment: AtomicU32::new(coverage.next_segment),
@@ -82,7 +92,7 @@ impl OpenStore {
             options,
             clock,
             index,
-            segments: log.segments,
+            segments: files.segments,
             io,
         });
         let durable_end = pending_records.durable_end.unwrap_or(coverage.covered_end);
@@ -150,7 +160,7 @@ impl From<Index> for PreviousIndex {
 /// The inputs for opening the index.
 struct IndexOpener<'a> {
     layout: &'a Layout,
-    log: &'a LogFiles,
+    files: &'a SegmentFiles,
     accept_loss: bool,
     index_use: IndexUse,
 }
@@ -159,17 +169,17 @@ impl IndexOpener<'_> {
     /// Returns the index, brought up to date. A broken or outdated one is rebuilt. One that proves a loss stays
     /// unchanged, with an error, unless the loss is accepted.
     fn ready_index(&self, recovery: &mut Recovery) -> Result<ReadyIndex> {
-        let Self { layout, log, index_use, .. } = self;
-        // The library panics on some data that it did not write, wherever it is read.
+        let Self { layout, files, index_use, .. } = self;
+        // The index library (fjall) panics on some data that it did not write, wherever it is read.
         let opened = catch_unwind(AssertUnwindSafe(|| self.open_index(recovery)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let previous = match opened {
             Ok(OpenedIndex::Ready(ready)) if *index_use == IndexUse::Reuse => return Ok(*ready),
             Ok(OpenedIndex::Ready(ready)) => PreviousIndex {
-                loss: find_damaged_records(&ready.index, log)?,
+                loss: find_damaged_records(&ready.index, files)?,
                 ..PreviousIndex::from(ready.index)
             },
-            Ok(OpenedIndex::Missing) if log.segments.is_empty() => PreviousIndex::default(),
+            Ok(OpenedIndex::Missing) if files.segments.is_empty() => PreviousIndex::default(),
             Ok(OpenedIndex::Missing) => {
                 tracing::warn!(
                     "the index is missing and is rebuilt from the log; without it, a loss at the end of the log cannot \
@@ -190,9 +200,9 @@ impl IndexOpener<'_> {
             }
             Ok(OpenedIndex::Ambiguous(index, possible_loss)) => {
                 tracing::warn!(
-                    doubt = %possible_loss,
+                    %possible_loss,
                     "the index is an older copy, or parts of the log are lost, which cannot be distinguished; the \
-                     index is rebuilt from the log, and the old one is kept as index.doubtful"
+                     index is rebuilt from the log, and the old one is kept as index.ambiguous"
                 );
                 PreviousIndex { possible_loss: Some(possible_loss), ..PreviousIndex::from(index) }
             }
@@ -215,29 +225,32 @@ impl IndexOpener<'_> {
     /// Replaces the previous index by one rebuilt from the log. The previous one stays if there is a loss that is not
     /// accepted.
     fn replace(&self, previous: PreviousIndex, recovery: &mut Recovery) -> Result<ReadyIndex> {
-        let Self { layout, log, .. } = self;
+        let Self { layout, files, .. } = self;
         let PreviousIndex { index, mut loss, possible_loss } = previous;
-        let mut survey = LogSurvey::scan(log, Coverage::EMPTY)?;
-        let inherited = index.as_ref().map(|index| InheritedFacts::read_from(index, log)).transpose()?;
+        let mut survey = LogSurvey::scan(files, Coverage::EMPTY)?;
+        let inherited = index.as_ref().map(|index| InheritedFacts::read_from(index, files)).transpose()?;
         let mut inherited = inherited.unwrap_or_default();
         let is_accepted = |end| survey.is_voided(end) || inherited.has_accepted(end);
-        let gaps = LogGaps::find_in_log(log, survey.durable_ends(), is_accepted);
-        if loss.is_none() && !gaps.is_empty() {
-            loss = Some(gaps.to_loss(LossProof::Log));
+        let missing = MissingRanges::find_in_log(files, survey.durable_ends(), is_accepted);
+        if loss.is_none() && !missing.is_empty() {
+            loss = Some(missing.to_loss(LossProof::Log));
         }
         if let Some(loss) = loss {
             self.accept(&loss)?;
             recovery.loss = Some(loss);
         }
-        inherited.accept(gaps.accepted_ends());
+        inherited.accept(missing.accepted_ends());
         inherited.raise_numbers(&mut survey.coverage);
         if let Some(index) = index {
-            let is_emptied = |segment: &Segment| {
-                [&recovery.loss, &possible_loss].into_iter().flatten().all(|loss| loss.spares_copies(segment))
+            let may_remove = |segment: &Segment| {
+                [&recovery.loss, &possible_loss]
+                    .into_iter()
+                    .flatten()
+                    .all(|loss| loss.are_copies_intact(segment))
             };
-            if remove_retired(layout, &index, &log.segments, is_emptied)? > 0 {
+            if remove_retired(layout, &index, &files.segments, may_remove)? > 0 {
                 let numbers = survey.coverage;
-                survey = LogSurvey::scan(log, Coverage::EMPTY)?;
+                survey = LogSurvey::scan(files, Coverage::EMPTY)?;
                 survey.coverage.raise_numbers(numbers);
             }
         }
@@ -250,11 +263,11 @@ impl IndexOpener<'_> {
         layout.clear_doubts();
         let index = Index::open(&layout.index())?;
         inherited.write_to(&index, survey.coverage)?;
-        let coverage = if log.segments.is_empty() {
+        let coverage = if files.segments.is_empty() {
             survey.coverage
         } else {
             recovery.reindexed = true;
-            reindex(log, &index, &survey, recovery)?
+            reindex(files, &index, &survey, recovery)?
         };
         if recovery.unreadable.count > 0 {
             tracing::error!(
@@ -262,7 +275,7 @@ impl IndexOpener<'_> {
                 "object data is damaged or missing and cannot be read; see `tradewind store check`"
             );
         }
-        finish_opening(layout, index, log, coverage)
+        finish_opening(layout, index, files, coverage)
     }
 
     /// An error unless the user accepted losses.
@@ -284,20 +297,21 @@ impl IndexOpener<'_> {
 
     /// Opens the existing index and brings it up to date.
     fn open_index(&self, recovery: &mut Recovery) -> Result<OpenedIndex> {
-        let Self { layout, log, .. } = self;
+        let Self { layout, files, .. } = self;
         if !layout.index().exists() {
             return Ok(OpenedIndex::Missing);
         }
-        if layout.count_open_attempt() {
+        if layout.must_rebuild_index() {
             return Err(Error::new(Reason::CorruptData, "it broke in use, or crashed the process"));
         }
+        layout.add_doubt();
         let opened = Index::open(&layout.index());
         layout.clear_doubts();
         let index = opened?;
-        Ok(match catch_up(&index, log, recovery)? {
+        Ok(match catch_up(&index, files, recovery)? {
             IndexFit::Current(coverage) => {
-                record_segment_ends(&index, log)?;
-                OpenedIndex::Ready(Box::new(finish_opening(layout, index, log, coverage)?))
+                record_segment_ends(&index, files)?;
+                OpenedIndex::Ready(Box::new(finish_opening(layout, index, files, coverage)?))
             }
             IndexFit::Empty if InheritedFacts::is_interrupted_rebuild(&index)? => OpenedIndex::Empty(index),
             // The library turns an index that lost files into an empty one, and may find parts of it when it is opened
@@ -316,11 +330,11 @@ impl IndexOpener<'_> {
 fn finish_opening(
     layout: &Layout,
     index: Index,
-    log: &LogFiles,
+    files: &SegmentFiles,
     mut coverage: Coverage,
 ) -> Result<ReadyIndex> {
-    remove_retired(layout, &index, &log.segments, |_| true)?;
-    let last_segment = log.numbers.last().copied().unwrap_or(0).max(coverage.covered_end.segment);
+    remove_retired(layout, &index, &files.segments, |_| true)?;
+    let last_segment = files.numbers.last().copied().unwrap_or(0).max(coverage.covered_end.segment);
     coverage.next_segment = coverage.next_segment.max(last_segment + 1);
     reserve_numbers(&index, coverage)?;
     let (buckets, pending_records) = (read_buckets(&index)?, PendingRecords::collect(&index)?);
@@ -337,13 +351,13 @@ fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
     index.checkpoint()
 }
 
-/// Removes retired segments, whose removal was interrupted when the store was last open, if `is_emptied` confirms that
-/// they have no live data. Returns the number of files removed.
+/// Removes retired segments, whose removal was interrupted when the store was last open, if `may_remove` permits it.
+/// Returns the number of files removed.
 fn remove_retired(
     layout: &Layout,
     index: &Index,
     segments: &SegmentMap,
-    is_emptied: impl Fn(&Segment) -> bool,
+    may_remove: impl Fn(&Segment) -> bool,
 ) -> Result<u64> {
     let mut changes = index.changes();
     let mut removed = 0;
@@ -354,7 +368,7 @@ fn remove_retired(
         }
         let number = segment_number(&key)?;
         if let Some(segment) = segments.get(number) {
-            if !is_emptied(&segment) {
+            if !may_remove(&segment) {
                 continue;
             }
             index.checkpoint()?;

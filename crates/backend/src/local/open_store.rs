@@ -33,7 +33,7 @@ impl OpenStore {
         }
     }
 
-    /// Starts an extent of at most `capacity` bytes, creating a bulk segment if none has room.
+    /// Starts an extent of at most `capacity` bytes, creating a bulk segment if none is open.
     pub async fn begin_extent(&self, id: u64, is_relocated: bool, capacity: usize) -> Result<ExtentWriter> {
         self.committer.check_writable()?;
         loop {
@@ -43,14 +43,14 @@ impl OpenStore {
                 return Ok(writer);
             }
             let this = self.this();
-            self.state.io.run(move || this.make_room_for_extents()).await?;
+            self.state.io.run(move || this.ensure_open_bulk_segment()).await?;
         }
     }
 
-    /// Ensures that a bulk segment has room. A failed sync of a new segment's file or directory makes the store
-    /// read-only here, on the I/O thread: the request may have been cancelled, and no later attempt may succeed.
-    fn make_room_for_extents(&self) -> Result<()> {
-        self.extent_allocator.ensure_room(self.state.options.segment_bytes, || {
+    /// Ensures that the active bulk segment is not full. A failed sync of a new segment's file or directory makes the
+    /// store read-only here, on the I/O thread: the request may have been cancelled, and no later attempt may succeed.
+    fn ensure_open_bulk_segment(&self) -> Result<()> {
+        self.extent_allocator.ensure_segment(self.state.options.segment_bytes, || {
             self.committer.check_writable()?;
             let created = self.state.create_segment(SegmentKind::Bulk);
             if created.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {

@@ -11,11 +11,12 @@ pub struct LocalOptions {
     /// Objects up to this size, in bytes, are stored in the log with their metadata; larger ones in extents. At most
     /// 1 MiB.
     pub inline_bytes: usize,
-    /// Total bytes that writes may buffer in order to write full extents, in addition to the requests' windows.
+    /// Total bytes that writes may buffer in order to write full extents. They are not reserved from the requests'
+    /// windows. A threshold, not a hard limit: beyond it, each write still buffers `write_bytes`.
     pub max_buffered_bytes: usize,
-    /// When `max_buffered_bytes` is exceeded, extents are written in pieces of this size, in bytes: slightly slower,
+    /// While `max_buffered_bytes` is exceeded, extents are written in units of this size, in bytes: slightly slower,
     /// with less memory.
-    pub piece_bytes: usize,
+    pub write_bytes: usize,
     /// The index is made durable after this many bytes of log, which bounds the replay after a power loss.
     pub checkpoint_bytes: u64,
     /// Free space, in bytes, below which writes are rejected so that deletes and compaction still work: room to
@@ -31,7 +32,7 @@ pub struct LocalOptions {
     pub compact_below_fraction: f64,
     /// Maximum bytes per second that compaction writes, unless writes are about to be rejected.
     pub compact_bytes_per_second: u64,
-    /// The interval between checks for segments to compact.
+    /// The interval between rounds of upkeep.
     pub compact_interval: Duration,
     /// Opens the store although its index or log proves the loss of acknowledged changes. Otherwise that is an error,
     /// and nothing is changed: the index is the only record of what is missing.
@@ -44,7 +45,7 @@ impl Default for LocalOptions {
             segment_bytes: 512 << 20,
             inline_bytes: 128 << 10,
             max_buffered_bytes: 24 << 20,
-            piece_bytes: 256 << 10,
+            write_bytes: 256 << 10,
             checkpoint_bytes: 64 << 20,
             reserve_bytes: 640 << 20,
             io_threads: 4,

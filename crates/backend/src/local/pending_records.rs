@@ -7,22 +7,22 @@ use std::collections::BTreeSet;
 use tradewind_core::error::Result;
 
 use super::apply::NO_LOCATION;
-use super::commit::{Batch, IndexAmendment};
+use super::commit::{Batch, MaintenanceChange};
 use super::index::entries::{BucketEntry, Coverage, RecordLocation};
 use super::index::{Index, keys};
-use super::log_files::LogFiles;
 use super::open_store::OpenStore;
 use super::position::Position;
 use super::record::Record;
+use super::segment_files::SegmentFiles;
 
 /// The records that the log lacks.
 pub(super) struct PendingRecords {
     records: Vec<Record>,
-    /// The number of voids of torn records in `records`.
+    /// The number of voids in `records` for torn records and the torn bytes between them.
     pub void_count: u64,
     /// The first position that these voids name; `None` without voids. Until they are durable, no record may state that
-    /// the log beyond this position is durable: if the voids were torn as well, the positions that they name would
-    /// count as damage.
+    /// the log beyond this position is durable. A crash may leave only some of these voids on disk; the positions named
+    /// by the lost ones would then count as damage.
     pub durable_end: Option<Position>,
 }
 
@@ -64,7 +64,7 @@ impl PendingRecords {
         if self.records.is_empty() {
             return Ok(());
         }
-        store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+        store.committer.submit_blocking(MaintenanceChange(move |batch: &mut Batch<'_>| {
             for record in &self.records {
                 let seq = batch.next_id();
                 batch.append(record, seq)?;
@@ -77,7 +77,7 @@ impl PendingRecords {
 /// Facts that no record states, and that an index inherits from the one that it replaces.
 #[derive(Default)]
 pub(super) struct InheritedFacts {
-    /// The next numbers. Lost data may have used the numbers before them.
+    /// The next numbers; its `covered_end` is ignored. Lost data may have used the numbers before them.
     next_numbers: Option<Coverage>,
     /// Ends of segments whose loss was accepted, as [`Position::accepted_end`].
     accepted_ends: BTreeSet<Position>,
@@ -85,7 +85,7 @@ pub(super) struct InheritedFacts {
 
 impl InheritedFacts {
     /// Reads the facts from an index, whose creation may have been interrupted.
-    pub fn read_from(index: &Index, log: &LogFiles) -> Result<Self> {
+    pub fn read_from(index: &Index, files: &SegmentFiles) -> Result<Self> {
         let next_numbers = match index.coverage()? {
             Some(coverage) => Some(coverage),
             None => index.get(&keys::NEXT_NUMBERS)?.map(|value| Coverage::decode(&value)).transpose()?,
@@ -93,7 +93,7 @@ impl InheritedFacts {
         let mut accepted_ends = BTreeSet::new();
         for entry in index.snapshot().prefix(&[keys::prefix::VOID]) {
             let at = Position::unpack(keys::number(&entry?.0)?);
-            if at.is_accepted_end() && log.segments.get(at.segment).is_some() {
+            if at.is_accepted_end() && files.segments.get(at.segment).is_some() {
                 accepted_ends.insert(at);
             }
         }

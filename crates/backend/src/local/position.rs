@@ -1,8 +1,9 @@
-//! The position of a record: a segment and an offset in it. Positions sort in the order in which the log was written.
+//! The position of a record: a segment and an offset in it. Positions in log segments sort in the order in which the
+//! log was written; bulk segments are filled concurrently.
 
 use std::fmt;
 
-/// A position in the log.
+/// A position in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(crate) struct Position {
     /// Number of the segment file.

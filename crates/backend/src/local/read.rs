@@ -1,5 +1,6 @@
 //! Reading: from an index entry to verified bytes. Every head and every block is verified before any of its bytes is
-//! returned. A piece that the page cache has is read on the calling task, any other on an I/O thread.
+//! returned. A piece that the page cache has is read on the calling task, any other on an I/O thread. On a file system
+//! without non-blocking reads, every piece is read on the calling task.
 
 mod extents;
 
@@ -24,10 +25,10 @@ use super::position::Position;
 use super::record::{Object, ObjectContent, Record};
 use super::segment::{Segment, SegmentMap};
 
-/// Maximum bytes per read.
+/// Maximum payload bytes of one piece of a body.
 const MAX_PIECE_BYTES: usize = 256 << 10;
-/// Maximum lookups of an object when compaction moves its record between the lookups of its entry and of its segment.
-const MAX_MOVED_RETRIES: usize = 100;
+/// Maximum lookups of an object while compaction moves its record between the lookups of its entry and of its segment.
+const MAX_LOOKUPS: usize = 100;
 
 /// An object's record, read and verified.
 pub(super) struct ObjectRecord {
@@ -44,7 +45,7 @@ impl OpenStore {
     fn locate(&self, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
         let key = keys::object(self.state.bucket_id(address.bucket.as_str())?, address.key.as_str());
         let mut missing_location = None;
-        for _ in 0..MAX_MOVED_RETRIES {
+        for _ in 0..MAX_LOOKUPS {
             let value = self.state.index.object(&key)?;
             let entry = decode_entry(value.as_deref(), address)?;
             match self.state.segments.get(entry.location.position.segment) {
@@ -127,7 +128,8 @@ impl OpenStore {
         Ok(ObjectRecord { seq: header.seq, object, payload, block_crcs })
     }
 
-    /// Reads bytes of a segment. Waits until the request's window has room for them; they occupy it until dropped.
+    /// Reads bytes of a segment. Waits until the request's own buffers leave room in its window. A read larger than the
+    /// window takes all of the window; the excess is not accounted.
     pub(super) async fn read(
         &self,
         context: &Context,
@@ -174,7 +176,7 @@ impl OpenStore {
             if !entry.in_extents {
                 break (self.read_object_record(context, address, &segment, &entry, true).await?, None);
             }
-            // The extents are located and read in one snapshot, while compaction may move them. The object is located
+            // The extents are located and read in one snapshot, because compaction may move them. The object is located
             // again in the snapshot, where it may have become inline.
             let snapshot = StoreSnapshot::capture(self);
             let (entry, segment) = self.locate_in(&snapshot, address)?;
@@ -200,7 +202,7 @@ impl OpenStore {
         };
         let observation = Observation {
             first_byte: self.state.clock.now().saturating_sub(started),
-            wire_bytes: span.length,
+            body_bytes: span.length,
             ..Observation::default()
         };
         Ok(GetResponse { info: object_info(record.object, record.seq), span, body, observation })

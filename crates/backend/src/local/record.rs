@@ -40,7 +40,7 @@ pub(crate) enum Record {
     UploadEnded {
         upload: UploadSeq,
     },
-    /// The record at this position was torn by a crash: it does not count.
+    /// The bytes at this position do not count: torn by a crash, or an accepted end ([`Position::accepted_end`]).
     Void {
         at: Position,
     },
@@ -113,11 +113,11 @@ mod tag {
     pub const UPLOAD: u8 = 13;
     pub const REWRITES: u8 = 14;
     pub const NUMBER: u8 = 15;
-    pub const CHECKSUM_PLAN: u8 = 16;
+    pub const UPLOAD_CHECKSUM: u8 = 16;
     pub const ETAG_TEXT: u8 = 17;
-    pub const MORE_CHECKSUMS: u8 = 18;
-    pub const MORE_OF_PARTS: u8 = 19;
-    pub const MORE_CHECKSUM_PLAN: u8 = 20;
+    pub const LATER_CHECKSUMS: u8 = 18;
+    pub const LATER_PART_CHECKSUMS: u8 = 19;
+    pub const LATER_UPLOAD_CHECKSUM: u8 = 20;
     // 32 and up: `metadata`.
 }
 
@@ -250,7 +250,7 @@ impl Object {
             out.bytes(tag::PARTS, &PartSummary::encode_all(&self.parts));
             let more = PartSummary::encode_more(&self.parts);
             if !more.is_empty() {
-                out.bytes(tag::MORE_OF_PARTS, &more);
+                out.bytes(tag::LATER_PART_CHECKSUMS, &more);
             }
         }
         if let Some(upload) = self.upload {
@@ -275,12 +275,12 @@ impl Object {
                 tag::TIME => object.modified = read_time(value)?,
                 tag::ETAG_MD5 => object.etag = ETag::from_md5(&value.array()?),
                 tag::ETAG_TEXT => object.etag = ETag::from_tag(&value.rest_as_text()?),
-                tag::CHECKSUM | tag::MORE_CHECKSUMS => object.checksums.extend(read_checksum(tag, value)?),
+                tag::CHECKSUM | tag::LATER_CHECKSUMS => object.checksums.extend(read_checksum(tag, value)?),
                 tag::SCOPE => object.scope = ChecksumScope::Composite,
                 tag::RUNS => runs = Some(ExtentRun::decode_all(value)?),
                 tag::NEW_EXTENTS => new_extents = ExtentLocation::decode_all(value)?,
                 tag::PARTS => object.parts = PartSummary::decode_all(value)?,
-                tag::MORE_OF_PARTS => PartSummary::decode_more(&mut object.parts, value)?,
+                tag::LATER_PART_CHECKSUMS => PartSummary::decode_more(&mut object.parts, value)?,
                 tag::UPLOAD => object.upload = Some(value.number()?),
                 tag::REWRITES => object.rewritten_seq = Some(value.number()?),
                 other => read_metadata_field(&mut object.metadata, other, value)?,
@@ -298,10 +298,13 @@ impl Upload {
         out.number(tag::BUCKET, self.bucket.into()).text(tag::KEY, &self.key);
         put_time(out, self.initiated);
         if let Some((algorithm, scope)) = self.checksum {
-            let plan = [algorithm_byte(algorithm), u8::from(scope == ChecksumScope::Composite)];
-            let tag =
-                if is_original_algorithm(algorithm) { tag::CHECKSUM_PLAN } else { tag::MORE_CHECKSUM_PLAN };
-            out.bytes(tag, &plan);
+            let value = [algorithm_byte(algorithm), u8::from(scope == ChecksumScope::Composite)];
+            let tag = if is_original_algorithm(algorithm) {
+                tag::UPLOAD_CHECKSUM
+            } else {
+                tag::LATER_UPLOAD_CHECKSUM
+            };
+            out.bytes(tag, &value);
         }
         put_metadata(out, &self.metadata);
     }
@@ -320,7 +323,7 @@ impl Upload {
                 tag::BUCKET => upload.bucket = value.narrow()?,
                 tag::KEY => upload.key = value.rest_as_text()?,
                 tag::TIME => upload.initiated = read_time(value)?,
-                tag::CHECKSUM_PLAN | tag::MORE_CHECKSUM_PLAN => {
+                tag::UPLOAD_CHECKSUM | tag::LATER_UPLOAD_CHECKSUM => {
                     let algorithm = algorithm_from_byte(value.byte()?);
                     let composite = value.byte()? == 1;
                     let scope = if composite { ChecksumScope::Composite } else { ChecksumScope::FullObject };
@@ -369,7 +372,7 @@ fn put_etag(out: &mut FieldWriter, etag: &ETag) {
 /// Later algorithms have a tag of their own, which older readers skip.
 fn put_checksum(out: &mut FieldWriter, checksum: &Checksum) {
     let algorithm = checksum.algorithm();
-    let tag = if is_original_algorithm(algorithm) { tag::CHECKSUM } else { tag::MORE_CHECKSUMS };
+    let tag = if is_original_algorithm(algorithm) { tag::CHECKSUM } else { tag::LATER_CHECKSUMS };
     out.bytes(tag, &[&[algorithm_byte(algorithm)], checksum.bytes()].concat());
 }
 
@@ -387,7 +390,7 @@ fn checksum_of(algorithm: Algorithm, value: &[u8]) -> Result<Checksum> {
 /// for an unknown later algorithm, or an original one under a tag for later ones; both are skipped.
 fn known_algorithm(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algorithm>> {
     match tag {
-        tag::MORE_CHECKSUMS | tag::MORE_OF_PARTS | tag::MORE_CHECKSUM_PLAN => {
+        tag::LATER_CHECKSUMS | tag::LATER_PART_CHECKSUMS | tag::LATER_UPLOAD_CHECKSUM => {
             Ok(algorithm.ok().filter(|algorithm| !is_original_algorithm(*algorithm)))
         }
         _ => match algorithm? {

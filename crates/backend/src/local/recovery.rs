@@ -7,11 +7,11 @@ use super::loss::{Loss, NameList};
 pub struct Recovery {
     /// The index was rebuilt from the whole log.
     pub reindexed: bool,
-    /// Commit records replayed into the index.
+    /// Log records replayed into the index.
     pub replayed_records: u64,
     /// Damaged bytes of the log: neither a record nor a torn tail.
     pub damaged_bytes: u64,
-    /// Torn commit records that were voided.
+    /// Voids to be written: for torn records and the torn bytes between them.
     pub voided_records: u64,
     /// Acknowledged changes that were lost, with the loss accepted.
     pub loss: Option<Loss>,

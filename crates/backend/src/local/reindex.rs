@@ -11,29 +11,29 @@ use super::index::entries::{
     BucketEntry, Coverage, ID_MARGIN, ObjectEntry, PartEntry, RecordLocation, UploadEntry,
 };
 use super::index::{Index, IndexChanges, keys};
-use super::log_files::LogFiles;
 use super::loss::NameList;
 use super::position::Position;
 use super::record::{BucketId, ExtentRun, ObjectContent, Record};
 use super::recovery::Recovery;
-use super::replay::{LogSurvey, MAX_REPLAY_BATCH_ENTRIES, ReplayMode, apply_with_coverage, replay_log};
+use super::replay::{LogSurvey, MAX_REPLAY_ENTRIES, ReplayMode, apply_with_coverage, replay_log};
 use super::scan::{ScanItem, Scanner, read_payload, record_at};
+use super::segment_files::SegmentFiles;
 use super::uploads::format_id;
 
 /// Fills an empty index from the whole log, given its survey. Returns the coverage.
 pub(super) fn reindex(
-    log: &LogFiles,
+    files: &SegmentFiles,
     index: &Index,
     survey: &LogSurvey,
     recovery: &mut Recovery,
 ) -> Result<Coverage> {
-    log.make_durable(Position::default())?;
-    replay_log(log, index, ReplayMode::Rebuild, survey, recovery)?;
+    files.make_log_durable(Position::default())?;
+    replay_log(files, index, ReplayMode::Rebuild, survey, recovery)?;
     let mut coverage = survey.coverage;
     // Skips ids that were allocated but of which no record remains, such as those of old uploads.
     coverage.next_id += ID_MARGIN;
     drop_orphans(index, &mut coverage)?;
-    recovery.unreadable = locate_extents(log, index, &mut coverage)?;
+    recovery.unreadable = locate_extents(files, index, &mut coverage)?;
     apply_with_coverage(index.changes(), coverage)?;
     index.checkpoint()?;
     Ok(coverage)
@@ -96,13 +96,13 @@ fn ensure_bucket(changes: &mut IndexChanges<'_>, id: BucketId, coverage: &mut Co
 
 /// Locates every extent to which a manifest refers. Returns the names of objects and parts that refer to missing
 /// extents.
-fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Result<NameList> {
+fn locate_extents(files: &SegmentFiles, index: &Index, coverage: &mut Coverage) -> Result<NameList> {
     let mut runs = Vec::new();
     for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
         let (_, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
         if entry.in_extents {
-            runs.extend(manifest_runs(log, entry.location)?);
+            runs.extend(manifest_runs(files, entry.location)?);
         }
     }
     for entry in index.snapshot().prefix(&[keys::prefix::PART]) {
@@ -111,18 +111,18 @@ fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Res
             runs.extend(part.runs);
         }
     }
-    runs.sort_by_key(|run| run.first);
+    runs.sort_by_key(|run| run.first_id);
     runs.dedup();
     let mut missing_extents: u64 = runs.iter().map(|run| run.extent_count()).sum();
     let is_live = |id: u64| {
-        let runs_before = runs.partition_point(|run| run.first <= id);
+        let runs_before = runs.partition_point(|run| run.first_id <= id);
         runs_before > 0 && runs[runs_before - 1].ids().contains(&id)
     };
-    for segment in log.bulk_segments() {
+    for segment in files.bulk_segments() {
         // A copy made by an interrupted compaction may be only in the page cache.
-        log.make_segment_durable(&segment)?;
+        files.make_segment_durable(&segment)?;
         let mut changes = index.changes();
-        let mut scanner = Scanner::new(segment.clone(), log.salt, 0);
+        let mut scanner = Scanner::new(segment.clone(), files.salt, 0);
         while let Some(item) = scanner.next()? {
             let ScanItem::Record(scanned) = item else { continue };
             let Record::Extent { id } = scanned.record()? else { continue };
@@ -142,17 +142,17 @@ fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Res
             }
             add_live_bytes(&mut changes, location)?;
             changes.put(key, location.encode());
-            if changes.len() >= MAX_REPLAY_BATCH_ENTRIES {
+            if changes.len() >= MAX_REPLAY_ENTRIES {
                 std::mem::replace(&mut changes, index.changes()).apply()?;
             }
         }
         changes.apply()?;
     }
-    if missing_extents == 0 { Ok(NameList::default()) } else { find_unreadable(log, index) }
+    if missing_extents == 0 { Ok(NameList::default()) } else { find_unreadable(files, index) }
 }
 
 /// The names of objects and parts that refer to missing extents.
-fn find_unreadable(log: &LogFiles, index: &Index) -> Result<NameList> {
+fn find_unreadable(files: &SegmentFiles, index: &Index) -> Result<NameList> {
     let is_complete = |runs: &[ExtentRun]| -> Result<bool> {
         for id in runs.iter().flat_map(|run| run.ids()) {
             if index.get(&keys::extent(id))?.is_none() {
@@ -169,7 +169,7 @@ fn find_unreadable(log: &LogFiles, index: &Index) -> Result<NameList> {
     for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
         let (key, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
-        if entry.in_extents && !is_complete(&manifest_runs(log, entry.location)?)? {
+        if entry.in_extents && !is_complete(&manifest_runs(files, entry.location)?)? {
             names.add(format!("{}/{}", bucket_name(keys::bucket_id(&key)?)?, keys::object_name(&key)?));
         }
     }
@@ -190,9 +190,9 @@ fn find_unreadable(log: &LogFiles, index: &Index) -> Result<NameList> {
 }
 
 /// The runs of an object's record. Empty if the record is damaged: its extents are then unknown and count as dead.
-pub(super) fn manifest_runs(log: &LogFiles, location: RecordLocation) -> Result<Vec<ExtentRun>> {
-    if let Some(segment) = log.segments.get(location.position.segment)
-        && let Some(scanned) = record_at(&segment, log.salt, location.position.offset)?
+pub(super) fn manifest_runs(files: &SegmentFiles, location: RecordLocation) -> Result<Vec<ExtentRun>> {
+    if let Some(segment) = files.segments.get(location.position.segment)
+        && let Some(scanned) = record_at(&segment, files.salt, location.position.offset)?
         && let Record::Object(object) = scanned.record()?
         && let ObjectContent::Extents { runs, .. } = object.content
     {

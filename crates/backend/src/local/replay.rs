@@ -13,22 +13,22 @@ use super::apply::{LocatedRecord, NO_LOCATION, apply};
 use super::frame::{BatchRange, RecordKind};
 use super::index::entries::Coverage;
 use super::index::{Index, IndexChanges, keys};
-use super::log_files::LogFiles;
 use super::position::Position;
 use super::record::{Record, decode_bucket_and_key};
 use super::recovery::Recovery;
 use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
 use super::segment::Segment;
+use super::segment_files::SegmentFiles;
 
-/// Changed entries per batch of a replay.
-pub(super) const MAX_REPLAY_BATCH_ENTRIES: usize = 4096;
+/// Maximum changed index entries that a replay collects before it applies them.
+pub(super) const MAX_REPLAY_ENTRIES: usize = 4096;
 
 /// Facts about a part of the log that are needed before its records are applied.
 pub(super) struct LogSurvey {
     /// Positions named by voids.
     voided: HashSet<Position>,
-    /// Positions that no void names yet: of the records of torn batches, and of the bytes between them that are no
-    /// records.
+    /// Positions still to be voided: each record of a torn batch, and each stretch between records that is not a
+    /// record.
     torn: HashSet<Position>,
     /// The log before this position was durable.
     durable_end: Position,
@@ -40,7 +40,7 @@ pub(super) struct LogSurvey {
 
 impl LogSurvey {
     /// Surveys the log from `coverage` on.
-    pub fn scan(log: &LogFiles, coverage: Coverage) -> Result<Self> {
+    pub fn scan(files: &SegmentFiles, coverage: Coverage) -> Result<Self> {
         let durable_end = coverage.covered_end;
         let mut survey = Self {
             voided: HashSet::new(),
@@ -49,22 +49,22 @@ impl LogSurvey {
             durable_ends: HashMap::from([(durable_end.segment, durable_end.offset)]),
             coverage,
         };
-        for (segment, start) in log.segments_from(durable_end) {
-            let mut scanner = Scanner::new(segment, log.salt, start);
+        for (segment, start) in files.log_segments_from(durable_end) {
+            let mut scanner = Scanner::new(segment, files.salt, start);
             while let Some(item) = scanner.next()? {
                 if let ScanItem::Record(scanned) = item {
                     survey.add_record(&scanned)?;
                 }
             }
         }
-        for (segment, start) in log.segments_from(survey.durable_end) {
-            survey.find_torn(&segment, Scanner::new(segment.clone(), log.salt, start))?;
+        for (segment, start) in files.log_segments_from(survey.durable_end) {
+            survey.find_torn(&segment, Scanner::new(segment.clone(), files.salt, start))?;
         }
         Ok(survey)
     }
 
     fn add_record(&mut self, scanned: &ScannedRecord) -> Result<()> {
-        let durable = scanned.header.durable;
+        let durable = scanned.header.durable_end;
         self.durable_end = self.durable_end.max(durable);
         let segment_end = self.durable_ends.entry(durable.segment).or_default();
         *segment_end = (*segment_end).max(durable.offset);
@@ -111,12 +111,12 @@ impl LogSurvey {
                     if read_payload(segment, &scanned)?.is_some() {
                         batch.complete_bytes += scanned.end() - scanned.position.offset;
                     }
-                    // A void is valid even in a torn batch.
+                    // A void counts although its batch is torn: it only names bytes that do not count anyway.
                     if scanned.header.kind != RecordKind::Void {
                         batch.records.push(scanned.position);
                     }
                 }
-                ScanItem::Gap { from, .. } => {
+                ScanItem::NoRecord { from, .. } => {
                     let at = Position::new(segment.number, from);
                     // Bytes after the last record of the log need no void.
                     if at < self.coverage.covered_end {
@@ -188,7 +188,8 @@ fn batch_range(scanned: &ScannedRecord) -> BatchRange {
 /// The part of the log to replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplayMode {
-    /// From this position on, up to which the index covers the log; the coverage grows with every batch.
+    /// From this position on, up to which the index covers the log. The coverage grows with every group of applied
+    /// entries.
     Resume(Position),
     /// The whole log, into an empty index. It gets its coverage at the end, so that an interrupted rebuild is repeated.
     Rebuild,
@@ -198,7 +199,7 @@ pub(super) enum ReplayMode {
 /// same atomic change that covers them. The void records are written later, as pending records: no interruption loses
 /// them.
 pub(super) fn replay_log(
-    log: &LogFiles,
+    files: &SegmentFiles,
     index: &Index,
     mode: ReplayMode,
     survey: &LogSurvey,
@@ -210,12 +211,12 @@ pub(super) fn replay_log(
         ReplayMode::Resume(from) => from,
         ReplayMode::Rebuild => Position::default(),
     };
-    for (segment, start) in log.segments_from(from) {
-        let mut scanner = Scanner::new(segment.clone(), log.salt, start);
+    for (segment, start) in files.log_segments_from(from) {
+        let mut scanner = Scanner::new(segment.clone(), files.salt, start);
         while let Some(item) = scanner.next()? {
             let scanned = match item {
                 ScanItem::Record(scanned) => scanned,
-                ScanItem::Gap { from, to } => {
+                ScanItem::NoRecord { from, to } => {
                     let at = Position::new(segment.number, from);
                     if survey.torn.contains(&at) {
                         // Without a void these bytes would be damage: later records will state that the log before
@@ -239,11 +240,11 @@ pub(super) fn replay_log(
             let record = scanned.record()?;
             apply_record(&mut changes, &scanned, &record, mode)?;
             recovery.replayed_records += 1;
-            if changes.len() >= MAX_REPLAY_BATCH_ENTRIES {
-                let batch = std::mem::replace(&mut changes, index.changes());
+            if changes.len() >= MAX_REPLAY_ENTRIES {
+                let group = std::mem::replace(&mut changes, index.changes());
                 match mode {
-                    ReplayMode::Resume(_) => apply_with_coverage(batch, coverage)?,
-                    ReplayMode::Rebuild => batch.apply()?,
+                    ReplayMode::Resume(_) => apply_with_coverage(group, coverage)?,
+                    ReplayMode::Rebuild => group.apply()?,
                 }
             }
         }

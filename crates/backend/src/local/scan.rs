@@ -55,8 +55,8 @@ impl ScannedRecord {
 /// An item of a segment.
 pub(crate) enum ScanItem {
     Record(ScannedRecord),
-    /// Bytes that are not a record: a torn tail, an aborted write, or damage.
-    Gap {
+    /// Existing bytes that are not a record: a torn tail, an aborted write, or damage.
+    NoRecord {
         from: u32,
         to: u32,
     },
@@ -82,7 +82,7 @@ impl Scanner {
         Self { segment, salt, offset, end, buffer: Vec::new(), buffer_offset: 0 }
     }
 
-    /// The next record or gap; `None` at the end.
+    /// The next item; `None` at the end.
     pub fn next(&mut self) -> Result<Option<ScanItem>> {
         if self.offset >= self.end {
             return Ok(None);
@@ -102,7 +102,7 @@ impl Scanner {
             self.offset = self.offset.saturating_add(step);
         }
         self.offset = self.offset.min(self.end);
-        Ok(Some(ScanItem::Gap { from, to: self.offset }))
+        Ok(Some(ScanItem::NoRecord { from, to: self.offset }))
     }
 
     fn record_at(&mut self, at: u32) -> Result<Option<ScannedRecord>> {
@@ -222,7 +222,7 @@ mod tests {
                 fields_bytes: 0,
                 payload_bytes,
                 seq: 1,
-                durable: Position::default(),
+                durable_end: Position::default(),
             };
             let payload = vec![1; payload_bytes as usize];
             let block_crcs: Vec<u64> = payload.chunks(BLOCK_BYTES).map(crc64nvme).collect();
@@ -261,7 +261,7 @@ mod tests {
             fields_bytes,
             payload_bytes: 0,
             seq: 1,
-            durable: Position::default(),
+            durable_end: Position::default(),
         };
         let segment = Segment::create(directory.path(), 7, 1, SegmentKind::Bulk).unwrap();
         for (kind, fields_bytes) in
@@ -280,8 +280,8 @@ mod tests {
             segment.end.store(end, Ordering::Release);
             let started = std::time::Instant::now();
             let mut scanner = Scanner::new(segment.clone(), 7, 0);
-            let Some(ScanItem::Gap { from: SEGMENT_HEADER_BYTES, to }) = scanner.next().unwrap() else {
-                panic!("bytes that are not a record are a gap")
+            let Some(ScanItem::NoRecord { from: SEGMENT_HEADER_BYTES, to }) = scanner.next().unwrap() else {
+                panic!("bytes that are not a record are one item")
             };
             assert!(to == at && matches!(scanner.next().unwrap(), Some(ScanItem::Record(_))));
             // Verifying what is announced would take minutes.

@@ -1,7 +1,7 @@
-//! Segments: the files of the log. A *log* segment holds commit records, with the payloads of inline objects; replay
-//! reads only log segments. A *bulk* segment holds extents. Each segment begins with a header that identifies its
-//! store. Each byte of a segment file is written once, and existing segments are not appended to after the store is
-//! opened again.
+//! The files of the store: log segments and bulk segments. The *log* segments are the log: they hold log records, with
+//! the payloads of inline objects, and replay reads only them. A *bulk* segment holds extents. Each segment begins with
+//! a header that identifies its store. Each byte of a segment file is written once, and existing segments are not
+//! appended to after the store is opened again.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -64,7 +64,8 @@ pub(crate) struct Segment {
     pub is_sealed: AtomicBool,
     /// True if compaction found a damaged live record here. It then skips the segment.
     pub is_damaged: AtomicBool,
-    /// Number of extents here that are neither committed nor aborted.
+    /// Number of pins: one for each extent being written, and one for each write with complete, uncommitted extents
+    /// here.
     pub pins: AtomicU32,
     sync_queue: Mutex<SyncQueue>,
     /// True once a sync failed: every later one fails as well.
@@ -181,15 +182,16 @@ impl Segment {
         }
     }
 
-    /// Writes all pieces consecutively.
-    pub fn write_all(&self, pieces: &[Bytes], offset: u64) -> std::io::Result<()> {
+    /// Writes all buffers consecutively.
+    pub fn write_all(&self, buffers: &[Bytes], offset: u64) -> std::io::Result<()> {
         const MAX_SLICES: usize = 1024;
         let mut at = offset;
         let (mut first, mut skip) = (0, 0);
-        while first < pieces.len() {
-            let mut slices = Vec::with_capacity(MAX_SLICES.min(pieces.len() - first));
-            slices.push(IoSlice::new(&pieces[first][skip..]));
-            slices.extend(pieces[first + 1..].iter().take(MAX_SLICES - 1).map(|piece| IoSlice::new(piece)));
+        while first < buffers.len() {
+            let mut slices = Vec::with_capacity(MAX_SLICES.min(buffers.len() - first));
+            slices.push(IoSlice::new(&buffers[first][skip..]));
+            slices
+                .extend(buffers[first + 1..].iter().take(MAX_SLICES - 1).map(|buffer| IoSlice::new(buffer)));
             let mut written = match rustix::io::pwritev(&self.file, &slices, at) {
                 Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
                 Ok(written) => written,
@@ -197,8 +199,8 @@ impl Segment {
                 Err(e) => return Err(e.into()),
             };
             at += written as u64;
-            while first < pieces.len() && written >= pieces[first].len() - skip {
-                written -= pieces[first].len() - skip;
+            while first < buffers.len() && written >= buffers[first].len() - skip {
+                written -= buffers[first].len() - skip;
                 (first, skip) = (first + 1, 0);
             }
             skip += written;

@@ -18,7 +18,7 @@ use super::layout::Layout;
 /// Maximum size of the reserve file.
 const MAX_RESERVE_FILE_BYTES: u64 = 32 << 20;
 /// The reserve is at most the device's capacity divided by this.
-const MAX_RESERVE_DIVISOR: u64 = 8;
+const RESERVE_DEVICE_DIVISOR: u64 = 8;
 /// Minimum segment size on a small device.
 const MIN_SEGMENT_BYTES: u32 = 1 << 20;
 /// The device is queried again after this many bytes, or when it was close to the limit.
@@ -47,7 +47,7 @@ pub(crate) struct DeviceSpace {
     free_space: Mutex<FreeSpace>,
 }
 
-/// Space reserved for a compaction's writes until it is dropped.
+/// A claim on the space for a compaction's writes, until it is dropped.
 pub(crate) struct SpaceClaim<'a>(&'a DeviceSpace);
 
 impl Drop for SpaceClaim<'_> {
@@ -75,7 +75,7 @@ impl DeviceSpace {
             .open(&path)
             .map_err(|e| io_error(&format!("{} could not be opened", path.display()), e))?;
         let device = stat(&directory)?;
-        let reserve_bytes = configured_reserve_bytes.min(device.total / MAX_RESERVE_DIVISOR);
+        let reserve_bytes = configured_reserve_bytes.min(device.total / RESERVE_DEVICE_DIVISOR);
         let reserve_file_bytes = (reserve_bytes / 4).min(MAX_RESERVE_FILE_BYTES);
         let allocated_bytes =
             reserve_file.metadata().map_err(|e| io_error("the reserve could not be read", e))?.blocks() * 512;
@@ -99,17 +99,17 @@ impl DeviceSpace {
         Ok(space)
     }
 
-    /// Rejects a write of `bytes` that would use the reserve.
+    /// Counts a write of `bytes`, or rejects it if it would use the reserve.
     pub fn admit(&self, bytes: u64) -> Result<()> {
-        self.ensure_room(bytes)?.written_bytes += bytes;
+        self.ensure_free(bytes)?.written_bytes += bytes;
         Ok(())
     }
 
     /// Rejects a write of `bytes` in total, of which nothing is written yet, if it cannot fit: otherwise it would
-    /// take the free space from all other writes until it fails. Reserves nothing; each piece is still admitted on
-    /// its own. Upkeep counts a rejection as a shortage, unless the device is too small for the write.
+    /// take the free space from all other writes until it fails. Claims nothing: the bytes are admitted again
+    /// when they are written. Upkeep counts a rejection as a shortage, unless the device is too small for the write.
     pub fn admit_whole(&self, bytes: u64) -> Result<()> {
-        let admitted = self.ensure_room(bytes).map(drop);
+        let admitted = self.ensure_free(bytes).map(drop);
         if admitted.is_err() && bytes.saturating_add(self.reserve_bytes) < self.device_bytes {
             self.largest_rejected_write.fetch_max(bytes, Ordering::AcqRel);
         }
@@ -122,15 +122,17 @@ impl DeviceSpace {
         self.largest_rejected_write.load(Ordering::Acquire)
     }
 
-    /// Forgets the rejected write, which had `bytes` when the round of upkeep began that has now ended.
+    /// Forgets the rejected write at the end of a round of upkeep. `bytes` is its size when the round began.
     pub fn clear_rejected_write(&self, bytes: u64) {
         // A larger write that was rejected during the round remains.
         let _ = self.largest_rejected_write.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    fn ensure_room(&self, bytes: u64) -> Result<MutexGuard<'_, FreeSpace>> {
+    /// An error if `bytes` more would use the reserve or the space that a compaction has claimed.
+    fn ensure_free(&self, bytes: u64) -> Result<MutexGuard<'_, FreeSpace>> {
         let claimed_bytes = self.claimed_bytes.load(Ordering::Acquire);
-        // The reserve also serves compaction; only a claim beyond it needs more.
+        // The reserve also serves compaction. While a compaction runs, writes must leave its claim and, for deletes and
+        // the index, as much as the reserve file.
         let reserved_bytes = self.min_free_bytes().max(if claimed_bytes > 0 {
             claimed_bytes + self.reserve_file_bytes
         } else {
@@ -202,7 +204,7 @@ impl DeviceSpace {
         Ok(bytes == 0 || self.free()? >= bytes + self.reserve_file_bytes)
     }
 
-    /// Reserves space for the copies of a compaction. At most one claim exists at any time. `None` if there is too
+    /// Claims space for the copies of a compaction. At most one claim exists at any time. `None` if there is too
     /// little space.
     pub fn claim(&self, bytes: u64) -> Result<Option<SpaceClaim<'_>>> {
         if !self.has_room(bytes)? {
@@ -280,11 +282,11 @@ fn allocate(file: &File, bytes: u64) -> std::io::Result<()> {
         done => return Ok(done?),
     }
     let zeros = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < bytes {
-        let piece = usize::try_from(bytes - at).unwrap_or(zeros.len()).min(zeros.len());
-        file.write_all_at(&zeros[..piece], at)?;
-        at += piece as u64;
+    let mut offset = 0;
+    while offset < bytes {
+        let length = usize::try_from(bytes - offset).unwrap_or(zeros.len()).min(zeros.len());
+        file.write_all_at(&zeros[..length], offset)?;
+        offset += length as u64;
     }
     Ok(())
 }
@@ -321,7 +323,7 @@ mod tests {
         for bytes in [free, free + 1, u64::MAX] {
             assert_eq!(space.admit_whole(bytes).unwrap_err().reason(), Reason::Full, "{bytes}");
         }
-        // Nothing is reserved.
+        // Nothing is claimed.
         for _ in 0..3 {
             assert!(space.admit_whole(free / 2).is_ok());
         }

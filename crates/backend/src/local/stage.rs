@@ -1,5 +1,5 @@
-//! Staged writes. Bytes are hashed once, as they arrive, and written to extents piece by piece. Objects of at most
-//! `inline_bytes` are *inline*: they are written to the log, as the payload of their commit record.
+//! Staged writes. Bytes are hashed once, as they arrive, and buffered until an extent, or a piece of one, is submitted.
+//! Objects of at most `inline_bytes` are *inline*: they are written to the log, as the payload of their log record.
 
 mod buffered_payload;
 mod digests;
@@ -55,10 +55,10 @@ pub(crate) struct LocalStaged {
 
 impl LocalStaged {
     pub fn new(store: Arc<OpenStore>, context: Context, target: StageTarget, request: StageRequest) -> Self {
-        let plan_md5 = request.etag == ETagForm::Md5 || request.verify_md5;
-        let extents = StagedExtents::with_expected_size(request.size);
-        let digests = StagedDigests::new(&store.state.hashing, plan_md5, &request.algorithms);
-        let buffered = BufferedPayload::new(store.state.buffered_bytes.clone(), context.window.clone());
+        let needs_md5 = request.etag == ETagForm::Md5 || request.verify_md5;
+        let extents = StagedExtents::with_declared_size(request.size);
+        let digests = StagedDigests::new(&store.state.hashing, needs_md5, &request.algorithms);
+        let buffered = BufferedPayload::new(store.state.unwritten_bytes.clone(), context.window.clone());
         Self {
             store,
             context,
@@ -76,14 +76,15 @@ impl LocalStaged {
         }
     }
 
-    /// Hashes and buffers bytes, submits full pieces, and ends each full extent.
+    /// Hashes and buffers bytes, and ends each full extent. Submits an extent piece by piece while the unwritten bytes
+    /// of all writes exceed `max_buffered_bytes`.
     async fn absorb(&mut self, bytes: Bytes) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let buffered_bytes = self.buffered.bytes();
-            let piece_bytes = self.store.state.options.piece_bytes.max(1);
+            let write_bytes = self.store.state.options.write_bytes.max(1);
             let remaining_bytes = (self.extents.extent_capacity() - buffered_bytes)
-                .min(piece_bytes - buffered_bytes % piece_bytes);
+                .min(write_bytes - buffered_bytes % write_bytes);
             let buffer = rest.split_to(rest.len().min(remaining_bytes));
             self.size += buffer.len() as u64;
             self.digests.update(&buffer).await;
@@ -93,7 +94,7 @@ impl LocalStaged {
             if !is_full && self.may_buffer_more() {
                 continue;
             }
-            if is_full || self.extents.is_expected_end(buffered_bytes) {
+            if is_full || self.extents.is_declared_end(buffered_bytes) {
                 self.end_extent().await?;
             } else {
                 let append = self.extents.append(&self.store, self.buffered.take_buffers());
@@ -103,22 +104,23 @@ impl LocalStaged {
         Ok(())
     }
 
-    /// Returns true if the buffered bytes need not be submitted yet: they are less than a piece, the object may become
-    /// inline, or all writes together buffer little.
+    /// Returns true if the buffered bytes need not be submitted yet: they are less than `write_bytes`, the object may
+    /// become inline, or memory is ample. With ample memory, a write buffers a full extent.
     fn may_buffer_more(&self) -> bool {
-        self.buffered.bytes() < self.store.state.options.piece_bytes
+        self.buffered.bytes() < self.store.state.options.write_bytes
             || self.may_become_inline()
             || self.is_memory_ample()
     }
 
+    /// Returns true if the unwritten bytes of all writes are at most `max_buffered_bytes`.
     fn is_memory_ample(&self) -> bool {
-        self.buffered.total_buffered_bytes() <= self.store.state.options.max_buffered_bytes
+        self.buffered.total_unwritten_bytes() <= self.store.state.options.max_buffered_bytes
     }
 
     /// Returns true if the object may become inline, given its declared size and the bytes so far.
     fn may_become_inline(&self) -> bool {
         let max_bytes = self.store.state.options.inline_bytes;
-        self.is_inline_so_far() && self.extents.expected_bytes().is_none_or(|bytes| bytes <= max_bytes as u64)
+        self.is_inline_so_far() && self.extents.declared_bytes().is_none_or(|bytes| bytes <= max_bytes as u64)
     }
 
     /// Returns true if the object would be inline if the write ended here.
@@ -147,7 +149,7 @@ impl LocalStaged {
         self.context.guard(self.extents.finish_extent(&self.store, payload, &block_crcs)).await?
     }
 
-    /// Makes the extents durable before any record refers to them.
+    /// Makes the extents durable before any log record refers to them.
     async fn sync_extents(&self) -> Result<()> {
         for pin in &self.extents.pins {
             self.store.committer.check_writable()?;
@@ -164,7 +166,7 @@ impl LocalStaged {
     fn etag(&self, md5: Md5Outcome) -> ETag {
         match (self.etag, md5) {
             (ETagForm::Md5, Md5Outcome::Known(md5)) => ETag::from_md5(&md5),
-            (ETagForm::Md5, Md5Outcome::LeftToCommitter) => ETag::from_text(""),
+            (ETagForm::Md5, Md5Outcome::Deferred) => ETag::from_text(""),
             _ => {
                 let id = self.store.state.next_id.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
                 ETag::from_text(&format!("{id:016x}-tw"))
@@ -212,7 +214,7 @@ impl Staged for LocalStaged {
         let mut computed = checksums.clone();
         computed.push(crc64);
         let deferred_md5 = match md5 {
-            Md5Outcome::LeftToCommitter => Some(DeferredMd5 {
+            Md5Outcome::Deferred => Some(DeferredMd5 {
                 is_etag: self.etag == ETagForm::Md5,
                 expected: Expected { md5: expected.md5.take(), ..Expected::default() },
             }),
@@ -284,7 +286,7 @@ impl Staged for LocalStaged {
         }
         let observation = Observation {
             first_byte: store.state.clock.now().saturating_sub(started),
-            wire_bytes: staged.size,
+            body_bytes: staged.size,
             ..Observation::default()
         };
         Ok((committed, observation))

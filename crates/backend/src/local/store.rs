@@ -41,7 +41,7 @@ const MAX_OBJECT_BYTES: u64 = 5 << 40;
 
 /// A store in a local directory. Dropping the last handle closes it.
 pub struct LocalStore {
-    open: Arc<OpenStore>,
+    store: Arc<OpenStore>,
     /// `None` if the store is closed, or was opened without upkeep by a test.
     upkeep: Mutex<Option<Upkeep>>,
     recovery: Recovery,
@@ -50,17 +50,17 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// Opens the store in `root`, creating an empty one if there is none, and starts its upkeep. Only one process at
-    /// a time can open a directory. Blocks while the log is replayed.
+    /// Opens the store in `root`, creating an empty one if there is none, and starts its upkeep. Only one process
+    /// can have a store open. Blocks while the log is replayed.
     pub fn open(root: &Path, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
-        let (open, recovery) = OpenStore::open(root, options, clock)?;
-        let upkeep = Upkeep::start(&open)?;
-        let store = Self::from_open(open, recovery);
-        *store.upkeep.lock() = Some(upkeep);
-        Ok(store)
+        let (store, recovery) = OpenStore::open(root, options, clock)?;
+        let upkeep = Upkeep::start(&store)?;
+        let local_store = Self::from_open(store, recovery);
+        *local_store.upkeep.lock() = Some(upkeep);
+        Ok(local_store)
     }
 
-    pub(super) fn from_open(open: Arc<OpenStore>, recovery: Recovery) -> Arc<Self> {
+    pub(super) fn from_open(store: Arc<OpenStore>, recovery: Recovery) -> Arc<Self> {
         let capabilities = Capabilities {
             kind: "local",
             owns_buckets: true,
@@ -81,7 +81,7 @@ impl LocalStore {
             unsupported: &[],
         };
         Arc::new(Self {
-            open,
+            store,
             upkeep: Mutex::new(None),
             recovery,
             capabilities,
@@ -95,9 +95,9 @@ impl LocalStore {
         &self.recovery
     }
 
-    /// Runs upkeep now on this thread. Returns the number of segments removed.
-    pub fn compact(&self) -> Result<usize> {
-        upkeep::run_once(&self.open)
+    /// Runs a round of upkeep on this thread. Returns the number of segments removed.
+    pub fn run_upkeep(&self) -> Result<usize> {
+        upkeep::run_once(&self.store)
     }
 
     /// Wakes the upkeep thread.
@@ -107,21 +107,21 @@ impl LocalStore {
         }
     }
 
-    /// Returns true if a failed sync made the store read-only.
+    /// Returns true if the store is read-only, after a failure that leaves the state on disk unknown.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.open.committer.has_failed()
+        self.store.committer.is_read_only()
     }
 
     /// Bytes read from segments so far: the cost of reads for the device or the page cache.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
-        self.open.state.io.read_bytes()
+        self.store.state.io.read_bytes()
     }
 
     /// Free bytes of the store's device.
     pub fn free_bytes(&self) -> Result<u64> {
-        self.open.state.space.free()
+        self.store.state.space.free()
     }
 
     fn check_open(&self, context: &Context) -> Result<()> {
@@ -133,12 +133,12 @@ impl LocalStore {
 
     /// Rejects a write that is known not to fit before any of it is written.
     fn check_space(&self, size: Option<u64>) -> Result<()> {
-        size.map_or(Ok(()), |bytes| self.open.state.space.admit_whole(bytes))
+        size.map_or(Ok(()), |bytes| self.store.state.space.admit_whole(bytes))
     }
 
-    async fn submit<O: commit::Operation>(&self, context: &Context, operation: O) -> Result<O::Output> {
+    async fn submit<C: commit::Change>(&self, context: &Context, change: C) -> Result<C::Output> {
         self.check_open(context)?;
-        context.guard(self.open.committer.submit(operation)).await?
+        context.guard(self.store.committer.submit(change)).await?
     }
 
     /// Copies a body into a write. Returns the number of bytes. The bytes are copied in memory: otherwise the write's
@@ -156,20 +156,20 @@ impl LocalStore {
 
 impl std::fmt::Debug for LocalStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LocalStore({})", self.open.state.layout.root().display())
+        write!(f, "LocalStore({})", self.store.state.layout.root().display())
     }
 }
 
 impl Drop for LocalStore {
     fn drop(&mut self) {
-        stop_threads(self.upkeep.lock().take(), &self.open);
+        stop_threads(self.upkeep.lock().take(), &self.store);
     }
 }
 
 /// Ends the store's threads after finishing queued work.
-fn stop_threads(upkeep: Option<Upkeep>, open: &OpenStore) {
+fn stop_threads(upkeep: Option<Upkeep>, store: &OpenStore) {
     drop(upkeep);
-    open.committer.close();
+    store.committer.close();
 }
 
 #[async_trait]
@@ -179,7 +179,7 @@ impl ObjectStore for LocalStore {
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        let created = self.open.state.clock.wall();
+        let created = self.store.state.clock.wall();
         self.submit(context, commit::CreateBucket { name: bucket.as_str().to_owned(), created }).await
     }
 
@@ -189,12 +189,12 @@ impl ObjectStore for LocalStore {
 
     async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.check_open(context)?;
-        self.open.state.bucket(bucket.as_str()).map(drop)
+        self.store.state.bucket(bucket.as_str()).map(drop)
     }
 
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
         self.check_open(context)?;
-        let buckets = self.open.state.buckets.read();
+        let buckets = self.store.state.buckets.read();
         buckets
             .values()
             .map(|b| Ok(BucketInfo { name: BucketName::new(&b.name)?, created: b.created }))
@@ -208,7 +208,7 @@ impl ObjectStore for LocalStore {
         request: GetRequest,
     ) -> Result<GetResponse<()>> {
         self.check_open(context)?;
-        self.open.head_object(context, address, request).await
+        self.store.head_object(context, address, request).await
     }
 
     async fn get(
@@ -218,7 +218,7 @@ impl ObjectStore for LocalStore {
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
         self.check_open(context)?;
-        self.open.open_object(context, address, request).await
+        self.store.open_object(context, address, request).await
     }
 
     async fn stage(
@@ -229,14 +229,14 @@ impl ObjectStore for LocalStore {
     ) -> Result<Box<dyn Staged>> {
         self.check_open(context)?;
         request.metadata.check()?;
-        self.open.state.bucket(address.bucket.as_str())?;
+        self.store.state.bucket(address.bucket.as_str())?;
         self.check_space(request.size)?;
         let target = StageTarget::Object {
             bucket: address.bucket.as_str().to_owned(),
             key: address.key.as_str().to_owned(),
             metadata: Box::new(request.metadata.clone()),
         };
-        Ok(Box::new(LocalStaged::new(self.open.clone(), context.clone(), target, request)))
+        Ok(Box::new(LocalStaged::new(self.store.clone(), context.clone(), target, request)))
     }
 
     async fn delete(
@@ -257,10 +257,10 @@ impl ObjectStore for LocalStore {
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
         self.check_open(context)?;
-        let bucket = self.open.state.bucket(bucket.as_str())?;
-        let (state, request) = (self.open.state.clone(), request.clone());
+        let bucket = self.store.state.bucket(bucket.as_str())?;
+        let (state, request) = (self.store.state.clone(), request.clone());
         let listing = move || super::list::list_page(&state, bucket.id, &request);
-        context.guard(self.open.state.io.run(listing)).await?
+        context.guard(self.store.state.io.run(listing)).await?
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
@@ -292,7 +292,7 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         // In each round one of the concurrent attempts succeeds, so all of them end.
         loop {
-            let record = self.open.object(context, address, true).await?;
+            let record = self.store.object(context, address, true).await?;
             let mut object = Box::new(Arc::unwrap_or_clone(record.object));
             object.metadata.tags = tags.clone();
             object.rewritten_seq = Some(record.seq);
@@ -324,7 +324,7 @@ impl ObjectStore for LocalStore {
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
         self.check_open(context)?;
-        let record = self.open.object(context, address, false).await?;
+        let record = self.store.object(context, address, false).await?;
         object_parts(&record.object, after, limit)
     }
 
@@ -338,7 +338,7 @@ impl ObjectStore for LocalStore {
         let upload = Upload {
             bucket: 0,
             key: address.key.as_str().to_owned(),
-            initiated: self.open.state.clock.wall(),
+            initiated: self.store.state.clock.wall(),
             metadata: request.metadata,
             checksum: request.checksum,
         };
@@ -357,7 +357,7 @@ impl ObjectStore for LocalStore {
     ) -> Result<Box<dyn Staged>> {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
-        let created_upload = self.open.upload(address, seq)?;
+        let created_upload = self.store.upload(address, seq)?;
         self.check_space(request.size)?;
         let mut request = request;
         let required_algorithm =
@@ -371,7 +371,7 @@ impl ObjectStore for LocalStore {
             upload: seq,
             number: number.get(),
         };
-        Ok(Box::new(LocalStaged::new(self.open.clone(), context.clone(), target, request)))
+        Ok(Box::new(LocalStaged::new(self.store.clone(), context.clone(), target, request)))
     }
 
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
@@ -407,7 +407,7 @@ impl ObjectStore for LocalStore {
         limit: usize,
     ) -> Result<PartsPage> {
         self.check_open(context)?;
-        self.open.parts_page(address, upload, after, limit)
+        self.store.parts_page(address, upload, after, limit)
     }
 
     async fn list_uploads(
@@ -417,10 +417,10 @@ impl ObjectStore for LocalStore {
         request: &ListUploads,
     ) -> Result<UploadsPage> {
         self.check_open(context)?;
-        let (open, bucket, request) = (self.open.clone(), bucket.clone(), request.clone());
+        let (store, bucket, request) = (self.store.clone(), bucket.clone(), request.clone());
         let listing_context = context.clone();
-        let listing = move || open.uploads_page(&listing_context, &bucket, &request);
-        context.guard(self.open.state.io.run(listing)).await?
+        let listing = move || store.uploads_page(&listing_context, &bucket, &request);
+        context.guard(self.store.state.io.run(listing)).await?
     }
 
     async fn complete_upload(
@@ -433,10 +433,10 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
         loop {
-            let (open, address, request) = (self.open.clone(), address.clone(), request.clone());
-            let assemble = move || open.assemble(&address, seq, &request);
-            let (operation, mut committed) = context.guard(self.open.state.io.run(assemble)).await??;
-            if let Some(generation) = self.submit(context, operation).await? {
+            let (store, address, request) = (self.store.clone(), address.clone(), request.clone());
+            let assemble = move || store.assemble(&address, seq, &request);
+            let (change, mut committed) = context.guard(self.store.state.io.run(assemble)).await??;
+            if let Some(generation) = self.submit(context, change).await? {
                 committed.generation = generation;
                 return Ok(committed);
             }
@@ -452,13 +452,13 @@ impl ObjectStore for LocalStore {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let (open, upkeep) = (self.open.clone(), self.upkeep.lock().take());
+        let (store, upkeep) = (self.store.clone(), self.upkeep.lock().take());
         let (result_sender, result_receiver) = tokio::sync::oneshot::channel();
         // Not on an I/O thread: the upkeep thread, which is joined here, may be waiting for one.
         let closing = move || {
-            stop_threads(upkeep, &open);
-            let result = if open.committer.has_failed() { Ok(()) } else { open.state.index.checkpoint() };
-            drop(open);
+            stop_threads(upkeep, &store);
+            let result = if store.committer.is_read_only() { Ok(()) } else { store.state.index.checkpoint() };
+            drop(store);
             let _ = result_sender.send(result);
         };
         let spawned = std::thread::Builder::new().name("local-close".to_owned()).spawn(closing);

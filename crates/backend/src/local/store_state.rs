@@ -29,11 +29,11 @@ pub(crate) struct StoreState {
     pub io: Arc<IoThreads>,
     pub buffers: Arc<BufferPool>,
     pub manifests: ManifestCache,
-    /// Bytes that staged writes have received but not written yet.
-    pub buffered_bytes: Arc<AtomicUsize>,
+    /// Bytes of all writes that are received and not yet in a file, including submitted ones.
+    pub unwritten_bytes: Arc<AtomicUsize>,
     pub hashing: tradewind_digest::Engine,
     pub buckets: RwLock<BTreeMap<String, Bucket>>,
-    /// The next seq, extent id or upload number: they share one sequence.
+    /// The next seq, extent id or unique ETag: one sequence.
     pub next_id: AtomicU64,
     pub next_segment: AtomicU32,
     /// Held while a segment is created.
@@ -51,7 +51,7 @@ impl StoreState {
 
     /// Creates a segment and makes it available to readers.
     pub fn create_segment(&self, kind: SegmentKind) -> Result<Arc<Segment>> {
-        // The next open of the store takes a missing number for a removed segment. So numbers are allocated one after
+        // The next open of the store treats a missing number as a removed segment. So numbers are allocated one after
         // another, and a number is in use only once its file has its final name.
         let _guard = self.segment_creation.lock();
         let (number, directory) = (self.next_segment.load(Ordering::Acquire), self.layout.segments());

@@ -123,7 +123,7 @@ fn run(weak: &Weak<OpenStore>, control: &UpkeepControl, interval: Duration) {
     while control.wait(wait, early_interval, is_short) {
         let Some(store) = weak.upgrade() else { return };
         wait = interval;
-        if store.committer.has_failed() {
+        if store.committer.is_read_only() {
             continue;
         }
         match run_round(&store, control) {
@@ -225,7 +225,7 @@ impl CompactionGroup {
     }
 
     /// Compacts the group and empties it. Returns the number of segments removed. Sets `is_log_blocked` if a log
-    /// segment is left partly uncounted.
+    /// segment remains of which some or all records are uncounted.
     fn compact(
         &mut self,
         store: &OpenStore,
@@ -236,9 +236,9 @@ impl CompactionGroup {
         let Self { segments, live_bytes } = std::mem::take(self);
         // No file is removed before all live data of the group is copied.
         let Some(_claim) = store.state.space.claim(live_bytes)? else { return Ok(0) };
-        let CompactionResult { removed, left_partly_uncounted } =
+        let CompactionResult { removed, leaves_uncounted_segment } =
             compact(store, &segments, skipped, (control, pace))?;
-        *is_log_blocked |= left_partly_uncounted;
+        *is_log_blocked |= leaves_uncounted_segment;
         Ok(removed)
     }
 }

@@ -18,9 +18,9 @@ use super::pool::{Connection, Pool};
 use super::query::Query;
 use super::response::{HeldConnection, StoreResponse};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
-use tradewind_wire::sigv4::ChunkSigner;
+use tradewind_wire::sigv4::ChunkSignatureChain;
 
-/// Longest body of an error response that is read.
+/// Maximum number of bytes read of an error response's body.
 const MAX_ERROR_BODY_BYTES: usize = 64 << 10;
 /// Time allowed for sending each KiB of a body, in addition to the response timeout.
 const SEND_TIME_PER_KIB: Duration = Duration::from_millis(16);
@@ -75,7 +75,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         headers: &mut HeaderMap,
         body: &Payload,
         now: Timestamp,
-    ) -> Result<Option<ChunkSigner>>;
+    ) -> Result<Option<ChunkSignatureChain>>;
 
     /// Classifies an error response.
     fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError;
@@ -91,9 +91,10 @@ pub(crate) struct Client {
     pub retry_options: RetryOptions,
     pub retry_budget: Arc<RetryBudget>,
     pub clock: Arc<dyn Clock>,
-    /// Maximum time from the last byte of the request to the first of the response.
+    /// Maximum time until the response begins, without the allowance for unsent body bytes ([`SEND_TIME_PER_KIB`]) and
+    /// the factor for long-running requests.
     pub response_timeout: Duration,
-    /// Maximum time between two pieces of a response.
+    /// Maximum time without progress of a request or response body.
     pub stall_timeout: Duration,
 }
 
@@ -106,10 +107,11 @@ pub(crate) struct Call<'a> {
     pub query: Query,
     pub headers: HeaderMap,
     pub payload: BufferedBody,
-    /// The request is idempotent: repeating it has no further effect.
-    pub is_idempotent: bool,
-    /// Sent while another response is being read, so it does not wait for a connection permit.
-    pub holds_connection: bool,
+    /// The request may be sent again after an attempt with unknown outcome: it is idempotent, or its write id reveals
+    /// whether it took effect.
+    pub may_repeat: bool,
+    /// Sent while another response is being read, so it is exempt from the connection limit.
+    pub caller_holds_connection: bool,
     /// The store works on it before it responds: a copy, a completion. The response timeout is longer.
     pub is_long_running: bool,
     /// Set if an attempt failed without a response that says whether the store carried it out.
@@ -128,8 +130,13 @@ impl<'a> Call<'a> {
     }
 
     /// A request to a container that is not a bucket of the port.
-    pub fn in_container(method: Method, subject: ResourceKind, place: &'a str, key: Option<&'a str>) -> Self {
-        Self { resource: subject, bucket: Some(place), key, ..Self::service(method) }
+    pub fn in_container(
+        method: Method,
+        resource: ResourceKind,
+        container: &'a str,
+        key: Option<&'a str>,
+    ) -> Self {
+        Self { resource, bucket: Some(container), key, ..Self::service(method) }
     }
 
     /// A request about the service.
@@ -143,8 +150,8 @@ impl<'a> Call<'a> {
             query: Query::default(),
             headers: HeaderMap::new(),
             payload: BufferedBody::default(),
-            is_idempotent: may_repeat,
-            holds_connection: false,
+            may_repeat,
+            caller_holds_connection: false,
             is_long_running: false,
             outcome_unknown: Arc::default(),
         }
@@ -196,20 +203,20 @@ impl Client {
     /// Sends a request, with retries, until it succeeds, fails permanently, or the retry budget or number of attempts
     /// is exhausted.
     pub async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
-        let begun = self.clock.now();
+        let started_at = self.clock.now();
         let mut attempt = 1;
         loop {
             self.pool.check_open()?;
-            match context.guard(self.attempt(call, begun)).await? {
-                Ok(answer) => {
+            match context.guard(self.attempt(call, started_at)).await? {
+                Ok(response) => {
                     self.retry_budget.record_success();
-                    return Ok(answer);
+                    return Ok(response);
                 }
                 Err(failed) => {
                     if failed.is_retryable && !failed.is_unprocessed {
                         call.outcome_unknown.store(true, Ordering::Relaxed);
                     }
-                    Box::pin(self.wait_before_retry(context, failed, call.is_idempotent, attempt)).await?;
+                    Box::pin(self.wait_before_retry(context, failed, call.may_repeat, attempt)).await?;
                 }
             }
             attempt += 1;
@@ -229,7 +236,7 @@ impl Client {
             return Err(failed.error);
         }
         if attempt >= self.retry_options.max_attempts || !self.retry_budget.try_spend() {
-            return Err(failed.error.after_retries());
+            return Err(failed.error.without_retry());
         }
         tracing::debug!(error = %failed.error, attempt, "retrying a request");
         self.backoff(context, attempt + 1).await
@@ -241,30 +248,30 @@ impl Client {
         context.guard(self.clock.sleep_until(self.clock.now() + delay)).await
     }
 
-    async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<StoreResponse, FailedAttempt> {
+    async fn attempt(&self, call: &Call<'_>, started_at: Duration) -> Result<StoreResponse, FailedAttempt> {
         let mut connection =
-            self.pool.acquire(call.holds_connection).await.map_err(FailedAttempt::before_sending)?;
+            self.pool.acquire(call.caller_holds_connection).await.map_err(FailedAttempt::before_sending)?;
         let length = call.payload.length();
         let payload = Payload::Buffered(call.payload.clone());
         let (request, _) =
             self.build_request(call, payload, Some(length)).map_err(FailedAttempt::before_sending)?;
-        let about = self.request_info(call, begun, length);
+        let request_info = self.request_info(call, started_at, length);
         let mut is_unsent = false;
         let sending = connection.sender().try_send_request(request);
-        let answered = {
+        let response = {
             let sending = pin!(async {
                 sending.await.map_err(|mut e| {
                     is_unsent = e.take_message().is_some();
                     e.into_error()
                 })
             });
-            self.receive_response(&about, sending, connection).await
+            self.receive_response(&request_info, sending, connection).await
         };
-        answered
+        response
             .map_err(|failed| FailedAttempt { is_unprocessed: is_unsent || failed.is_unprocessed, ..failed })
     }
 
-    pub(super) fn request_info(&self, call: &Call<'_>, begun: Duration, length: u64) -> RequestInfo {
+    pub(super) fn request_info(&self, call: &Call<'_>, started_at: Duration, length: u64) -> RequestInfo {
         RequestInfo {
             scheme: self.protocol.scheme(),
             endpoint: self.peer.clone(),
@@ -275,7 +282,7 @@ impl Client {
             is_long_running: call.is_long_running,
             body_bytes: length,
             unsent_bytes: length,
-            started_at: begun,
+            started_at,
             sent_at: self.clock.now(),
         }
     }
@@ -283,49 +290,52 @@ impl Client {
     /// Waits for the response; the body of an error response is read and classified.
     pub async fn receive_response(
         &self,
-        about: &RequestInfo,
-        answered: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,
+        request_info: &RequestInfo,
+        response_future: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,
         mut connection: Connection,
     ) -> Result<StoreResponse, FailedAttempt> {
-        let kib = u32::try_from(about.unsent_bytes >> 10).unwrap_or(u32::MAX);
+        let kib = u32::try_from(request_info.unsent_bytes >> 10).unwrap_or(u32::MAX);
         let timeout = self.response_timeout.saturating_add(SEND_TIME_PER_KIB.saturating_mul(kib));
-        let timeout =
-            if about.is_long_running { timeout.saturating_mul(LONG_RUNNING_TIMEOUT_FACTOR) } else { timeout };
+        let timeout = if request_info.is_long_running {
+            timeout.saturating_mul(LONG_RUNNING_TIMEOUT_FACTOR)
+        } else {
+            timeout
+        };
         let lost = |error| FailedAttempt { error, is_unprocessed: false, is_retryable: true };
-        let answered = tokio::time::timeout(timeout, connection.drive(answered));
-        let answered = answered.await.map_err(|_| {
-            let (what, seconds) = (about.description(), timeout.as_secs());
+        let received = tokio::time::timeout(timeout, connection.drive(response_future));
+        let received = received.await.map_err(|_| {
+            let (what, seconds) = (request_info.description(), timeout.as_secs());
             lost(Error::new(Reason::Io, format!("{what}: no response within {seconds} s")))
         })?;
-        let response = answered.map_err(|e| {
-            let what = format!("{}: the connection failed: {e}", about.description());
+        let response = received.map_err(|e| {
+            let what = format!("{}: the connection failed: {e}", request_info.description());
             lost(Error::with_source(Reason::Io, what, e))
         })?;
         let observation = Observation {
             peer: Some(self.peer.clone()),
             reused: Some(connection.is_reused),
-            queued: about.sent_at.saturating_sub(about.started_at),
-            first_byte: self.clock.now().saturating_sub(about.sent_at),
-            wire_bytes: about.body_bytes,
+            queued: request_info.sent_at.saturating_sub(request_info.started_at),
+            first_byte: self.clock.now().saturating_sub(request_info.sent_at),
+            body_bytes: request_info.body_bytes,
         };
         let held = HeldConnection { pool: self.pool.clone(), connection };
-        let answer = StoreResponse::new(response, held, self.stall_timeout, observation);
-        if answer.head.status.is_success() {
-            return Ok(answer);
+        let response = StoreResponse::new(response, held, self.stall_timeout, observation);
+        if response.head.status.is_success() {
+            return Ok(response);
         }
-        Err(Box::pin(self.read_error(about, answer)).await)
+        Err(Box::pin(self.read_error(request_info, response)).await)
     }
 
-    async fn read_error(&self, about: &RequestInfo, answer: StoreResponse) -> FailedAttempt {
-        let (status, headers) = (answer.head.status, answer.head.headers.clone());
+    async fn read_error(&self, request_info: &RequestInfo, response: StoreResponse) -> FailedAttempt {
+        let (status, headers) = (response.head.status, response.head.headers.clone());
         // An unreadable body is treated like an empty one: the status remains.
-        let body = answer.collect_document(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
+        let body = response.collect_document(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
         let response = ErrorResponse {
             status,
             headers: &headers,
             body: &body,
-            resource: about.resource,
-            request: &about.description(),
+            resource: request_info.resource,
+            request: &request_info.description(),
         };
         let ClassifiedError { error, is_retryable, is_unprocessed } = self.protocol.classify_error(&response);
         FailedAttempt { error, is_unprocessed, is_retryable }
@@ -336,7 +346,7 @@ impl Client {
         call: &Call<'_>,
         payload: Payload,
         length: Option<u64>,
-    ) -> Result<(Request<Payload>, Option<ChunkSigner>)> {
+    ) -> Result<(Request<Payload>, Option<ChunkSignatureChain>)> {
         let (uri, host) = self.protocol.request_target(call)?;
         let mut headers = call.headers.clone();
         headers.insert(HOST, host);

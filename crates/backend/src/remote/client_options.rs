@@ -21,9 +21,10 @@ pub(crate) struct ClientOptions {
     pub tls: Option<Arc<ClientConfig>>,
     /// Retry policy.
     pub retries: RetryOptions,
-    /// Maximum time until a response begins; longer for a request with a body.
+    /// Maximum time until a response begins, without the allowance for unsent body bytes and the factor for
+    /// long-running requests.
     pub response_timeout: Duration,
-    /// Maximum time without progress of a body.
+    /// Maximum time without progress of a request or response body.
     pub stall_timeout: Duration,
 }
 

@@ -19,10 +19,10 @@ pub(crate) struct BufferedBody {
 
 impl BufferedBody {
     /// Builds a body from buffers; empty ones are dropped.
-    pub fn from_buffers(pieces: impl IntoIterator<Item = Bytes>) -> Self {
-        let pieces: VecDeque<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
-        let left = pieces.iter().map(|piece| piece.len() as u64).sum();
-        Self { buffers: pieces, remaining_bytes: left }
+    pub fn from_buffers(buffers: impl IntoIterator<Item = Bytes>) -> Self {
+        let buffers: VecDeque<Bytes> = buffers.into_iter().filter(|buffer| !buffer.is_empty()).collect();
+        let remaining_bytes = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        Self { buffers, remaining_bytes }
     }
 
     /// Total length, in bytes.
@@ -33,7 +33,7 @@ impl BufferedBody {
     /// The SHA-256 of the whole body.
     pub fn sha256(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
-        self.buffers.iter().for_each(|piece| hash.update(piece));
+        self.buffers.iter().for_each(|buffer| hash.update(buffer));
         hash.finish()
     }
 }
@@ -51,8 +51,8 @@ impl StreamedBody {
     /// Returns a body of `length` bytes and the sender for its buffers. Dropping the sender before the end aborts the
     /// request.
     pub fn new(length: Option<u64>) -> (mpsc::Sender<Bytes>, Self) {
-        let (body_sender, pieces) = mpsc::channel(1);
-        (body_sender, Self { buffers: pieces, remaining_bytes: length, is_ended: length == Some(0) })
+        let (body_sender, buffers) = mpsc::channel(1);
+        (body_sender, Self { buffers, remaining_bytes: length, is_ended: length == Some(0) })
     }
 }
 

@@ -1,5 +1,5 @@
 //! A pool of connections to one store, with a maximum number in use. The most recently used connection is reused first,
-//! so that surplus ones become idle and are closed. A connection is reused only in the runtime that created it:
+//! so that surplus ones stay idle until they are closed. A connection is reused only in the runtime that created it:
 //! otherwise every arriving byte would wake one runtime from the other.
 
 use std::future::{Future, poll_fn};
@@ -28,13 +28,13 @@ use super::peer::Peer;
 use super::rcv_lowat::RcvLowat;
 use super::socket::{CountedStream, PlainSocket};
 
-/// Longest time that a connection stays idle. After that, the store may close it at the moment it is used.
+/// Maximum time that a connection stays idle. After that, the store may close it at the moment it is used.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
 
 /// Default read buffer of a connection. Half of this size doubles the number of pieces written to a file, and
 /// the kernel serializes the writes to one file.
 const DEFAULT_READ_BYTES: usize = 256 << 10;
-/// Smallest read buffer: a response head must fit.
+/// Minimum size of a read buffer: a response head must fit.
 const MIN_READ_BYTES: usize = 32 << 10;
 
 /// Settings of a pool.
@@ -70,9 +70,9 @@ pub(crate) struct Pool {
     tls: Option<Arc<ClientConfig>>,
     options: PoolOptions,
     idle: Mutex<Vec<IdleConnection>>,
-    /// Connections opened in advance by [`Pool::prewarm`], oldest first; the oldest is taken first.
-    pending: Mutex<Vec<PendingConnection>>,
-    permits: Arc<Semaphore>,
+    /// Connections opened in advance by [`Pool::prewarm`] and not used yet, oldest first; the oldest is taken first.
+    prewarmed: Mutex<Vec<PrewarmedConnection>>,
+    connection_limit: Arc<Semaphore>,
     /// Lowest time that a TCP connect took, in nanoseconds.
     min_rtt_nanos: AtomicU64,
     clock: Arc<dyn Clock>,
@@ -87,7 +87,7 @@ struct IdleConnection {
 }
 
 /// A connection that a task is opening, or has opened. Dropping it aborts the task.
-struct PendingConnection {
+struct PrewarmedConnection {
     task: AbortOnDropHandle<Result<HttpConnection>>,
     since: Duration,
     runtime: Option<Id>,
@@ -103,7 +103,7 @@ pub(crate) struct Connection {
     http: HttpConnection,
     /// The connection was opened earlier, so the store may have closed it since.
     pub is_reused: bool,
-    _permit: Option<OwnedSemaphorePermit>,
+    _limit_guard: Option<OwnedSemaphorePermit>,
 }
 
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send + Sync>>;
@@ -162,9 +162,9 @@ impl HttpConnection {
 }
 
 impl Connection {
-    fn new(http: HttpConnection, is_reused: bool, permit: Option<OwnedSemaphorePermit>) -> Self {
+    fn new(http: HttpConnection, is_reused: bool, limit_guard: Option<OwnedSemaphorePermit>) -> Self {
         http.rcv_lowat.start_request();
-        Self { http, is_reused, _permit: permit }
+        Self { http, is_reused, _limit_guard: limit_guard }
     }
 
     /// Waits for `work`, and drives the connection meanwhile. The connection makes no progress unless it is driven here
@@ -207,9 +207,10 @@ impl Pool {
         options: PoolOptions,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let permits = Arc::new(Semaphore::new(options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
-        let (idle, pending, min_rtt_nanos) = (Mutex::default(), Mutex::default(), AtomicU64::new(NO_RTT));
-        Self { peer, tls, options, idle, pending, permits, min_rtt_nanos, clock }
+        let connection_limit =
+            Arc::new(Semaphore::new(options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
+        let (idle, prewarmed, min_rtt_nanos) = (Mutex::default(), Mutex::default(), AtomicU64::new(NO_RTT));
+        Self { peer, tls, options, idle, prewarmed, connection_limit, min_rtt_nanos, clock }
     }
 
     /// Creates a pool with the same settings for another peer; it has its own limit.
@@ -219,86 +220,86 @@ impl Pool {
 
     /// Fails if the pool is closed.
     pub fn check_open(&self) -> Result<()> {
-        if self.permits.is_closed() {
+        if self.connection_limit.is_closed() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closed"));
         }
         Ok(())
     }
 
-    /// Returns an idle or a new connection; waits while the maximum is in use. A caller that `holds_one` does not wait:
-    /// requests that hold a connection and wait for another would deadlock.
-    pub async fn acquire(&self, holds_one: bool) -> Result<Connection> {
+    /// Returns an idle or a new connection; waits while the maximum is in use. A caller that already holds a connection
+    /// does not wait: such callers would deadlock.
+    pub async fn acquire(&self, caller_holds_connection: bool) -> Result<Connection> {
         let closed = |e| Error::with_source(Reason::ShuttingDown, "the store is closed", e);
-        let permit = match holds_one {
+        let limit_guard = match caller_holds_connection {
             true => None,
-            false => Some(self.permits.clone().acquire_owned().await.map_err(closed)?),
+            false => Some(self.connection_limit.clone().acquire_owned().await.map_err(closed)?),
         };
-        self.close_expired_pending();
+        self.close_expired_prewarmed();
         while let Some(mut http) = self.pop_idle() {
             // Ready at once, unless the end of its last response is still unread.
             let ready = tokio::time::timeout(self.options.connect_timeout, http.is_ready()).await;
             if ready.unwrap_or(false) {
-                return Ok(Connection::new(http, true, permit));
+                return Ok(Connection::new(http, true, limit_guard));
             }
         }
-        if let Some(task) = self.pop_pending()
+        if let Some(task) = self.pop_prewarmed()
             && let Ok(Ok(Ok(mut http))) = tokio::time::timeout(self.options.connect_timeout, task).await
             && http.is_ready().await
         {
             // The connection may have been idle for a while, so it counts as reused.
-            return Ok(Connection::new(http, true, permit));
+            return Ok(Connection::new(http, true, limit_guard));
         }
         let http = self.connect_with_timeout().await?;
-        Ok(Connection::new(http, false, permit))
+        Ok(Connection::new(http, false, limit_guard))
     }
 
     /// Opens connections in the background, up to `connections` in this runtime and up to the pool's maximum. Returns
     /// at once.
     pub fn prewarm(self: &Arc<Self>, connections: usize) {
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.options.is_single_use || self.permits.is_closed() {
+        if self.options.is_single_use || self.connection_limit.is_closed() {
             return;
         }
         let (now, this_runtime) = (self.clock.now(), Some(runtime.id()));
-        let mut pending = self.pending.lock();
-        pending.retain(|each| each.since + MAX_IDLE_TIME >= now);
+        let mut prewarmed = self.prewarmed.lock();
+        prewarmed.retain(|each| each.since + MAX_IDLE_TIME >= now);
         let (idle_count, idle_in_runtime) = {
             let idle = self.idle.lock();
             (idle.len(), idle.iter().filter(|each| each.http.runtime == this_runtime).count())
         };
-        let pending_in_runtime = pending.iter().filter(|each| each.runtime == this_runtime).count();
-        let existing = idle_in_runtime + pending_in_runtime;
+        let prewarmed_in_runtime = prewarmed.iter().filter(|each| each.runtime == this_runtime).count();
+        let existing = idle_in_runtime + prewarmed_in_runtime;
         // Connections in use, idle and being opened all count towards the maximum.
-        let room = self.permits.available_permits().saturating_sub(idle_count + pending.len());
+        let room = self.connection_limit.available_permits().saturating_sub(idle_count + prewarmed.len());
         for _ in 0..connections.saturating_sub(existing).min(room) {
             let pool = self.clone();
             let task = runtime.spawn(async move { pool.connect_with_timeout().await });
-            pending.push(PendingConnection {
+            prewarmed.push(PrewarmedConnection {
                 task: AbortOnDropHandle::new(task),
                 since: now,
                 runtime: this_runtime,
             });
         }
         // The pool may have been closed concurrently.
-        if self.permits.is_closed() {
-            pending.clear();
+        if self.connection_limit.is_closed() {
+            prewarmed.clear();
         }
     }
 
     /// Closes connections that were opened in advance and not used in time.
-    fn close_expired_pending(&self) {
+    fn close_expired_prewarmed(&self) {
         let now = self.clock.now();
-        let mut pending = self.pending.lock();
-        if pending.first().is_some_and(|each| each.since + MAX_IDLE_TIME < now) {
-            pending.retain(|each| each.since + MAX_IDLE_TIME >= now);
+        let mut prewarmed = self.prewarmed.lock();
+        if prewarmed.first().is_some_and(|each| each.since + MAX_IDLE_TIME < now) {
+            prewarmed.retain(|each| each.since + MAX_IDLE_TIME >= now);
         }
     }
 
     /// Takes this runtime's oldest connection opened in advance, finished or not.
-    fn pop_pending(&self) -> Option<AbortOnDropHandle<Result<HttpConnection>>> {
-        let mut pending = self.pending.lock();
-        let index = pending.iter().position(|each| each.runtime == current_runtime())?;
-        Some(pending.remove(index).task)
+    fn pop_prewarmed(&self) -> Option<AbortOnDropHandle<Result<HttpConnection>>> {
+        let mut prewarmed = self.prewarmed.lock();
+        let index = prewarmed.iter().position(|each| each.runtime == current_runtime())?;
+        Some(prewarmed.remove(index).task)
     }
 
     async fn connect_with_timeout(&self) -> Result<HttpConnection> {
@@ -326,16 +327,19 @@ impl Pool {
 
     /// Returns a connection to the pool. Its last response must have been read to the end.
     pub fn release(&self, connection: Connection) {
-        if !self.options.is_single_use && !connection.http.sender.is_closed() && !self.permits.is_closed() {
+        if !self.options.is_single_use
+            && !connection.http.sender.is_closed()
+            && !self.connection_limit.is_closed()
+        {
             self.idle.lock().push(IdleConnection { http: connection.http, since: self.clock.now() });
         }
     }
 
     /// Closes idle connections and rejects further requests. Connections in use are not affected.
     pub fn close(&self) {
-        self.permits.close();
+        self.connection_limit.close();
         self.idle.lock().clear();
-        self.pending.lock().clear();
+        self.prewarmed.lock().clear();
     }
 
     fn pop_idle(&self) -> Option<HttpConnection> {
@@ -349,7 +353,7 @@ impl Pool {
             return Some(idle.remove(index).http);
         }
         // The caller opens a new connection. At the maximum, the oldest idle one is closed to make room.
-        let used = self.options.max_connections.saturating_sub(self.permits.available_permits());
+        let used = self.options.max_connections.saturating_sub(self.connection_limit.available_permits());
         if !idle.is_empty() && idle.len() + used > self.options.max_connections {
             idle.remove(0);
         }
@@ -472,16 +476,16 @@ mod tests {
             pool.prewarm(2);
             // Existing connections count, and the maximum is not exceeded.
             pool.prewarm(2);
-            assert_eq!(pool.pending.lock().len(), 2);
+            assert_eq!(pool.prewarmed.lock().len(), 2);
             pool.prewarm(100);
-            assert_eq!(pool.pending.lock().len(), 2);
+            assert_eq!(pool.prewarmed.lock().len(), 2);
             let taken = [pool.acquire(false).await.unwrap(), pool.acquire(false).await.unwrap()];
             assert!(!held.is_reused && taken.iter().all(|connection| connection.is_reused));
-            assert!(pool.pending.lock().is_empty());
+            assert!(pool.prewarmed.lock().is_empty());
             drop(taken);
             pool.prewarm(1);
             pool.close();
-            assert!(pool.pending.lock().is_empty() && pool.acquire(false).await.is_err());
+            assert!(pool.prewarmed.lock().is_empty() && pool.acquire(false).await.is_err());
         });
         // A failure to connect in advance is reported to the next caller.
         drop(store);

@@ -7,7 +7,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
 
-/// How long before its end a lifetime is renewed, unless 90 % of it end later.
+/// Credentials are renewed this long before they expire, or after 90 % of their lifetime if that is later.
 const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
 /// The time from now until the renewal of credentials with the given remaining lifetime.

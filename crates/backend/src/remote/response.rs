@@ -61,13 +61,13 @@ impl StoreResponse {
         observation: Observation,
     ) -> Self {
         let (head, incoming) = response.into_parts();
-        let closes = closes_connection(&head);
+        let closes_connection = closes_connection(&head);
         Self {
             head,
             observation,
             incoming,
             connection: Some(held),
-            closes_connection: closes,
+            closes_connection,
             stall_timeout,
             rcv_lowat: None,
         }
@@ -271,15 +271,15 @@ impl fmt::Debug for ExpectedDigest {
     }
 }
 
-/// Computes the digest of a body as it is read, and compares it with the expected one.
+/// Computes the digest of a body while it is read, and compares it with the expected one.
 enum BodyVerifier {
     Checksum(Hasher, Checksum),
     Md5(Md5, [u8; 16]),
 }
 
 impl BodyVerifier {
-    fn new(sum: ExpectedDigest) -> Self {
-        match sum {
+    fn new(expected: ExpectedDigest) -> Self {
+        match expected {
             ExpectedDigest::Checksum(expected) => Self::Checksum(Hasher::new(expected.algorithm()), expected),
             ExpectedDigest::Md5(expected) => Self::Md5(Md5::new(), expected),
         }

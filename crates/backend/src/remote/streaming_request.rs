@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use tokio::sync::{Notify, mpsc};
 use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_wire::sigv4::ChunkSigner;
+use tradewind_wire::sigv4::ChunkSignatureChain;
 
 use super::client::{Call, Client, FailedAttempt, RequestInfo};
 use super::payload::{Payload, StreamedBody};
@@ -28,12 +28,12 @@ type ResponseFuture = Pin<Box<dyn Future<Output = hyper::Result<Response<Incomin
 pub(crate) struct StreamingRequest {
     client: Arc<Client>,
     context: Context,
-    about: Box<RequestInfo>,
+    request_info: Box<RequestInfo>,
     body_sender: mpsc::Sender<Bytes>,
     /// The body's length is unknown: an empty buffer ends it.
     needs_end_marker: bool,
     /// Signs the chunks of the body, if they are signed.
-    signer: Option<ChunkSigner>,
+    signer: Option<ChunkSignatureChain>,
     /// Notified by `100 Continue`, if the request has an `Expect` header.
     continue_received: Option<Arc<Notify>>,
     /// `None` once the response has been received.
@@ -60,7 +60,7 @@ impl Client {
         let mut attempt = 1;
         let mut connection = loop {
             self.pool.check_open()?;
-            match context.guard(self.pool.acquire(call.holds_connection)).await? {
+            match context.guard(self.pool.acquire(call.caller_holds_connection)).await? {
                 Ok(connection) => break connection,
                 Err(error) => {
                     Box::pin(self.wait_before_retry(
@@ -82,14 +82,14 @@ impl Client {
             hyper::ext::on_informational(&mut request, move |_| notified.notify_one());
             received
         });
-        let mut about = Box::new(self.request_info(call, started, length.unwrap_or_default()));
-        about.unsent_bytes = about.unsent_bytes.min(MAX_UNSENT_BYTES);
+        let mut request_info = Box::new(self.request_info(call, started, length.unwrap_or_default()));
+        request_info.unsent_bytes = request_info.unsent_bytes.min(MAX_UNSENT_BYTES);
         let response = Box::pin(connection.sender().send_request(request));
         connection.spawn_driver();
         Ok(StreamingRequest {
             client: self.clone(),
             context: context.clone(),
-            about,
+            request_info,
             body_sender,
             needs_end_marker: length.is_none(),
             signer,
@@ -101,7 +101,7 @@ impl Client {
 
 impl StreamingRequest {
     /// Takes the signer of the body's chunks; `None` if they are not signed, or on a second call.
-    pub fn take_signer(&mut self) -> Option<ChunkSigner> {
+    pub fn take_signer(&mut self) -> Option<ChunkSignatureChain> {
         self.signer.take()
     }
 
@@ -138,7 +138,7 @@ impl StreamingRequest {
             }
         };
         let stalled = |_| {
-            let (what, seconds) = (self.about.description(), self.client.stall_timeout.as_secs());
+            let (what, seconds) = (self.request_info.description(), self.client.stall_timeout.as_secs());
             Error::new(Reason::Io, format!("{what}: the store accepted no bytes for {seconds} s"))
         };
         let sent = tokio::time::timeout(self.client.stall_timeout, sent);
@@ -151,13 +151,13 @@ impl StreamingRequest {
         let Some(InFlight { response, connection }) = self.in_flight.take() else {
             return Err(self.ended_early());
         };
-        let answered = async {
+        let response_future = async {
             match early {
                 Some(early) => early,
                 None => response.await,
             }
         };
-        match self.receive_response(answered, connection).await {
+        match self.receive_response(response_future, connection).await {
             Ok(_) => Err(self.ended_early()),
             Err(e) => Err(e),
         }
@@ -176,16 +176,16 @@ impl StreamingRequest {
 
     async fn receive_response(
         &mut self,
-        answered: impl Future<Output = hyper::Result<Response<Incoming>>>,
+        response_future: impl Future<Output = hyper::Result<Response<Incoming>>>,
         connection: Connection,
     ) -> Result<StoreResponse> {
-        let answered = pin!(answered);
-        let answering = self.client.receive_response(&self.about, answered, connection);
-        self.context.guard(answering).await?.map_err(|failed| failed.error)
+        let response_future = pin!(response_future);
+        let received = self.client.receive_response(&self.request_info, response_future, connection);
+        self.context.guard(received).await?.map_err(|failed| failed.error)
     }
 
     fn ended_early(&self) -> Error {
-        let what = self.about.description();
+        let what = self.request_info.description();
         Error::new(Reason::Io, format!("{what}: the store ended the request before it had the whole body"))
     }
 }

@@ -37,12 +37,12 @@ impl IdentifiedWrite {
         if taken + WRITE_ID.as_str().len() + WRITE_ID_CHARS > MAX_USER_METADATA_BYTES {
             return Ok(false);
         }
-        let name = || Some([getrandom::u64().ok()?, getrandom::u64().ok()?]);
+        let random = || Some([getrandom::u64().ok()?, getrandom::u64().ok()?]);
         let [high, low] =
-            name().ok_or_else(|| Error::new(Reason::Io, "the system's random number generator failed"))?;
-        let name = HeaderValue::try_from(format!("{high:016x}{low:016x}"))
+            random().ok_or_else(|| Error::new(Reason::Io, "the system's random number generator failed"))?;
+        let id = HeaderValue::try_from(format!("{high:016x}{low:016x}"))
             .map_err(|e| Error::with_source(Reason::Defect, "a write id is not a valid header value", e))?;
-        headers.insert(WRITE_ID, name);
+        headers.insert(WRITE_ID, id);
         Ok(true)
     }
 
@@ -83,20 +83,21 @@ impl S3Store {
         if !is_in_doubt {
             return Err(error);
         }
-        let answer = match self.send_read(context, address, &GetRequest::default(), Method::HEAD).await {
-            Ok(answer) => answer,
+        let response = match self.send_read(context, address, &GetRequest::default(), Method::HEAD).await {
+            Ok(response) => response,
             Err(e) => {
                 tracing::debug!(error = %e, "cannot determine whether a write took effect");
                 return Err(error);
             }
         };
-        let length = answer.content_length();
-        let found = answer.drain().await?;
-        let (checksums, _) = headers::checksums(&found.headers)?;
-        let same = checksums.iter().find(|sum| sum.algorithm() == identified.checksum.algorithm());
-        let is_same_write = found.headers.get(WRITE_ID) == Some(&identified.id)
+        let length = response.content_length();
+        let head = response.drain().await?;
+        let (checksums, _) = headers::checksums(&head.headers)?;
+        let stored_checksum =
+            checksums.iter().find(|checksum| checksum.algorithm() == identified.checksum.algorithm());
+        let is_same_write = head.headers.get(WRITE_ID) == Some(&identified.id)
             && length == Some(identified.size)
-            && same.is_none_or(|sum| *sum == identified.checksum);
-        if is_same_write { Ok(found) } else { Err(error) }
+            && stored_checksum.is_none_or(|checksum| *checksum == identified.checksum);
+        if is_same_write { Ok(head) } else { Err(error) }
     }
 }

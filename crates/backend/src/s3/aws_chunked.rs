@@ -4,7 +4,7 @@
 
 use bytes::{Bytes, BytesMut};
 use tradewind_core::Checksum;
-use tradewind_wire::sigv4::{ChunkSigner, sha256};
+use tradewind_wire::sigv4::{ChunkSignatureChain, sha256};
 
 /// Size of each unsigned chunk except the last. MinIO allows at most 16 MiB, Amazon S3 at least 8 KiB.
 const UNSIGNED_CHUNK_BYTES: u64 = 1 << 20;
@@ -92,7 +92,7 @@ fn trailer(checksum: &Checksum) -> String {
 /// Encoder of signed chunks. The bytes of the body are copied only if a chunk arrives in several buffers.
 #[derive(Debug)]
 pub(super) struct SignedChunks {
-    signer: ChunkSigner,
+    signer: ChunkSignatureChain,
     /// Size of each chunk except the last, in bytes.
     chunk_bytes: usize,
     /// Bytes of the body not yet received.
@@ -103,7 +103,7 @@ pub(super) struct SignedChunks {
 
 impl SignedChunks {
     /// Creates an encoder for a body of `length` bytes.
-    pub fn new(length: u64, signer: ChunkSigner) -> Self {
+    pub fn new(length: u64, signer: ChunkSignatureChain) -> Self {
         Self {
             signer,
             chunk_bytes: SIGNED_CHUNK_BYTES,
@@ -178,12 +178,12 @@ mod tests {
         assert_eq!(UnsignedChunks::framed_length(5, &checksum), whole.len() as u64);
     }
 
-    fn signer() -> ChunkSigner {
+    fn signer() -> ChunkSignatureChain {
         let (scope, date) =
             ("20130524/us-east-1/s3/aws4_request", AmzDate::parse(b"20130524T000000Z").unwrap());
         let key = SigningKey::derive("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", scope);
         let seed = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9";
-        ChunkSigner::new(Arc::new(key), &date, scope, &from_hex(seed.as_bytes()).unwrap())
+        ChunkSignatureChain::new(Arc::new(key), &date, scope, &from_hex(seed.as_bytes()).unwrap())
     }
 
     /// The example in Amazon's documentation, with the body in buffers of several sizes.

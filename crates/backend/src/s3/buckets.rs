@@ -40,21 +40,21 @@ impl S3Store {
             call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
         }
         // A retry would find the bucket that the first attempt created.
-        call.is_idempotent = false;
+        call.may_repeat = false;
         self.send(context, &call).await?.collect(MAX_BUCKET_LIST_BYTES).await.map(drop)
     }
 
     /// DeleteBucket.
     pub(super) async fn remove_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::DELETE, bucket);
-        call.is_idempotent = false;
+        call.may_repeat = false;
         self.send(context, &call).await?.collect(MAX_BUCKET_LIST_BYTES).await.map(drop)
     }
 
     /// HeadBucket.
     pub(super) async fn find_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        let answer = self.send(context, &Call::bucket(Method::HEAD, bucket)).await?;
-        answer.collect(0).await.map(drop)
+        let response = self.send(context, &Call::bucket(Method::HEAD, bucket)).await?;
+        response.collect(0).await.map(drop)
     }
 
     /// ListBuckets. Names that violate S3's naming rules are skipped, since the port cannot address them.

@@ -64,7 +64,7 @@ impl S3Store {
             call.headers.insert("x-amz-metadata-directive", HeaderValue::from_static("REPLACE"));
         }
         // radosgw loses the tags of a copy with new tags or new metadata: they are set by a separate request.
-        let later = source_info.and_then(|source_info| match (metadata_is_new, &request.tags) {
+        let separate_tags = source_info.and_then(|source_info| match (metadata_is_new, &request.tags) {
             (_, Some(tags)) => Some(tags.clone()),
             (true, None) => Some(source_info.metadata.tags).filter(|tags| !tags.is_empty()),
             (false, None) => None,
@@ -76,9 +76,9 @@ impl S3Store {
         if let Some(algorithm) = request.algorithm {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
         }
-        call.is_idempotent = request.precondition == Default::default();
+        call.may_repeat = request.precondition == Default::default();
         let copied = self.send_copy(context, &call).await?;
-        if let Some(tags) = later {
+        if let Some(tags) = separate_tags {
             self.write_tags(context, to, tags).await?;
         }
         let found = self.read_head(context, to, &GetRequest::default()).await?.info;
@@ -112,8 +112,8 @@ impl S3Store {
         let source_info = self.read_head(context, &request.source, &GetRequest::default()).await?.info;
         let size = source_info.size;
         // radosgw ignores conditions on the source of a part: they are evaluated here, before and after the copy.
-        let is_judged = !request.source_conditions.is_empty() && self.is_ceph(context).await?;
-        if is_judged {
+        let evaluates_conditions = !request.source_conditions.is_empty() && self.is_ceph(context).await?;
+        if evaluates_conditions {
             request.source_conditions.check(&source_info.etag, source_info.modified)?;
         }
         let span = match request.range {
@@ -126,7 +126,7 @@ impl S3Store {
             call.headers.insert("x-amz-copy-source-range", header_fields::header_value(&text)?);
         }
         let copied = self.send_copy(context, &call).await?;
-        if is_judged {
+        if evaluates_conditions {
             self.evaluate_conditions(context, &request.source, &pinned_to(&source_info.etag)).await?;
         }
         let copied = Committed { size: span.length, ..copied };
@@ -137,26 +137,26 @@ impl S3Store {
     /// Sends a copy and parses the response; the size in the result is 0. A response of status 200 may still contain an
     /// error.
     async fn send_copy(&self, context: &Context, call: &Call<'_>) -> Result<Committed> {
-        let answer = self.send(context, call).await?;
-        let status = answer.head.status;
-        let document = answer.collect(MAX_RESPONSE_BYTES).await?;
+        let response = self.send(context, call).await?;
+        let status = response.head.status;
+        let document = response.collect(MAX_RESPONSE_BYTES).await?;
         let (mut etag, mut modified) = (None, None);
-        let (mut answered, mut is_refused) = (ResponseChecksums::default(), false);
+        let (mut checksums, mut is_error) = (ResponseChecksums::default(), false);
         xml::for_each_element(&document, |path, text| match path {
-            ["Error"] => is_refused = true,
+            ["Error"] => is_error = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
             [_, "LastModified"] => modified = parse_time(text),
-            [_, name] => answered.read(name, text),
+            [_, name] => checksums.read(name, text),
             _ => {}
         })?;
-        if is_refused {
+        if is_error {
             return Err(ServiceError::parse_body(&document).into_error(status, call.resource, "copying"));
         }
         let etag =
             etag.ok_or_else(|| Error::new(Reason::Io, "the store's response to the copy has no ETag"))?;
         let modified: Timestamp = modified.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
-        let (checksums, scope) = answered.finish();
+        let (checksums, scope) = checksums.finish();
         Ok(Committed { etag, size: 0, modified, generation, checksums, scope })
     }
 }

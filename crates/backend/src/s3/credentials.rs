@@ -42,8 +42,8 @@ pub(super) struct CredentialProvider {
 }
 
 struct CredentialState {
-    /// Number of renewals.
-    generation: u64,
+    /// Number of renewals, which identifies the credentials.
+    renewals: u64,
     credentials: Credentials,
     /// When to renew them; `None` if they do not expire.
     renew_at: Option<Timestamp>,
@@ -66,16 +66,16 @@ impl CredentialProvider {
         Self { signer, issuer, clock, state, renewal: RenewalLock::new() }
     }
 
-    /// Renews the credentials if necessary. Returns their generation.
+    /// Renews the credentials if necessary. Returns the number of renewals so far, which identifies them.
     pub async fn ensure_valid(&self, context: &Context) -> Result<u64> {
-        if let Some(generation) = self.valid_generation() {
-            return Ok(generation);
+        if let Some(renewals) = self.renewals_if_valid() {
+            return Ok(renewals);
         }
-        let Some(issuer) = &self.issuer else { return Ok(self.state.lock().generation) };
+        let Some(issuer) = &self.issuer else { return Ok(self.state.lock().renewals) };
         let _renewal = self.renewal.lock(context).await?;
         // Another request may have renewed them meanwhile.
-        if let Some(generation) = self.valid_generation() {
-            return Ok(generation);
+        if let Some(renewals) = self.renewals_if_valid() {
+            return Ok(renewals);
         }
         let issued = context.guard(issuer.issue()).await?;
         let now = self.clock.wall();
@@ -85,48 +85,48 @@ impl CredentialProvider {
                 // The issuer has no other credentials: the rejection is final, and no further renewal is tried for it.
                 state.is_expired = false;
                 state.renew_at = state.renew_at.map(|_| Timestamp::from_millis(now.millis() + RETRY_MILLIS));
-                Ok(state.generation)
+                Ok(state.renewals)
             }
             Ok(issued) => {
                 self.signer.set_credentials(issued.credentials.clone());
-                *state = CredentialState::new(state.generation + 1, issued, now);
-                Ok(state.generation)
+                *state = CredentialState::new(state.renewals + 1, issued, now);
+                Ok(state.renewals)
             }
             Err(e) if !state.is_expired && state.expires.is_none_or(|end| now < end) => {
                 tracing::warn!(error = %e, "cannot renew the credentials; the current ones are still valid");
                 state.renew_at = Some(Timestamp::from_millis(now.millis() + RETRY_MILLIS));
-                Ok(state.generation)
+                Ok(state.renewals)
             }
             Err(e) => Err(e),
         }
     }
 
-    /// Records that the service rejected the credentials of this generation as expired. Returns true if others may be
-    /// available.
-    pub fn mark_expired(&self, generation: u64) -> bool {
+    /// Records that the service rejected the credentials after this number of renewals as expired. Returns true if
+    /// others may be available.
+    pub fn mark_expired(&self, renewals: u64) -> bool {
         let mut state = self.state.lock();
-        if state.generation == generation {
+        if state.renewals == renewals {
             state.is_expired = true;
         }
         self.issuer.is_some()
     }
 
-    /// The generation of the credentials, if they need no renewal.
-    fn valid_generation(&self) -> Option<u64> {
+    /// The number of renewals so far, if the credentials need no other.
+    fn renewals_if_valid(&self) -> Option<u64> {
         let state = self.state.lock();
         let is_good = !state.is_expired && state.renew_at.is_none_or(|at| self.clock.wall() < at);
-        is_good.then_some(state.generation)
+        is_good.then_some(state.renewals)
     }
 }
 
 impl CredentialState {
-    fn new(generation: u64, issued: ExpiringCredentials, now: Timestamp) -> Self {
+    fn new(renewals: u64, issued: ExpiringCredentials, now: Timestamp) -> Self {
         let ExpiringCredentials { credentials, expires } = issued;
         let renew_at = expires.map(|end| {
-            let life = u64::try_from(end.millis().saturating_sub(now.millis())).unwrap_or(0);
-            let after = renewal_delay(Duration::from_millis(life)).as_millis();
-            Timestamp::from_millis(now.millis().saturating_add(i64::try_from(after).unwrap_or(i64::MAX)))
+            let millis = u64::try_from(end.millis().saturating_sub(now.millis())).unwrap_or(0);
+            let delay = renewal_delay(Duration::from_millis(millis)).as_millis();
+            Timestamp::from_millis(now.millis().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX)))
         });
-        Self { generation, credentials, renew_at, expires, is_expired: false }
+        Self { renewals, credentials, renew_at, expires, is_expired: false }
     }
 }

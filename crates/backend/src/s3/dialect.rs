@@ -22,8 +22,8 @@ pub(super) enum Dialect {
 
 impl Dialect {
     /// Detects the dialect from the headers of a response; `None` without a request id, as from a proxy.
-    pub fn detect(answered: &HeaderMap) -> Option<Self> {
-        let name = answered.get("x-amz-request-id")?.to_str().ok()?;
+    pub fn detect(headers: &HeaderMap) -> Option<Self> {
+        let name = headers.get("x-amz-request-id")?.to_str().ok()?;
         // radosgw: `tx`, a number, the time, the process and the zone. Swift's S3 API stops after the time.
         let is_ceph = name.starts_with("tx") && name.bytes().filter(|c| *c == b'-').count() >= 3;
         Some(if is_ceph { Self::Ceph } else { Self::Plain })
@@ -91,7 +91,7 @@ const CEPH: Capabilities = Capabilities {
         Feature::PartialCompletion,
         Feature::CopiesDropParts,
         Feature::PartReads,
-        // Such a key is answered with status 400.
+        // The response to such a key has status 400.
         Feature::NulInKeys,
     ],
     ..PLAIN

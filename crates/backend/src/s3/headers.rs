@@ -11,7 +11,7 @@ use tradewind_core::{
     Algorithm, Checksum, ChecksumScope, Classes, Metadata, Precondition, ReadConditions, Tags,
 };
 use tradewind_wire::headers::{
-    CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
+    CHECKSUM_TYPE, DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
     USER_PREFIX,
 };
 use tradewind_wire::http_date::http_date;
@@ -37,10 +37,10 @@ pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Re
         headers.insert(TAGGING, header_value(&tagging(&metadata.tags))?);
     }
     if let Some(class) = metadata.classes.object {
-        headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
+        headers.insert(DSS_OBJECT_CLASS, u16::from(class.value()).into());
     }
     if let Some(ranges) = metadata.classes.format_ranges() {
-        headers.insert(RANGE_CLASS, header_value(&ranges)?);
+        headers.insert(DSS_RANGE_CLASS, header_value(&ranges)?);
     }
     Ok(())
 }
@@ -48,10 +48,10 @@ pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Re
 /// Writes empty class headers for absent classes: a copy keeps the classes whose headers are missing.
 pub(super) fn write_absent_classes(classes: &Classes, headers: &mut HeaderMap) {
     if classes.object.is_none() {
-        headers.insert(OBJECT_CLASS, HeaderValue::from_static(""));
+        headers.insert(DSS_OBJECT_CLASS, HeaderValue::from_static(""));
     }
     if classes.ranges.is_empty() {
-        headers.insert(RANGE_CLASS, HeaderValue::from_static(""));
+        headers.insert(DSS_RANGE_CLASS, HeaderValue::from_static(""));
     }
 }
 
@@ -85,8 +85,8 @@ pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
         }
     }
     metadata.user.sort();
-    let object = headers.get(OBJECT_CLASS).map(header_text).transpose()?;
-    let ranges = headers.get(RANGE_CLASS).map(header_text).transpose()?;
+    let object = headers.get(DSS_OBJECT_CLASS).map(header_text).transpose()?;
+    let ranges = headers.get(DSS_RANGE_CLASS).map(header_text).transpose()?;
     metadata.classes = Classes {
         object: object.map(|text| Classes::parse_object(&text)).transpose()?,
         ranges: ranges.map(|text| Classes::parse_ranges(&text)).transpose()?.unwrap_or_default(),
@@ -229,10 +229,10 @@ pub(super) enum ConditionTarget {
 /// Writes the conditions of a read.
 pub(super) fn write_conditions(
     conditions: &ReadConditions,
-    whose: ConditionTarget,
+    target: ConditionTarget,
     headers: &mut HeaderMap,
 ) -> Result<()> {
-    let name = |plain: HeaderName| match whose {
+    let name = |plain: HeaderName| match target {
         ConditionTarget::Object => plain,
         ConditionTarget::CopySource => {
             HeaderName::try_from(format!("x-amz-copy-source-{plain}")).unwrap_or(plain)

@@ -118,7 +118,7 @@ impl S3Store {
             )
             .with_optional("start-after", after)
             .with_optional("continuation-token", token);
-        // A tenth of the bytes saves a new connection, in slow start, two to four round trips.
+        // gzip reduces the page to about 10 %, which saves two to four round trips on a new connection in slow start.
         call.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         let document = self.send(context, &call).await?.collect_document(MAX_PAGE_BYTES).await?;
         parse_page(&document)

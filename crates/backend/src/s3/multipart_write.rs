@@ -1,5 +1,5 @@
-//! A write of unknown size. It is buffered part by part, so that each part can be retried. With more than one part it
-//! becomes a multipart upload.
+//! A write of unknown size, or one that cannot be streamed in a single request. It is buffered part by part, so that
+//! each part can be retried. With more than one part it becomes a multipart upload.
 
 use std::sync::Arc;
 
@@ -130,11 +130,11 @@ impl MultipartWrite {
         call.resource = ResourceKind::Upload;
         call.query = part_query(id, number);
         call.payload = BufferedBody::from_buffers([bytes]);
-        let answered = store.put(context, address, call, checksum.into(), None).await?;
+        let head = store.put(context, address, call, checksum.into(), None).await?;
         self.buffer.reservations.clear();
         parts.push(CompletePart {
             number,
-            etag: header_fields::etag(&answered.headers)?,
+            etag: header_fields::etag(&head.headers)?,
             checksum: Some(checksum),
         });
         Ok(())
@@ -180,11 +180,11 @@ impl MultipartWrite {
         let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
         headers::write_metadata(&self.metadata, &mut call.headers)?;
         headers::write_precondition(precondition, &mut call.headers)?;
-        call.is_idempotent = IdentifiedWrite::add_id(precondition, &self.metadata, &mut call.headers)?;
+        call.may_repeat = IdentifiedWrite::add_id(precondition, &self.metadata, &mut call.headers)?;
         let identified = IdentifiedWrite::from_headers(&call.headers, self.size, checksum);
         call.payload = BufferedBody::from_buffers([self.buffer.take()]);
-        let answered = store.put(context, address, call, checksum.into(), identified).await?;
-        Ok((store.build_committed(&answered.headers, self.size, computed)?, answered.observation))
+        let head = store.put(context, address, call, checksum.into(), identified).await?;
+        Ok((store.build_committed(&head.headers, self.size, computed)?, head.observation))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_wire::sigv4::{ChunkSigner, Payload as SignedBody};
+use tradewind_wire::sigv4::{ChunkSignatureChain, Payload as SignedBody};
 
 use super::credentials::CredentialProvider;
 use super::endpoint::{AddressingStyle, Endpoint};
@@ -44,7 +44,7 @@ impl S3Protocol {
         Self { endpoint, host, region, shared }
     }
 
-    /// How the signature covers a body. Without TLS, the body is signed, or the store verifies it against a signed
+    /// The signature's coverage of a body. Without TLS, the body is signed, or the store verifies it against a signed
     /// checksum.
     fn signed_payload(&self, headers: &HeaderMap, body: &Payload) -> SignedBody {
         let has_checksum = headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
@@ -81,7 +81,7 @@ impl Protocol for S3Protocol {
         headers: &mut HeaderMap,
         body: &Payload,
         now: Timestamp,
-    ) -> Result<Option<ChunkSigner>> {
+    ) -> Result<Option<ChunkSignatureChain>> {
         let Some(credentials) = &self.shared.credentials else { return Ok(None) };
         let payload = self.signed_payload(headers, body);
         credentials.signer.sign(self.region.as_deref(), method, uri, headers, payload, now).map_err(|e| {

@@ -16,7 +16,7 @@ use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
 use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
 
-/// Longest page of parts, as XML.
+/// Maximum size of a page of parts, as XML.
 const MAX_PARTS_PAGE_BYTES: usize = 1 << 20;
 /// The root that Amazon S3 sends, and the one in its documentation.
 const ATTRIBUTES: DocumentKind = DocumentKind {
@@ -33,21 +33,21 @@ impl S3Store {
         address: &Address,
         request: &GetRequest,
     ) -> Result<GetResponse<()>> {
-        let answer = match self.send_read(context, address, request, Method::HEAD).await {
+        let response = match self.send_read(context, address, request, Method::HEAD).await {
             // A response to HEAD has no body that says whether the bucket or the key is missing.
             Err(e) if e.reason() == Reason::NoSuchKey => {
                 self.send(context, &Call::bucket(Method::HEAD, &address.bucket)).await?;
                 return Err(e);
             }
-            answered => answered?,
+            sent => sent?,
         };
-        let (info, span) = self.describe(context, address, request, &answer).await?;
+        let (info, span) = self.describe(context, address, request, &response).await?;
         if let Select::Range(range) = request.select {
             range.resolve(info.size)?;
         }
-        let observation = answer.observation.clone();
+        let observation = response.observation.clone();
         // Reads the end of the empty body, so that the connection can be reused.
-        answer.collect(0).await?;
+        response.collect(0).await?;
         Ok(GetResponse { info, span, body: (), observation })
     }
 
@@ -58,9 +58,9 @@ impl S3Store {
         address: &Address,
         request: &GetRequest,
     ) -> Result<GetResponse<Body>> {
-        let answer = self.send_read(context, address, request, Method::GET).await?;
-        let (info, span) = self.describe(context, address, request, &answer).await?;
-        let length = answer.require_content_length()?;
+        let response = self.send_read(context, address, request, Method::GET).await?;
+        let (info, span) = self.describe(context, address, request, &response).await?;
+        let length = response.require_content_length()?;
         if length != span.length {
             return Err(Error::new(
                 Reason::Io,
@@ -69,11 +69,11 @@ impl S3Store {
         }
         let is_whole = span == Span::whole(info.size) && info.scope == ChecksumScope::FullObject;
         let expected = match request.select {
-            Select::Part(_) if info.parts.is_some() => headers::part_checksum(&answer.head.headers)?,
+            Select::Part(_) if info.parts.is_some() => headers::part_checksum(&response.head.headers)?,
             _ => info.checksums.first().copied().filter(|_| is_whole),
         };
-        let observation = answer.observation.clone();
-        let body = answer.into_body(context.clone(), length, expected.map(ExpectedDigest::Checksum))?;
+        let observation = response.observation.clone();
+        let body = response.into_body(context.clone(), length, expected.map(ExpectedDigest::Checksum))?;
         if length == 0 && expected.is_none() {
             self.confirm_empty(context, address, request, &info).await?;
         }
@@ -145,12 +145,12 @@ impl S3Store {
         context: &Context,
         address: &Address,
         request: &GetRequest,
-        answer: &StoreResponse,
+        response: &StoreResponse,
     ) -> Result<(ObjectInfo, Span)> {
-        let answered = &answer.head.headers;
-        let length = answer.require_content_length()?;
-        let is_partial = answer.head.status == StatusCode::PARTIAL_CONTENT;
-        let (span, size) = match header_fields::content_range(answered)? {
+        let headers = &response.head.headers;
+        let length = response.require_content_length()?;
+        let is_partial = response.head.status == StatusCode::PARTIAL_CONTENT;
+        let (span, size) = match header_fields::content_range(headers)? {
             Some(found) if is_partial => (found.span, found.size),
             // Without a range its length would be taken for the object's.
             None if is_partial => {
@@ -159,20 +159,20 @@ impl S3Store {
             }
             _ => (Span::whole(length), length),
         };
-        let mut metadata = headers::read_metadata(answered)?;
-        if headers::has_tags(answered) {
+        let mut metadata = headers::read_metadata(headers)?;
+        if headers::has_tags(headers) {
             metadata.tags = Box::pin(self.read_tags(context, address)).await?;
         }
-        let (mut checksums, scope) = headers::checksums(answered)?;
-        let (etag, modified) = (header_fields::etag(answered)?, header_fields::last_modified(answered)?);
+        let (mut checksums, scope) = headers::checksums(headers)?;
+        let (etag, modified) = (header_fields::etag(headers)?, header_fields::last_modified(headers)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
-        let is_asked_for = match request.select {
+        let is_requested = match request.select {
             Select::Whole => span == Span::whole(size),
             // An empty object has no valid range; some services accept one nevertheless.
-            Select::Range(range) => size == 0 || range.resolve(size).is_ok_and(|asked| asked == span),
+            Select::Range(range) => size == 0 || range.resolve(size).is_ok_and(|requested| requested == span),
             Select::Part(_) => is_partial || size == 0 || parts.is_none_or(|parts: u32| parts <= 1),
         };
-        if !is_asked_for {
+        if !is_requested {
             let (select, Span { offset, length }) = (request.select, span);
             let why =
                 format!("the store sent {length} bytes at {offset} of {size}, but {select:?} was requested");

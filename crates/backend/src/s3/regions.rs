@@ -37,8 +37,8 @@ impl BucketRegions {
 /// The assumptions under which a request was sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SentWith {
-    /// Generation of the credentials; `None` without any.
-    credentials_generation: Option<u64>,
+    /// Number of renewals of the credentials; `None` without any.
+    credential_renewals: Option<u64>,
     /// The bucket was cached as being in another region than the store's.
     is_redirected: bool,
 }
@@ -58,10 +58,10 @@ impl S3Store {
         loop {
             let sent = self.prepare(context, call.bucket).await?;
             match self.client_for_bucket(call.bucket).send(context, call).await {
-                Ok(answer) => {
+                Ok(response) => {
                     // A service without request ids is not radosgw.
-                    self.set_dialect(Dialect::detect(&answer.head.headers).or(Some(Dialect::Plain)));
-                    return Ok(answer);
+                    self.set_dialect(Dialect::detect(&response.head.headers).or(Some(Dialect::Plain)));
+                    return Ok(response);
                 }
                 Err(e) => match Box::pin(self.correct(context, call.bucket, sent, &e)).await? {
                     // Each correction is tried once per request.
@@ -73,7 +73,7 @@ impl S3Store {
     }
 
     /// Starts a request whose body is supplied while it is sent. It cannot be retried here: see
-    /// [`Self::explain_failure`].
+    /// [`Self::correct_after_failure`].
     pub(super) async fn start_streaming(
         &self,
         context: &Context,
@@ -85,9 +85,9 @@ impl S3Store {
         Ok((self.client_for_bucket(call.bucket).start_streaming(context, call, Some(length)).await?, sent))
     }
 
-    /// Converts the error of a request that cannot be retried here: it becomes retryable if the region or the
-    /// credentials were corrected.
-    pub(super) async fn explain_failure(
+    /// Corrects the region or the credentials after the failure of a request that cannot be retried here. Returns its
+    /// error, which becomes retryable if there was a correction.
+    pub(super) async fn correct_after_failure(
         &self,
         context: &Context,
         bucket: &str,
@@ -103,12 +103,12 @@ impl S3Store {
 
     /// Ensures valid credentials. Returns the assumptions for [`Self::correct`].
     async fn prepare(&self, context: &Context, bucket: Option<&str>) -> Result<SentWith> {
-        let credentials_generation = match &self.shared.credentials {
+        let credential_renewals = match &self.shared.credentials {
             Some(credentials) => Some(credentials.ensure_valid(context).await?),
             None => None,
         };
         let is_redirected = bucket.is_some_and(|bucket| self.regions.lock().by_bucket.contains_key(bucket));
-        Ok(SentWith { credentials_generation, is_redirected })
+        Ok(SentWith { credential_renewals, is_redirected })
     }
 
     /// Evaluates an error response; returns a correction if the request is worth sending once more.
@@ -127,10 +127,10 @@ impl S3Store {
             tracing::debug!(bucket, region, "a bucket is in another region");
             return Ok(Some(Correction::Region));
         }
-        if let (true, Some(credentials), Some(generation)) =
-            (response.is_expired(), &self.shared.credentials, sent.credentials_generation)
-            && credentials.mark_expired(generation)
-            && credentials.ensure_valid(context).await? != generation
+        if let (true, Some(credentials), Some(credential_renewals)) =
+            (response.is_expired(), &self.shared.credentials, sent.credential_renewals)
+            && credentials.mark_expired(credential_renewals)
+            && credentials.ensure_valid(context).await? != credential_renewals
         {
             return Ok(Some(Correction::Credentials));
         }

@@ -1,7 +1,7 @@
-//! Staged writes. A body that is small or of unknown size is buffered: it becomes one request that can be retried, or
-//! the parts of an upload. A larger body is streamed: its request is in flight while bytes arrive. The last buffer is
-//! held back until the commit, because the store completes the write once it has the whole body: a write that is
-//! dropped, or that fails verification, must stay incomplete.
+//! Staged writes. A body that is small, of unknown size, or that cannot be streamed in a single request is buffered: it
+//! becomes one request that can be retried, or the parts of an upload. Any other body is streamed: its request is in
+//! flight while bytes arrive. The last buffer is held back until the commit, because the store completes the write once
+//! it has the whole body: a write that is dropped, or that fails verification, must stay incomplete.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub(super) struct StagedWrite {
     mode: WriteMode,
 }
 
-/// How the bytes of a write are handled until the commit.
+/// The handling of a write's bytes until the commit.
 enum WriteMode {
     /// Buffered until the commit.
     Buffered(Vec<Bytes>),
@@ -190,7 +190,7 @@ impl StagedWrite {
         if let WriteMode::Streamed(Some(streaming), waiting) = &mut self.mode {
             let (sent, framing) = (streaming.sent_with, streaming.framing());
             if let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await {
-                return Err(self.explain(sent, framing, e).await);
+                return Err(self.evaluate_failure(sent, framing, e).await);
             }
         }
         Ok(())
@@ -209,7 +209,7 @@ impl StagedWrite {
                 headers::write_metadata(&self.request.metadata, &mut call.headers)?;
                 headers::write_precondition(&self.request.precondition, &mut call.headers)?;
                 let StageRequest { precondition, metadata, .. } = &self.request;
-                call.is_idempotent = IdentifiedWrite::add_id(precondition, metadata, &mut call.headers)?;
+                call.may_repeat = IdentifiedWrite::add_id(precondition, metadata, &mut call.headers)?;
             }
             WriteTarget::Part { upload, number, .. } => {
                 call.resource = ResourceKind::Upload;
@@ -298,18 +298,19 @@ impl StagedWrite {
             IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
         let sent_checksum = Some(*checksum).filter(|_| self.sends_checksum());
         let digests = BodyDigests { checksum: sent_checksum, md5: expected.md5 };
-        let answered = self.store.put(&self.context, &self.address, call, digests, identified).await?;
+        let head = self.store.put(&self.context, &self.address, call, digests, identified).await?;
         if sent_checksum.is_none() {
             // The store may have computed a checksum itself.
-            self.store.check_response_checksum(&answered.headers, checksum, false)?;
+            self.store.check_response_checksum(&head.headers, checksum, false)?;
         }
-        Ok(answered)
+        Ok(head)
     }
 
-    /// Converts the error of a streamed request, which cannot be retried here.
-    async fn explain(&mut self, sent: SentWith, framing: Framing, error: Error) -> Error {
+    /// Evaluates the error of a streamed request, which cannot be retried here: it becomes retryable if the cause was
+    /// corrected.
+    async fn evaluate_failure(&mut self, sent: SentWith, framing: Framing, error: Error) -> Error {
         let error = self.store.learn_from_failure(framing, error);
-        self.store.explain_failure(&self.context, self.address.bucket.as_str(), sent, error).await
+        self.store.correct_after_failure(&self.context, self.address.bucket.as_str(), sent, error).await
     }
 
     /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums.
@@ -340,7 +341,7 @@ impl Staged for StagedWrite {
         let Some(checksum) = computed.first().copied() else {
             unreachable!("`new` adds at least one algorithm")
         };
-        let answered = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new())) {
+        let head = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new())) {
             WriteMode::Parts(parts) => {
                 return parts.commit(self.request.precondition, checksum, computed).await;
             }
@@ -353,35 +354,33 @@ impl Staged for StagedWrite {
                 let identified = streaming.headers_with_id.take().and_then(|headers| {
                     IdentifiedWrite::from_headers(&headers, self.progress.written_bytes(), checksum)
                 });
-                let answered = match (Self::finish_streaming(streaming, waiting, &checksum).await, identified)
-                {
-                    (Ok(answered), _) => answered,
+                let head = match (Self::finish_streaming(streaming, waiting, &checksum).await, identified) {
+                    (Ok(head), _) => head,
                     (Err(e), Some(identified)) if e.kind() != ErrorKind::Precondition => {
                         let (context, address) = (self.context.clone(), self.address.clone());
                         let resolved =
                             self.store.resolve_failed_write(&context, &address, &identified, e).await;
                         match resolved {
-                            Ok(answered) => answered,
-                            Err(e) => return Err(self.explain(sent, framing, e).await),
+                            Ok(head) => head,
+                            Err(e) => return Err(self.evaluate_failure(sent, framing, e).await),
                         }
                     }
-                    (Err(e), _) => return Err(self.explain(sent, framing, e).await),
+                    (Err(e), _) => return Err(self.evaluate_failure(sent, framing, e).await),
                 };
-                self.store.set_dialect(Dialect::detect(&answered.headers));
+                self.store.set_dialect(Dialect::detect(&head.headers));
                 let was_sent = self.request.checksum.is_some() && self.sends_checksum();
-                self.store.check_response_checksum(&answered.headers, &checksum, was_sent)?;
-                answered
+                self.store.check_response_checksum(&head.headers, &checksum, was_sent)?;
+                head
             }
             WriteMode::Streamed(None, _) => {
                 unreachable!("a streamed body has more than `MAX_BUFFERED_BYTES` bytes")
             }
         };
-        let committed =
-            self.store.build_committed(&answered.headers, self.progress.written_bytes(), computed)?;
+        let committed = self.store.build_committed(&head.headers, self.progress.written_bytes(), computed)?;
         if let WriteTarget::Part { upload, number, .. } = &self.target {
             self.store.cache_part(upload, *number, &committed);
         }
-        Ok((committed, answered.observation))
+        Ok((committed, head.observation))
     }
 }
 
@@ -398,7 +397,7 @@ impl S3Store {
         headers::write_body_digests(digests, &mut call.headers)?;
         let head = match self.send(context, &call).await {
             Err(e) => return self.resolve_failed_call(context, address, &call, identified.as_ref(), e).await,
-            Ok(answer) => answer.drain().await?,
+            Ok(response) => response.drain().await?,
         };
         if let Some(checksum) = digests.checksum {
             self.check_response_checksum(&head.headers, &checksum, true)?;
@@ -409,13 +408,12 @@ impl S3Store {
     /// Builds the result of a write. S3 does not return the modification time; the response's `Date` is close to it.
     pub(super) fn build_committed(
         &self,
-        answered: &HeaderMap,
+        headers: &HeaderMap,
         size: u64,
         checksums: Vec<Checksum>,
     ) -> Result<Committed> {
-        let etag = header_fields::etag(answered)?;
-        let modified =
-            header_fields::parse_date(answered, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
+        let etag = header_fields::etag(headers)?;
+        let modified = header_fields::parse_date(headers, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums, scope: ChecksumScope::FullObject })
     }

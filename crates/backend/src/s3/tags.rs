@@ -40,7 +40,7 @@ impl S3Store {
     pub(super) async fn read_tags(&self, context: &Context, address: &Address) -> Result<Tags> {
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("tagging");
-        call.holds_connection = true;
+        call.caller_holds_connection = true;
         let document = self.send(context, &call).await?.collect(MAX_RESPONSE_BYTES).await?;
         let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
         TAGS.for_each_element(&document, |path, text| match path {

@@ -46,8 +46,8 @@ impl UploadCache {
         if self.uploads.len() >= MAX_CACHED_UPLOADS {
             *self = Self::default();
         }
-        let begun = self.uploads.entry(upload.clone()).or_default();
-        (begun.algorithm, begun.tags) = (algorithm, tags);
+        let cached = self.uploads.entry(upload.clone()).or_default();
+        (cached.algorithm, cached.tags) = (algorithm, tags);
     }
 
     pub fn remove(&mut self, upload: &UploadId) -> Option<CachedUpload> {
@@ -122,7 +122,7 @@ mod tests {
         completion: CompleteUpload,
     }
 
-    fn begun(algorithm: Algorithm) -> CachedParts {
+    fn cached_parts(algorithm: Algorithm) -> CachedParts {
         let (mut all, id) = (UploadCache::default(), UploadId("upload".to_owned()));
         all.insert(&id, Some(algorithm), Tags::default());
         let mut completion = CompleteUpload::default();
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn checksum_of_computes_every_algorithm_and_scope() {
         for algorithm in Algorithm::ALL {
-            let CachedParts { all, id, completion } = begun(algorithm);
+            let CachedParts { all, id, completion } = cached_parts(algorithm);
             let of_parts = PARTS.map(|bytes| Checksum::compute(algorithm, bytes));
             let composite = all.object_checksum(&id, &completion, algorithm, ChecksumScope::Composite);
             assert_eq!(composite, Some(Checksum::composite(algorithm, &of_parts)));
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn checksum_of_ignores_a_part_replaced_elsewhere() {
         let (algorithm, scope) = (Algorithm::Crc32, ChecksumScope::FullObject);
-        let CachedParts { mut all, id, mut completion } = begun(algorithm);
+        let CachedParts { mut all, id, mut completion } = cached_parts(algorithm);
         completion.parts[1].etag = ETag::from_tag("another");
         assert_eq!(all.object_checksum(&id, &completion, algorithm, scope), None);
         assert_eq!(all.object_checksum(&id, &completion, algorithm, ChecksumScope::Composite), None);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn insert_part_drops_all_parts_at_the_maximum() {
-        let CachedParts { mut all, id, .. } = begun(Algorithm::Crc32);
+        let CachedParts { mut all, id, .. } = cached_parts(Algorithm::Crc32);
         for n in 0..MAX_CACHED_PARTS {
             let other = UploadId(format!("{}", n / 10_000));
             if n % 10_000 == 0 {

@@ -45,17 +45,17 @@ impl S3Store {
         let mut call = Call::object(Method::POST, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("uploads");
         // A retry could leave an orphaned upload in the store, which is worse than an error.
-        call.is_idempotent = false;
+        call.may_repeat = false;
         headers::write_metadata(&request.metadata, &mut call.headers)?;
         if let Some((algorithm, scope)) = request.checksum {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
             call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));
         }
-        let answer = self.send(context, &call).await?;
+        let response = self.send(context, &call).await?;
         if request.checksum.is_some() {
-            self.set_supports_checksums(answer.header("x-amz-checksum-algorithm").is_some());
+            self.set_verifies_checksums(response.header("x-amz-checksum-algorithm").is_some());
         }
-        let document = answer.collect(MAX_PAGE_BYTES).await?;
+        let document = response.collect(MAX_PAGE_BYTES).await?;
         let mut id = String::new();
         xml::for_each_element(&document, |path, text| {
             if let [_, "UploadId"] = path {
@@ -116,11 +116,11 @@ impl S3Store {
     ) -> Result<Committed> {
         self.check_write_condition(context, &completion.precondition).await?;
         self.check_completion(context, address, upload, &completion).await?;
-        let ended = match self.complete_when_free(context, address, upload, &completion).await {
+        let completed = match self.complete_when_free(context, address, upload, &completion).await {
             Err(e) if e.kind() == ErrorKind::Unavailable => {
                 self.find_completed_object(context, address, upload, &completion).await.ok_or(e)
             }
-            ended => ended,
+            completed => completed,
         }?;
         let cached = self.uploads.lock().remove(upload);
         let tags = cached.map(|upload| upload.tags).filter(|tags| !tags.is_empty());
@@ -129,7 +129,7 @@ impl S3Store {
         {
             self.write_tags(context, address, tags).await?;
         }
-        Ok(ended)
+        Ok(completed)
     }
 
     /// Completes an upload, and waits while another request completes it: radosgw rejects concurrent completions, with
@@ -146,17 +146,17 @@ impl S3Store {
             match self.send_completion(context, address, upload, completion).await {
                 Err(e) if is_being_completed(&e) && attempt < self.client.retry_options.max_attempts => {
                     match self.parts_page(context, address, upload, None, 1).await {
-                        Err(gone) if gone.reason() == Reason::NoSuchUpload => {
+                        Err(error) if error.reason() == Reason::NoSuchUpload => {
                             return self
                                 .find_completed_object(context, address, upload, completion)
                                 .await
-                                .ok_or(gone);
+                                .ok_or(error);
                         }
                         _ => attempt += 1,
                     }
                     self.client.backoff(context, attempt).await?;
                 }
-                ended => return ended,
+                completed => return completed,
             }
         }
     }
@@ -251,7 +251,7 @@ impl S3Store {
         }
         document.push_str("</CompleteMultipartUpload>");
         let mut call = upload_call(Method::POST, address, upload, Query::default());
-        call.is_idempotent = false;
+        call.may_repeat = false;
         call.is_long_running = true;
         call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
         headers::write_precondition(&completion.precondition, &mut call.headers)?;
@@ -262,22 +262,23 @@ impl S3Store {
         if let Some(size) = completion.expected_size {
             call.headers.insert("x-amz-mp-object-size", size.into());
         }
-        let answer = self.send(context, &call).await?;
-        let (status, date) = (answer.head.status, header_fields::parse_date(&answer.head.headers, &DATE)?);
-        let document = answer.collect(MAX_PAGE_BYTES).await?;
-        let (mut etag, mut answered) = (None, ResponseChecksums::default());
+        let response = self.send(context, &call).await?;
+        let (status, date) =
+            (response.head.status, header_fields::parse_date(&response.head.headers, &DATE)?);
+        let document = response.collect(MAX_PAGE_BYTES).await?;
+        let (mut etag, mut checksums) = (None, ResponseChecksums::default());
         let mut is_error = false;
         COMPLETION.for_each_element(&document, |path, text| match path {
             ["Error"] => is_error = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
-            [_, name] => answered.read(name, text),
+            [_, name] => checksums.read(name, text),
             _ => {}
         })?;
         if is_error {
             let what = format!("completing the upload of {}", address.key);
             return Err(ServiceError::parse_body(&document).into_error(status, ResourceKind::Upload, &what));
         }
-        let (checksums, scope) = answered.finish();
+        let (checksums, scope) = checksums.finish();
         self.verify_completed(upload, completion, &checksums, scope)?;
         let modified = date.unwrap_or_else(|| self.client.clock.wall());
         let (etag, size) = match (etag.filter(|etag| !etag.as_str().is_empty()), completion.expected_size) {
@@ -336,7 +337,7 @@ impl S3Store {
                 // radosgw's error for an upload that does not exist.
                 return Err(Error::no_such_upload(&upload.0));
             }
-            answered => answered?.collect(MAX_PAGE_BYTES).await?,
+            sent => sent?.collect(MAX_PAGE_BYTES).await?,
         };
         let mut page = PartsPage {
             upload: UploadInfo {
@@ -364,7 +365,7 @@ impl S3Store {
             _ => {}
         })?;
         if algorithm.is_some() {
-            self.set_supports_checksums(true);
+            self.set_verifies_checksums(true);
         }
         page.upload.checksum =
             algorithm.map(|algorithm| (algorithm, scope.unwrap_or(ChecksumScope::Composite)));

@@ -148,18 +148,18 @@ impl Auth {
                 let mut call = Call::service(Method::GET);
                 call.headers.insert("x-auth-user", header_value(user)?);
                 call.headers.insert("x-auth-key", sensitive_value(key)?);
-                let answer = client.send(context, &call).await?;
-                let header = |name: &str| answer.header(name).map(str::to_owned);
+                let response = client.send(context, &call).await?;
+                let header = |name: &str| response.header(name).map(str::to_owned);
                 let token = header("x-auth-token").or_else(|| header("x-storage-token"));
                 let (Some(token), Some(url)) = (token, header("x-storage-url")) else {
                     return Err(Error::new(Reason::Io, "the service returned no token or no storage URL"));
                 };
-                let life = header("x-auth-token-expires").and_then(|seconds| seconds.parse().ok());
-                answer.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
+                let seconds = header("x-auth-token-expires").and_then(|seconds| seconds.parse().ok());
+                response.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
                 Ok(IssuedToken {
                     token: sensitive_value(&token)?,
                     url,
-                    lifetime: life.map(Duration::from_secs),
+                    lifetime: seconds.map(Duration::from_secs),
                 })
             }
             Self::Keystone { url, login, region, interface } => {
@@ -168,19 +168,19 @@ impl Auth {
                 call.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 call.payload = BufferedBody::from_buffers([Bytes::from(login.request_body().to_string())]);
                 // A retry issues a second token, which does no harm.
-                call.is_idempotent = true;
-                let answer =
+                call.may_repeat = true;
+                let response =
                     client.send(context, &call).await.map_err(|e| login.explain_unauthorized(url, e))?;
-                let token = answer.header("x-subject-token").map(sensitive_value).transpose()?;
+                let token = response.header("x-subject-token").map(sensitive_value).transpose()?;
                 let token = token.ok_or_else(|| Error::new(Reason::Io, "Keystone returned no token"))?;
-                let document = answer.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
+                let document = response.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
                 let document: Json = serde_json::from_slice(&document)
                     .map_err(|e| Error::with_source(Reason::Io, "Keystone's response is not JSON", e))?;
                 let url = find_endpoint(&document, region.as_deref(), interface)?;
                 let expires = document["token"]["expires_at"].as_str().and_then(parse_time);
-                let life = expires.map(|at| at.millis().saturating_sub(client.clock.wall().millis()));
-                let life = life.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0)));
-                Ok(IssuedToken { token, url, lifetime: life })
+                let millis = expires.map(|at| at.millis().saturating_sub(client.clock.wall().millis()));
+                let lifetime = millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0)));
+                Ok(IssuedToken { token, url, lifetime })
             }
         }
     }
@@ -327,14 +327,14 @@ mod tests {
     fn token_requests_match_keystone_v3() {
         let user = NameOrId::Named("u".to_owned(), Domain::Id("default".to_owned()));
         let project = NameOrId::Id("4711".to_owned());
-        let asked = KeystoneCredentials::Password { user, password: "w".to_owned(), project }.request_body();
+        let body = KeystoneCredentials::Password { user, password: "w".to_owned(), project }.request_body();
         let user = json!({"name": "u", "domain": {"id": "default"}, "password": "w"});
-        assert_eq!(asked["auth"]["identity"], json!({"methods": ["password"], "password": {"user": user}}));
-        assert_eq!(asked["auth"]["scope"], json!({"project": {"id": "4711"}}));
-        let asked = KeystoneCredentials::ApplicationCredential { id: "i".to_owned(), secret: "s".to_owned() }
+        assert_eq!(body["auth"]["identity"], json!({"methods": ["password"], "password": {"user": user}}));
+        assert_eq!(body["auth"]["scope"], json!({"project": {"id": "4711"}}));
+        let body = KeystoneCredentials::ApplicationCredential { id: "i".to_owned(), secret: "s".to_owned() }
             .request_body();
         let credential = json!({"id": "i", "secret": "s"});
         let identity = json!({"methods": ["application_credential"], "application_credential": credential});
-        assert_eq!(asked, json!({"auth": {"identity": identity}}));
+        assert_eq!(body, json!({"auth": {"identity": identity}}));
     }
 }

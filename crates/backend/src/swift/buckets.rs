@@ -18,7 +18,7 @@ impl SwiftStore {
     pub(super) async fn put_container(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::PUT, bucket);
         // A retry would find the container that the first attempt created.
-        call.is_idempotent = false;
+        call.may_repeat = false;
         if self.send_and_drain(context, &call).await?.status == StatusCode::ACCEPTED {
             return Err(Error::new(Reason::BucketExists, format!("bucket {bucket} already exists")));
         }
@@ -31,7 +31,7 @@ impl SwiftStore {
     /// would lose the uploads.
     pub(super) async fn delete_container(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::DELETE, bucket);
-        call.is_idempotent = false;
+        call.may_repeat = false;
         let removed = self.send_and_drain(context, &call).await;
         removed.map_err(|e| match e.reason() {
             Reason::Conflict => Error::new(Reason::BucketNotEmpty, format!("bucket {bucket} is not empty")),
@@ -70,9 +70,9 @@ impl SwiftStore {
                 .with("format", "json")
                 .with("limit", &MAX_PAGE_ENTRIES.to_string())
                 .with_optional("marker", marker.as_deref());
-            let answer = self.send(context, &call).await?;
-            let status = answer.head.status;
-            let page = json::parse_account(status, &answer.collect(MAX_PAGE_BYTES).await?)?;
+            let response = self.send(context, &call).await?;
+            let status = response.head.status;
+            let page = json::parse_account(status, &response.collect(MAX_PAGE_BYTES).await?)?;
             let is_last = page.len() < MAX_PAGE_ENTRIES;
             marker = page.last().map(|(name, _)| name.clone());
             let bucket_info = |(name, created): (String, _)| {

@@ -39,12 +39,12 @@ impl SwiftStore {
         if let Some(checksum) = available.copied()
             && source.size <= MAX_REQUEST_OBJECT_BYTES
         {
-            let kept = StoredMetadata {
+            let stored = StoredMetadata {
                 metadata: metadata.clone(),
                 checksums: vec![checksum],
                 ..StoredMetadata::default()
             };
-            if let Some(copied) = self.copy_server_side(context, &request, &source, kept).await? {
+            if let Some(copied) = self.copy_server_side(context, &request, &source, stored).await? {
                 return Ok(copied);
             }
         }
@@ -70,10 +70,10 @@ impl SwiftStore {
         context: &Context,
         request: &CopyRequest,
         source: &ObjectInfo,
-        mut kept: StoredMetadata,
+        mut stored: StoredMetadata,
     ) -> Result<Option<Committed>> {
         let (from, to) = (&request.source, &request.destination);
-        let old = self.current_id(context, to).await?;
+        let previous_id = self.current_id(context, to).await?;
         let from_name = names::object(from.key.as_str())?;
         // Swift compares its native ETag, which is the object's ETag unless the metadata has another one.
         let native =
@@ -83,18 +83,18 @@ impl SwiftStore {
         if current.etag.as_ref().unwrap_or(&native) != &source.etag {
             return Err(overwritten_error(from));
         }
-        let mut written = kept.encode()?;
-        if written.overflow.is_some() {
-            kept.id = Some(names::unique_id(self.clock().wall())?);
-            written = kept.encode()?;
+        let mut encoded = stored.encode()?;
+        if encoded.overflow.is_some() {
+            stored.id = Some(names::unique_id(self.clock().wall())?);
+            encoded = stored.encode()?;
         }
-        if let (Some(aside), Some(write)) = (written.overflow, &kept.id) {
+        if let (Some(overflow), Some(write)) = (encoded.overflow, &stored.id) {
             let companion = self.ensure_companion(context, &to.bucket).await?;
-            self.put_companion_object(context, &companion, &names::metadata(write), aside).await?;
+            self.put_companion_object(context, &companion, &names::metadata(write), overflow).await?;
         }
         let to_name = names::object(to.key.as_str())?;
         let mut call = Call::object(Method::PUT, &to.bucket, &to_name);
-        call.headers = written.headers;
+        call.headers = encoded.headers;
         call.headers.insert("x-copy-from", copy_source(&from.bucket, &from_name)?);
         call.headers.insert("x-fresh-metadata", HeaderValue::from_static("true"));
         call.headers.insert(IF_MATCH, header_fields::header_value(&format!("\"{native}\""))?);
@@ -114,8 +114,8 @@ impl SwiftStore {
             let why = format!("checksum mismatch: the copy has MD5 {etag}, the source has {}", source.etag);
             return Err(Error::new(Reason::BadDigest, why));
         }
-        if let Some(old) = old.filter(|old| Some(old) != kept.id.as_ref()) {
-            self.free_segments(context, &to.bucket, &old).await;
+        if let Some(previous_id) = previous_id.filter(|previous_id| Some(previous_id) != stored.id.as_ref()) {
+            self.free_segments(context, &to.bucket, &previous_id).await;
         }
         let modified = self.modification_time(&headers)?;
         Ok(Some(Committed {
@@ -123,7 +123,7 @@ impl SwiftStore {
             modified,
             generation: header_fields::generation(modified, etag.as_str()),
             etag,
-            checksums: kept.checksums,
+            checksums: stored.checksums,
             scope: ChecksumScope::FullObject,
         }))
     }

@@ -117,9 +117,9 @@ impl SwiftStore {
             .with_optional("prefix", Some(names.prefix).filter(|prefix| !prefix.is_empty()))
             .with_optional("delimiter", names.delimiter)
             .with_optional("marker", names.marker);
-        let answer = self.send(context, &call).await?;
-        let status = answer.head.status;
-        json::parse_container(status, &answer.collect(MAX_PAGE_BYTES).await?)
+        let response = self.send(context, &call).await?;
+        let status = response.head.status;
+        json::parse_container(status, &response.collect(MAX_PAGE_BYTES).await?)
     }
 
     /// Lists all objects of a container whose names begin with `prefix`.

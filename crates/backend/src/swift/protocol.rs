@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
 use tradewind_core::error::Result;
-use tradewind_wire::sigv4::{ChunkSigner, encode_path};
+use tradewind_wire::sigv4::{ChunkSignatureChain, encode_path};
 
 use super::service_error::classify_error;
 use crate::remote::Peer;
@@ -47,7 +47,7 @@ impl Protocol for SwiftProtocol {
         headers: &mut HeaderMap,
         _body: &Payload,
         _now: Timestamp,
-    ) -> Result<Option<ChunkSigner>> {
+    ) -> Result<Option<ChunkSignatureChain>> {
         if let Some(token) = &self.token {
             headers.insert("x-auth-token", token.clone());
         }

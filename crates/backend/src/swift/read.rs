@@ -41,16 +41,16 @@ impl SwiftStore {
         address: &Address,
         request: &GetRequest,
     ) -> Result<GetResponse<()>> {
-        let answer = self.send_read(context, address, request, Method::HEAD, None).await?;
-        let (info, kept) = self.describe(context, address, &answer).await?;
+        let response = self.send_read(context, address, request, Method::HEAD, None).await?;
+        let (info, stored) = self.describe(context, address, &response).await?;
         request.conditions.check(&info.etag, info.modified)?;
         let span = match request.select {
             Select::Whole => Span::whole(info.size),
             Select::Range(range) => range.resolve(info.size)?,
-            Select::Part(number) => self.part_span(context, address, &info, &kept, number).await?,
+            Select::Part(number) => self.part_span(context, address, &info, &stored, number).await?,
         };
-        let observation = answer.observation.clone();
-        answer.collect(0).await?;
+        let observation = response.observation.clone();
+        response.collect(0).await?;
         Ok(GetResponse { info, span, body: (), observation })
     }
 
@@ -93,19 +93,19 @@ impl SwiftStore {
         request: &GetRequest,
         range: Option<ByteRange>,
     ) -> Result<GetResponse<Body>> {
-        let answer = match self.send_read(context, address, request, Method::GET, range).await {
+        let response = match self.send_read(context, address, request, Method::GET, range).await {
             Err(e) if e.reason() == Reason::InvalidRange => {
                 // Conditions take precedence over ranges, and the error response does not describe the object.
                 let head = GetRequest { conditions: request.conditions.clone(), ..GetRequest::default() };
                 self.read_head(context, address, &head).await?;
                 return Err(e);
             }
-            answered => answered?,
+            sent => sent?,
         };
-        let (info, _) = self.describe(context, address, &answer).await?;
+        let (info, _) = self.describe(context, address, &response).await?;
         request.conditions.check(&info.etag, info.modified)?;
-        let span = match header_fields::content_range(&answer.head.headers)? {
-            Some(found) if answer.head.status == StatusCode::PARTIAL_CONTENT => found.span,
+        let span = match header_fields::content_range(&response.head.headers)? {
+            Some(found) if response.head.status == StatusCode::PARTIAL_CONTENT => found.span,
             _ => Span::whole(info.size),
         };
         // An empty object has no valid range; emptiness is confirmed below.
@@ -113,17 +113,17 @@ impl SwiftStore {
             Some(range) if info.size > 0 => range.resolve(info.size)?,
             _ => Span::whole(info.size),
         };
-        let length = answer.content_length();
+        let length = response.content_length();
         if span != requested || length != Some(span.length) {
             return Err(Error::new(
                 Reason::Io,
                 format!("the store sent {span:?} in {length:?} bytes, but {requested:?} was requested"),
             ));
         }
-        let sum = if span == Span::whole(info.size) { expected_digest(&info) } else { None };
-        let observation = answer.observation.clone();
-        let body = answer.into_body(context.clone(), span.length, sum)?;
-        if span.length == 0 && (sum.is_none() || range.is_some()) {
+        let expected = if span == Span::whole(info.size) { expected_digest(&info) } else { None };
+        let observation = response.observation.clone();
+        let body = response.into_body(context.clone(), span.length, expected)?;
+        if span.length == 0 && (expected.is_none() || range.is_some()) {
             self.confirm_empty(context, address, range).await?;
         }
         Ok(GetResponse { info, span, body, observation })
@@ -180,7 +180,7 @@ impl SwiftStore {
                         return Err(e);
                     }
                 }
-                answered => return answered,
+                sent => return sent,
             }
         }
         self.send(context, &call).await
@@ -191,14 +191,14 @@ impl SwiftStore {
         &self,
         context: &Context,
         address: &Address,
-        answer: &StoreResponse,
+        response: &StoreResponse,
     ) -> Result<(ObjectInfo, StoredMetadata)> {
-        let headers = &answer.head.headers;
+        let headers = &response.head.headers;
         let size = match header_fields::content_range(headers)? {
             Some(found) => found.size,
-            None => answer.require_content_length()?,
+            None => response.require_content_length()?,
         };
-        let aside = match StoredMetadata::companion_id(headers) {
+        let overflow = match StoredMetadata::companion_id(headers) {
             Some(write) => {
                 let found = self.read_companion_object(context, address, &names::metadata(write), true).await;
                 Some(found.map_err(|e| match e.reason() {
@@ -210,20 +210,20 @@ impl SwiftStore {
             }
             None => None,
         };
-        let kept = StoredMetadata::decode(headers, aside.as_deref())?;
-        let etag = kept.etag.clone().map_or_else(|| etag_of(headers), Ok)?;
+        let stored = StoredMetadata::decode(headers, overflow.as_deref())?;
+        let etag = stored.etag.clone().map_or_else(|| etag_of(headers), Ok)?;
         let modified = header_fields::last_modified(headers)?;
         let info = ObjectInfo {
             size,
             modified,
             generation: header_fields::generation(modified, etag.as_str()),
             etag,
-            metadata: kept.metadata.clone(),
-            checksums: kept.checksums.clone(),
-            scope: kept.scope.unwrap_or(ChecksumScope::FullObject),
-            parts: kept.parts,
+            metadata: stored.metadata.clone(),
+            checksums: stored.checksums.clone(),
+            scope: stored.scope.unwrap_or(ChecksumScope::FullObject),
+            parts: stored.parts,
         };
-        Ok((info, kept))
+        Ok((info, stored))
     }
 
     /// Reads a small object of the companion. `holds_one`: the caller holds the connection of another response.
@@ -236,7 +236,7 @@ impl SwiftStore {
     ) -> Result<Bytes> {
         let companion = names::companion(&address.bucket);
         let mut call = Call::in_container(Method::GET, ResourceKind::Upload, &companion, Some(name));
-        call.holds_connection = holds_one;
+        call.caller_holds_connection = holds_one;
         if self.read_newest {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }
@@ -249,11 +249,11 @@ impl SwiftStore {
         context: &Context,
         address: &Address,
         info: &ObjectInfo,
-        kept: &StoredMetadata,
+        stored: &StoredMetadata,
         number: PartNumber,
     ) -> Result<Span> {
         let missing = || Error::new(Reason::InvalidRange, format!("the object has no part {}", number.get()));
-        if kept.parts.is_none() {
+        if stored.parts.is_none() {
             return if number.get() == 1 { Ok(Span::whole(info.size)) } else { Err(missing()) };
         }
         let mut offset = 0;
@@ -292,12 +292,12 @@ impl SwiftStore {
         if self.read_newest {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }
-        let answer = self.send(context, &call).await?;
+        let response = self.send(context, &call).await?;
         // An object with only empty parts has no segments.
-        if answer.header("x-static-large-object").is_none() {
+        if response.header("x-static-large-object").is_none() {
             return Ok(Vec::new());
         }
-        let document = answer.collect(MAX_MANIFEST_BYTES).await?;
+        let document = response.collect(MAX_MANIFEST_BYTES).await?;
         let manifest: serde_json::Value = serde_json::from_slice(&document)
             .map_err(|e| Error::with_source(Reason::Io, "the store's manifest is not JSON", e))?;
         let segment = |entry: &serde_json::Value| {

@@ -4,7 +4,7 @@
 //! segments. An interruption leaves orphaned segments; any other order could leave an object without its bytes.
 //! Therefore `multipart-manifest=delete` is never used: it deletes the segments first.
 //!
-//! The previous object is looked up before the replacement, and its segments are freed afterwards. Two concurrent
+//! The previous object is determined before the replacement, and its segments are freed afterwards. Two concurrent
 //! replacements may find the same previous object; the segments of the one visible in between are then orphaned. They
 //! only occupy space.
 
@@ -27,7 +27,8 @@ use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;
 use crate::remote::response::ResponseHead;
 
-/// How long the absence of a companion is cached. Until then, segments written by another process may be orphaned.
+/// Time for which the absence of a companion is cached. Until then, segments written by another process may be
+/// orphaned.
 const ABSENCE_CACHE_TIME: Duration = Duration::from_secs(60);
 /// Maximum number of concurrent requests that free segments.
 const FREE_CONCURRENCY: usize = 8;
@@ -104,24 +105,24 @@ impl SwiftStore {
         &self,
         context: &Context,
         address: &Address,
-        mut kept: StoredMetadata,
+        mut stored: StoredMetadata,
         content: ObjectContent,
     ) -> Result<ResponseHead> {
-        let old = self.current_id(context, address).await?;
-        let mut written = kept.encode()?;
-        if written.overflow.is_some() && kept.id.is_none() {
-            kept.id = Some(names::unique_id(self.clock().wall())?);
-            written = kept.encode()?;
+        let previous_id = self.current_id(context, address).await?;
+        let mut encoded = stored.encode()?;
+        if encoded.overflow.is_some() && stored.id.is_none() {
+            stored.id = Some(names::unique_id(self.clock().wall())?);
+            encoded = stored.encode()?;
         }
-        if let (Some(aside), Some(write)) = (written.overflow, &kept.id) {
+        if let (Some(overflow), Some(write)) = (encoded.overflow, &stored.id) {
             let companion = self.ensure_companion(context, &address.bucket).await?;
-            self.put_companion_object(context, &companion, &names::metadata(write), aside).await?;
+            self.put_companion_object(context, &companion, &names::metadata(write), overflow).await?;
         }
         let name = names::object(address.key.as_str())?;
         let mut call = Call::object(Method::PUT, &address.bucket, &name);
         // A 404 can only mean that the container is missing.
         call.resource = ResourceKind::Bucket;
-        call.headers = written.headers;
+        call.headers = encoded.headers;
         match content {
             ObjectContent::Bytes(pieces) => {
                 let mut md5 = Md5::new();
@@ -132,35 +133,35 @@ impl SwiftStore {
             }
             ObjectContent::Segments(segments) => {
                 let companion = names::companion(&address.bucket);
-                let manifest = self.write_manifest(context, &companion, &kept, segments).await?;
+                let manifest = self.write_manifest(context, &companion, &stored, segments).await?;
                 call.query = Query::default().with("multipart-manifest", "put");
                 call.payload = BufferedBody::from_buffers([manifest]);
             }
         }
         let sent = self.send(context, &call).await;
-        let answer = sent.inspect_err(|e| {
+        let response = sent.inspect_err(|e| {
             if e.reason() == Reason::NoSuchBucket {
                 self.uncache_companion(&address.bucket);
             }
         })?;
-        let head = answer.drain().await?;
-        if let Some(old) = old.filter(|old| Some(old) != kept.id.as_ref()) {
-            self.free_segments(context, &address.bucket, &old).await;
+        let head = response.drain().await?;
+        if let Some(previous_id) = previous_id.filter(|previous_id| Some(previous_id) != stored.id.as_ref()) {
+            self.free_segments(context, &address.bucket, &previous_id).await;
         }
         Ok(head)
     }
 
     /// Deletes the object of a key, and frees its segments. A missing object is not an error.
     pub(super) async fn delete_object(&self, context: &Context, address: &Address) -> Result<()> {
-        let old = self.current_id(context, address).await?;
+        let previous_id = self.current_id(context, address).await?;
         let name = names::object(address.key.as_str())?;
         match self.send_and_drain(context, &Call::object(Method::DELETE, &address.bucket, &name)).await {
             Ok(_) => {}
             Err(e) if e.reason() == Reason::NoSuchKey => self.find_bucket(context, &address.bucket).await?,
             Err(e) => return Err(e),
         }
-        if let Some(old) = old {
-            self.free_segments(context, &address.bucket, &old).await;
+        if let Some(previous_id) = previous_id {
+            self.free_segments(context, &address.bucket, &previous_id).await;
         }
         Ok(())
     }
@@ -218,7 +219,7 @@ impl SwiftStore {
             let method = method.clone();
             async move {
                 let mut call = Call::in_container(method, ResourceKind::Object, companion, Some(&name));
-                (call.headers, call.is_idempotent) = (headers.clone(), true);
+                (call.headers, call.may_repeat) = (headers.clone(), true);
                 match self.send_and_drain(context, &call).await {
                     Err(e) if e.reason() == Reason::NoSuchKey => Ok(()),
                     other => other.map(drop),
@@ -251,7 +252,7 @@ impl SwiftStore {
         &self,
         context: &Context,
         companion: &str,
-        kept: &StoredMetadata,
+        stored: &StoredMetadata,
         segments: Vec<Segment>,
     ) -> Result<Bytes> {
         if segments.len() <= MAX_MANIFEST_SEGMENTS {
@@ -263,7 +264,7 @@ impl SwiftStore {
                 "the object needs more than a million segments; use larger segments",
             ));
         }
-        let write = kept.id.as_deref().unwrap_or_default();
+        let write = stored.id.as_deref().unwrap_or_default();
         let mut groups = Vec::new();
         for (n, group) in segments.chunks(MAX_MANIFEST_SEGMENTS).enumerate() {
             let name = format!("{}manifest-{n:04}", names::segment_prefix(write));

@@ -68,13 +68,13 @@ struct CurrentSegment {
 }
 
 impl SegmentWriter {
-    /// Creates a writer of segments of at most `most` bytes. `length` is the total, if known.
+    /// Creates a writer of segments of at most `max_segment_bytes` bytes. `length` is the total, if known.
     pub fn new(
         store: Arc<SwiftStore>,
         context: &Context,
         bucket: &BucketName,
         prefix: String,
-        most: u64,
+        max_segment_bytes: u64,
         length: Option<u64>,
     ) -> Self {
         let (context, bucket) = (context.clone(), bucket.clone());
@@ -83,7 +83,7 @@ impl SegmentWriter {
             context,
             bucket,
             prefix,
-            max_segment_bytes: most,
+            max_segment_bytes,
             remaining_bytes: length,
             completed: Vec::new(),
             current: None,
@@ -130,10 +130,10 @@ impl SegmentWriter {
         let name = format!("{}{:06}", self.prefix, self.completed.len());
         let length = self.remaining_bytes.map(|left| left.min(self.max_segment_bytes));
         let call = Call::in_container(Method::PUT, ResourceKind::Bucket, &companion, Some(&name));
-        let sending = self.store.start_streaming(&self.context, call, length).await?;
+        let request = self.store.start_streaming(&self.context, call, length).await?;
         let md5 = (!self.completed.is_empty()).then(Md5::new);
         Ok(CurrentSegment {
-            request: sending,
+            request,
             name,
             remaining_bytes: length.unwrap_or(self.max_segment_bytes),
             size: 0,
@@ -143,17 +143,17 @@ impl SegmentWriter {
 
     /// Finishes the current segment and verifies its MD5.
     async fn finish_segment(&mut self, whole: &Md5) -> Result<()> {
-        let Some(CurrentSegment { request: sending, name, size, md5, .. }) = self.current.take() else {
+        let Some(CurrentSegment { request, name, size, md5, .. }) = self.current.take() else {
             return Ok(());
         };
         // It may be stored as soon as the request ends, even if the response is lost.
         self.completed.push(Segment { name, size, etag: String::new() });
-        let answer = sending.finish().await.inspect_err(|e| {
+        let response = request.finish().await.inspect_err(|e| {
             if e.reason() == Reason::NoSuchBucket {
                 self.store.uncache_companion(&self.bucket);
             }
         })?;
-        let head = answer.drain().await?;
+        let head = response.drain().await?;
         let expected = ETag::from_md5(&md5.unwrap_or_else(|| whole.clone()).finalize().into());
         let found = header_fields::etag(&head.headers)?;
         if found != expected {

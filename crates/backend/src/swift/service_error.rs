@@ -81,18 +81,21 @@ mod tests {
     fn refuse_classifies_by_status_and_quotes_plain_text() {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        let read = |status: u16, subject| {
+        let read = |status: u16, resource| {
             classify_error(&ErrorResponse {
                 status: StatusCode::from_u16(status).unwrap(),
                 headers: &headers,
                 body: b"Errors:\n/c/o, 404 Not Found",
-                resource: subject,
+                resource,
                 request: "x",
             })
         };
-        let refused = read(400, ResourceKind::Object);
+        let classified = read(400, ResourceKind::Object);
         let message = "x: the store answered 400 Bad Request (Errors: /c/o, 404 Not Found)";
-        assert_eq!((refused.error.reason(), refused.error.message()), (Reason::InvalidRequest, message));
+        assert_eq!(
+            (classified.error.reason(), classified.error.message()),
+            (Reason::InvalidRequest, message)
+        );
         assert_eq!(read(404, ResourceKind::Bucket).error.reason(), Reason::NoSuchBucket);
         assert!(
             read(503, ResourceKind::Object).is_retryable && !read(503, ResourceKind::Object).is_unprocessed

@@ -109,13 +109,13 @@ impl SessionManager {
         if let Some(session) = self.valid_session() {
             return Ok(session);
         }
-        let old = self.current.lock().clone();
+        let previous = self.current.lock().clone();
         let opened = self
             .auth
             .request_token(context, &self.token_client)
             .await
-            .and_then(|grant| self.open_session(grant, old.as_deref()));
-        match (opened, old) {
+            .and_then(|issued| self.open_session(issued, previous.as_deref()));
+        match (opened, previous) {
             (Ok(session), _) => {
                 let session = Arc::new(session);
                 *self.current.lock() = Some(session.clone());
@@ -123,9 +123,11 @@ impl SessionManager {
                 self.check_open().inspect_err(|_| session.client.pool.close())?;
                 Ok(session)
             }
-            (Err(e), Some(old)) if old.is_valid(old.expires_at, self.token_client.clock.now()) => {
+            (Err(e), Some(previous))
+                if previous.is_valid(previous.expires_at, self.token_client.clock.now()) =>
+            {
                 tracing::warn!(error = %e, "cannot renew the token; the current one is still valid");
-                Ok(old)
+                Ok(previous)
             }
             (Err(e), _) => Err(e),
         }
@@ -146,20 +148,20 @@ impl SessionManager {
     }
 
     /// Creates the session of a new token. Connections are kept if the account's address is the same.
-    fn open_session(&self, grant: IssuedToken, old: Option<&Session>) -> Result<Session> {
-        let (peer, path) = Peer::parse(self.account_url.as_ref().unwrap_or(&grant.url))?;
+    fn open_session(&self, issued: IssuedToken, previous: Option<&Session>) -> Result<Session> {
+        let (peer, path) = Peer::parse(self.account_url.as_ref().unwrap_or(&issued.url))?;
         let now = self.token_client.clock.now();
-        let protocol = Arc::new(SwiftProtocol::new(&peer, path, Some(grant.token))?);
-        let client = match old {
-            Some(old) if old.peer == peer => Client { protocol, ..Client::clone(&old.client) },
+        let protocol = Arc::new(SwiftProtocol::new(&peer, path, Some(issued.token))?);
+        let client = match previous {
+            Some(previous) if previous.peer == peer => Client { protocol, ..Client::clone(&previous.client) },
             _ => self.client_options.client(&peer, protocol, self.clock().clone())?,
         };
-        let renew_after = grant.lifetime.map(renewal_delay);
+        let renew_after = issued.lifetime.map(renewal_delay);
         Ok(Session {
             client: Arc::new(client),
             peer,
             renew_at: renew_after.map(|after| now + after),
-            expires_at: grant.lifetime.map(|life| now + life),
+            expires_at: issued.lifetime.map(|lifetime| now + lifetime),
             is_rejected: AtomicBool::new(false),
         })
     }

@@ -51,7 +51,7 @@ pub(super) struct StagedWrite {
     mode: WriteMode,
 }
 
-/// How the bytes of a write are handled until the commit.
+/// The handling of a write's bytes until the commit.
 enum WriteMode {
     /// Buffered until the commit.
     Buffered(Vec<Bytes>),
@@ -95,7 +95,7 @@ impl StagedWrite {
     }
 
     fn new_segment_writer(&self) -> SegmentWriter {
-        let (prefix, most) = match &self.target {
+        let (prefix, max_segment_bytes) = match &self.target {
             WriteTarget::Object => (names::segment_prefix(&self.id), self.store.segment_bytes),
             WriteTarget::Part { upload, number, .. } => (
                 format!("{}{:05}-{}-", names::segment_prefix(&upload.0), number.get(), self.id),
@@ -107,7 +107,7 @@ impl StagedWrite {
             &self.context,
             &self.address.bucket,
             prefix,
-            most,
+            max_segment_bytes,
             self.progress.declared_bytes(),
         )
     }
@@ -150,17 +150,18 @@ impl StagedWrite {
         let size = progress.written_bytes();
         let etag = ETag::from_md5(&md5);
         let scope = ChecksumScope::FullObject;
-        let mut kept = StoredMetadata { metadata, checksums: checksums.clone(), ..StoredMetadata::default() };
+        let mut stored =
+            StoredMetadata { metadata, checksums: checksums.clone(), ..StoredMetadata::default() };
         let head = match mode {
             WriteMode::Buffered(pieces) => {
-                store.replace_object(&context, &address, kept, ObjectContent::Bytes(pieces)).await?
+                store.replace_object(&context, &address, stored, ObjectContent::Bytes(pieces)).await?
             }
             WriteMode::Streamed(segments) => {
-                let whole = segments.finish(&self.md5).await?;
-                (kept.etag, kept.id) = (Some(etag.clone()), Some(id));
-                let segments = whole.into_segments();
+                let complete = segments.finish(&self.md5).await?;
+                (stored.etag, stored.id) = (Some(etag.clone()), Some(id));
+                let segments = complete.into_segments();
                 let content = ObjectContent::Segments(segments.clone());
-                let put = store.replace_object(&context, &address, kept, content).await;
+                let put = store.replace_object(&context, &address, stored, content).await;
                 store.delete_if_rejected(&context, &address, &segments, &put).await;
                 put?
             }
@@ -177,7 +178,7 @@ impl StagedWrite {
         let WriteTarget::Part { upload, number, .. } = target else {
             unreachable!("`commit_part` is called for parts only")
         };
-        let whole = match mode {
+        let complete = match mode {
             WriteMode::Buffered(pieces) => {
                 let mut before = Md5::new();
                 for piece in pieces {
@@ -189,7 +190,7 @@ impl StagedWrite {
             WriteMode::Streamed(segments) => segments.finish(&self.md5).await?,
         };
         let etag = ETag::from_md5(&md5);
-        let segments = whole.into_segments();
+        let segments = complete.into_segments();
         let segment = segments.first().map(|segment| segment.name.clone());
         let record = PartRecord { number, size, md5, checksums: checksums.clone(), segment };
         let put = store.put_record(&context, &address, &upload, &record).await;

@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value as Json, json};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Tags};
-use tradewind_wire::headers::{DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS};
+use tradewind_wire::headers::{DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, SYSTEM_HEADERS};
 
 use crate::remote::header_fields::{header_value, user_metadata_name};
 
@@ -37,7 +37,7 @@ const MAX_TOTAL_BYTES: usize = 3900;
 const MAX_COUNT: usize = 85;
 /// Longer range classes are stored, but not sent as a header of their own: Swift rejects header lines over
 /// `max_header_size` (8 KiB).
-const MAX_RANGE_CLASS_BYTES: usize = 4 << 10;
+const MAX_DSS_RANGE_CLASS_BYTES: usize = 4 << 10;
 
 /// The headers of checksums, and whether they contain algorithms added later. Older versions of this program reject
 /// unknown algorithms in the first header, and ignore the second.
@@ -67,21 +67,21 @@ impl StoredMetadata {
     /// Encodes the description for the request that creates the object.
     pub fn encode(&self) -> Result<EncodedMetadata> {
         let (mut headers, user) = (self.own_headers()?, self.user_headers()?);
-        let mut more = self.remaining_json(false);
+        let mut rest = self.remaining_json(false);
         let (mut bytes, mut count) = metadata_size(&headers);
         let (user_bytes, user_count) = metadata_size(&user);
         (bytes, count) = (bytes + user_bytes, count + user_count);
-        let coded =
-            |more: &Json| if is_empty_json(more) { String::new() } else { BASE64.encode(more.to_string()) };
-        let mut text = coded(&more);
+        let encode_text =
+            |rest: &Json| if is_empty_json(rest) { String::new() } else { BASE64.encode(rest.to_string()) };
+        let mut text = encode_text(&rest);
         let chunks = text.len().div_ceil(MAX_VALUE_BYTES);
         if bytes + text.len() + chunks * (OWN_PREFIX.len() + 8) > MAX_TOTAL_BYTES
             || count + chunks > MAX_COUNT
         {
-            more = self.remaining_json(true);
+            rest = self.remaining_json(true);
             text.clear();
             headers.insert(own_header("aside"), HeaderValue::from_static("1"));
-            return Ok(EncodedMetadata { headers, overflow: Some(Bytes::from(more.to_string())) });
+            return Ok(EncodedMetadata { headers, overflow: Some(Bytes::from(rest.to_string())) });
         }
         headers.extend(user);
         for (n, chunk) in text.as_bytes().chunks(MAX_VALUE_BYTES).enumerate() {
@@ -116,9 +116,11 @@ impl StoredMetadata {
             }
         }
         for (name, is_later) in CHECKSUMS {
-            let format = |sum: &Checksum| format!("{}={}", sum.algorithm().name(), sum.to_base64());
-            let sums = self.checksums.iter().filter(|sum| is_later_algorithm(sum.algorithm()) == is_later);
-            let all: Vec<String> = sums.map(format).collect();
+            let format =
+                |checksum: &Checksum| format!("{}={}", checksum.algorithm().name(), checksum.to_base64());
+            let checksums =
+                self.checksums.iter().filter(|checksum| is_later_algorithm(checksum.algorithm()) == is_later);
+            let all: Vec<String> = checksums.map(format).collect();
             if !all.is_empty() {
                 headers.insert(own_header(name), header_value(&all.join(" "))?);
             }
@@ -132,15 +134,17 @@ impl StoredMetadata {
         if let Some(write) = &self.id {
             headers.insert(own_header("write"), header_value(write)?);
         }
-        // The class headers are for components on the way that act upon them. Object servers drop unknown headers, so
-        // the classes are stored separately.
+        // The class headers are for intermediate components that act upon them. Object servers drop unknown headers,
+        // so the classes are stored separately.
         let classes = &self.metadata.classes;
         if let Some(class) = classes.object {
-            headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
+            headers.insert(DSS_OBJECT_CLASS, u16::from(class.value()).into());
             headers.insert(own_header("object-class"), u16::from(class.value()).into());
         }
-        if let Some(ranges) = classes.format_ranges().filter(|ranges| ranges.len() <= MAX_RANGE_CLASS_BYTES) {
-            headers.insert(RANGE_CLASS, header_value(&ranges)?);
+        if let Some(ranges) =
+            classes.format_ranges().filter(|ranges| ranges.len() <= MAX_DSS_RANGE_CLASS_BYTES)
+        {
+            headers.insert(DSS_RANGE_CLASS, header_value(&ranges)?);
         }
         Ok(headers)
     }
@@ -186,18 +190,19 @@ impl StoredMetadata {
     }
 
     /// Decodes the headers of a response, and the metadata in the companion, if any.
-    pub fn decode(headers: &HeaderMap, aside: Option<&[u8]>) -> Result<Self> {
-        let mut kept = Self::default();
+    pub fn decode(headers: &HeaderMap, overflow: Option<&[u8]>) -> Result<Self> {
+        let mut stored = Self::default();
         let text = |name: &str| headers.get(own_header(name)).map(lossy);
-        kept.etag = text("etag").map(|tag| ETag::from_tag(&tag));
+        stored.etag = text("etag").map(|tag| ETag::from_tag(&tag));
         for (name, is_later) in CHECKSUMS {
-            for sum in text(name).iter().flat_map(|all| all.split(' ')) {
-                let (algorithm, sum) = sum.split_once('=').ok_or_else(|| invalid_metadata("a checksum"))?;
+            for checksum in text(name).iter().flat_map(|all| all.split(' ')) {
+                let (algorithm, checksum) =
+                    checksum.split_once('=').ok_or_else(|| invalid_metadata("a checksum"))?;
                 match algorithm.parse::<Algorithm>() {
                     Ok(algorithm) => {
-                        let sum = Checksum::from_base64(algorithm, sum)
+                        let checksum = Checksum::from_base64(algorithm, checksum)
                             .map_err(|_| invalid_metadata("a checksum"))?;
-                        kept.checksums.push(sum);
+                        stored.checksums.push(checksum);
                     }
                     // Written by a newer version of this program.
                     Err(_) if is_later => {}
@@ -205,45 +210,45 @@ impl StoredMetadata {
                 }
             }
         }
-        kept.scope =
+        stored.scope =
             text("scope").map(|scope| scope.parse().map_err(|_| invalid_metadata("a scope"))).transpose()?;
-        kept.parts = text("parts")
+        stored.parts = text("parts")
             .map(|parts| parts.parse().map_err(|_| invalid_metadata("a number of parts")))
             .transpose()?;
-        kept.id = Self::id_in_headers(headers);
-        let classes = &mut kept.metadata.classes;
+        stored.id = Self::id_in_headers(headers);
+        let classes = &mut stored.metadata.classes;
         classes.object = text("object-class").map(|class| Classes::parse_object(&class)).transpose()?;
-        for (name, value) in SYSTEM_HEADERS.iter().zip(kept.metadata.headers.values_mut()) {
+        for (name, value) in SYSTEM_HEADERS.iter().zip(stored.metadata.headers.values_mut()) {
             *value = headers.get(name).map(lossy).filter(|text| !text.is_empty());
         }
-        if let Some(kind) = kept.metadata.headers.content_type.take() {
+        if let Some(kind) = stored.metadata.headers.content_type.take() {
             let kind = split_listed_etag(&kind).0;
-            kept.metadata.headers.content_type = Some(kind.to_owned()).filter(|kind| kind != DEFAULT_TYPE);
+            stored.metadata.headers.content_type = Some(kind.to_owned()).filter(|kind| kind != DEFAULT_TYPE);
         }
         for (name, value) in headers {
             match name.as_str().strip_prefix(USER_PREFIX) {
                 Some(short) if !short.starts_with(OWN_PREFIX) => {
-                    kept.metadata.user.push((short.to_owned(), lossy(value)));
+                    stored.metadata.user.push((short.to_owned(), lossy(value)));
                 }
                 _ => {}
             }
         }
-        let mut more = String::new();
+        let mut rest = String::new();
         while let Some(chunk) =
-            headers.get(own_header(&format!("more-{}", more.len().div_ceil(MAX_VALUE_BYTES))))
+            headers.get(own_header(&format!("more-{}", rest.len().div_ceil(MAX_VALUE_BYTES))))
         {
-            more.push_str(&lossy(chunk));
+            rest.push_str(&lossy(chunk));
         }
-        let decoded = if more.is_empty() {
+        let decoded = if rest.is_empty() {
             None
         } else {
-            Some(BASE64.decode(more).map_err(|_| invalid_metadata("metadata"))?)
+            Some(BASE64.decode(rest).map_err(|_| invalid_metadata("metadata"))?)
         };
-        if let Some(document) = aside.or(decoded.as_deref()) {
-            kept.decode_remaining(document)?;
+        if let Some(document) = overflow.or(decoded.as_deref()) {
+            stored.decode_remaining(document)?;
         }
-        kept.metadata.user.sort();
-        Ok(kept)
+        stored.metadata.user.sort();
+        Ok(stored)
     }
 
     fn decode_remaining(&mut self, document: &[u8]) -> Result<()> {
@@ -276,12 +281,12 @@ impl StoredMetadata {
 
     /// Parses the result of [`Self::to_json`].
     pub fn from_json(document: &Json) -> Result<Self> {
-        let mut kept = Self::default();
-        kept.decode_remaining(document.to_string().as_bytes())?;
+        let mut stored = Self::default();
+        stored.decode_remaining(document.to_string().as_bytes())?;
         if let Some(class) = document["class"].as_u64() {
-            kept.metadata.classes.object = Some(Classes::parse_object(&class.to_string())?);
+            stored.metadata.classes.object = Some(Classes::parse_object(&class.to_string())?);
         }
-        Ok(kept)
+        Ok(stored)
     }
 }
 
@@ -309,13 +314,13 @@ fn metadata_size(headers: &HeaderMap) -> (usize, usize) {
     metadata.fold((0, 0), |(bytes, count), (name, value)| (bytes + name.len() + value.len(), count + 1))
 }
 
-fn is_empty_json(more: &Json) -> bool {
+fn is_empty_json(rest: &Json) -> bool {
     let is_empty = |value: &Json| match value {
         Json::Object(map) => map.is_empty(),
         Json::Array(list) => list.is_empty(),
         value => value.is_null(),
     };
-    more.as_object().is_none_or(|fields| fields.values().all(is_empty))
+    rest.as_object().is_none_or(|fields| fields.values().all(is_empty))
 }
 
 /// Returns true if Swift preserves the text of a header unchanged.

@@ -40,9 +40,9 @@ impl UploadMarker {
 
     /// The marker's content.
     pub fn document(&self) -> Bytes {
-        let kept = StoredMetadata { metadata: self.metadata.clone(), ..StoredMetadata::default() };
+        let stored = StoredMetadata { metadata: self.metadata.clone(), ..StoredMetadata::default() };
         let checksum = self.checksum.map(|(algorithm, scope)| (algorithm.name(), scope.name()));
-        Bytes::from(json!({"key": self.key, "metadata": kept.to_json(), "checksum": checksum}).to_string())
+        Bytes::from(json!({"key": self.key, "metadata": stored.to_json(), "checksum": checksum}).to_string())
     }
 
     /// Parses the result of [`Self::document`].
@@ -58,21 +58,21 @@ impl UploadMarker {
 
     /// The marker's content type, which encodes key and checksum, because only the content type is listed.
     pub fn content_type(&self) -> String {
-        let sum = self
+        let checksum_text = self
             .checksum
             .map(|(algorithm, scope)| format!("{CHECKSUM_PARAMETER}{}.{}", algorithm.name(), scope.name()));
-        format!("{CONTENT_TYPE_PREFIX}{}{}", BASE64.encode(&self.key), sum.unwrap_or_default())
+        format!("{CONTENT_TYPE_PREFIX}{}{}", BASE64.encode(&self.key), checksum_text.unwrap_or_default())
     }
 
     /// Parses an upload from an entry of the companion's listing.
     pub fn from_listing(listed: &ListedObject) -> Option<UploadInfo> {
         let id = UploadId(listed.name.strip_prefix("u/")?.to_owned());
         let rest = listed.content_type.strip_prefix(CONTENT_TYPE_PREFIX)?;
-        let (key, sum) =
-            rest.split_once(CHECKSUM_PARAMETER).map_or((rest, None), |(key, sum)| (key, Some(sum)));
-        let checksum = match sum {
-            Some(sum) => {
-                let (algorithm, scope) = sum.split_once('.')?;
+        let (key, checksum_text) =
+            rest.split_once(CHECKSUM_PARAMETER).map_or((rest, None), |(key, text)| (key, Some(text)));
+        let checksum = match checksum_text {
+            Some(text) => {
+                let (algorithm, scope) = text.split_once('.')?;
                 Some((algorithm.parse().ok()?, scope.parse().ok()?))
             }
             None => None,

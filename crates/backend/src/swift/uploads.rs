@@ -164,7 +164,7 @@ impl SwiftStore {
         upload: &UploadId,
         completion: CompleteUpload,
     ) -> Result<Committed> {
-        let _turns = self.upload_locks.lock_exclusive(context, upload).await?;
+        let _guard = self.upload_locks.lock_exclusive(context, upload).await?;
         let marker = self.find_upload(context, address, upload).await?;
         let mut records: HashMap<_, _> = HashMap::new();
         for (record, modified) in self.all_records(context, address, upload).await? {
@@ -177,7 +177,7 @@ impl SwiftStore {
         let etag = multipart_etag(&parts);
         let segments: Vec<_> = records.into_iter().filter_map(PartRecord::into_segment).collect();
         let chosen: HashSet<String> = segments.iter().map(|segment| segment.name.clone()).collect();
-        let kept = StoredMetadata {
+        let stored = StoredMetadata {
             metadata: marker.metadata,
             etag: Some(etag.clone()),
             checksums: vec![checksum],
@@ -191,7 +191,7 @@ impl SwiftStore {
         } else {
             ObjectContent::Segments(segments)
         };
-        let head = self.replace_object(context, address, kept, content).await?;
+        let head = self.replace_object(context, address, stored, content).await?;
         self.remove_marker(context, address, upload).await?;
         self.delete_parts(context, address, upload, Some(&chosen)).await;
         let modified = self.modification_time(&head.headers)?;
@@ -202,7 +202,7 @@ impl SwiftStore {
     /// Aborts an upload: removes the marker, so that it cannot be completed any more, then the parts.
     pub(super) async fn abort(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
         context.check()?;
-        let _turns = self.upload_locks.lock_exclusive(context, upload).await?;
+        let _guard = self.upload_locks.lock_exclusive(context, upload).await?;
         self.find_upload(context, address, upload).await?;
         self.remove_marker(context, address, upload).await?;
         if self.current_id(context, address).await?.as_ref() == Some(&upload.0) {

@@ -56,7 +56,7 @@ impl RestartingStore {
             let store = slot.take().unwrap();
             if turn == RestartAction::Compact {
                 let compacting = store.clone();
-                tokio::task::spawn_blocking(move || compacting.compact().unwrap()).await.unwrap();
+                tokio::task::spawn_blocking(move || compacting.run_upkeep().unwrap()).await.unwrap();
                 *slot = Some(store);
             } else {
                 store.close().await.unwrap();

@@ -57,38 +57,39 @@ pub struct ScriptedServer {
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
-type Answer = Arc<dyn Fn(&Request) -> ScriptedResponse + Send + Sync>;
-type Ask = Arc<dyn Fn(&Request) -> ContinueReply + Send + Sync>;
+type Respond = Arc<dyn Fn(&Request) -> ScriptedResponse + Send + Sync>;
+type OnContinue = Arc<dyn Fn(&Request) -> ContinueReply + Send + Sync>;
 type Reset = Arc<dyn Fn(&Request) -> Option<usize> + Send + Sync>;
 
 impl ScriptedServer {
-    pub async fn start(answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static) -> Self {
-        Self::start_resetting(|_| None, answer).await
+    pub async fn start(respond: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static) -> Self {
+        Self::start_resetting(|_| None, respond).await
     }
 
     /// Like [`start`](Self::start); `reset` may end a connection once a given number of body bytes has arrived.
     pub async fn start_resetting(
         reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
-        answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
+        respond: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
     ) -> Self {
-        Self::start_with_continue(|_| ContinueReply::Wanted, reset, answer).await
+        Self::start_with_continue(|_| ContinueReply::Wanted, reset, respond).await
     }
 
-    /// Like [`start_resetting`](Self::start_resetting); `ask` decides on the body of a request that expects
+    /// Like [`start_resetting`](Self::start_resetting); `on_continue` decides on the body of a request that expects
     /// 100-continue.
     pub async fn start_with_continue(
-        ask: impl Fn(&Request) -> ContinueReply + Send + Sync + 'static,
+        on_continue: impl Fn(&Request) -> ContinueReply + Send + Sync + 'static,
         reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
-        answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
+        respond: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (ask, reset, answer): (Ask, Reset, Answer) = (Arc::new(ask), Arc::new(reset), Arc::new(answer));
+        let (on_continue, reset, respond): (OnContinue, Reset, Respond) =
+            (Arc::new(on_continue), Arc::new(reset), Arc::new(respond));
         let all = seen.clone();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(serve(socket, ask.clone(), reset.clone(), answer.clone(), all.clone()));
+                tokio::spawn(serve(socket, on_continue.clone(), reset.clone(), respond.clone(), all.clone()));
             }
         });
         Self { url, requests: seen }
@@ -112,7 +113,13 @@ impl ScriptedServer {
     }
 }
 
-async fn serve(socket: TcpStream, ask: Ask, reset: Reset, answer: Answer, seen: Arc<Mutex<Vec<Request>>>) {
+async fn serve(
+    socket: TcpStream,
+    on_continue: OnContinue,
+    reset: Reset,
+    respond: Respond,
+    seen: Arc<Mutex<Vec<Request>>>,
+) {
     let mut socket = BufReader::new(socket);
     while let Some(mut request) = read_head(&mut socket).await {
         if let Some(bytes) = reset(&request) {
@@ -123,7 +130,7 @@ async fn serve(socket: TcpStream, ask: Ask, reset: Reset, answer: Answer, seen: 
             return;
         }
         if request.header("expect").is_some() {
-            let said = match ask(&request) {
+            let said = match on_continue(&request) {
                 ContinueReply::Silence => String::new(),
                 ContinueReply::Wanted => "HTTP/1.1 100 Continue\r\n\r\n".to_owned(),
                 ContinueReply::Refused(reply) => {
@@ -141,7 +148,7 @@ async fn serve(socket: TcpStream, ask: Ask, reset: Reset, answer: Answer, seen: 
         if socket.read_exact(&mut request.body).await.is_err() {
             return;
         }
-        let reply = answer(&request);
+        let reply = respond(&request);
         let is_head = request.method == "HEAD";
         seen.lock().unwrap().push(request);
         let sent = if is_head { 0 } else { reply.cut.unwrap_or(reply.body.len()) };

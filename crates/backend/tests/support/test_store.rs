@@ -28,7 +28,7 @@ pub fn small() -> LocalOptions {
         segment_bytes: 256 << 10,
         inline_bytes: 16 << 10,
         max_buffered_bytes: 0,
-        piece_bytes: 2 << 10,
+        write_bytes: 2 << 10,
         checkpoint_bytes: 256 << 10,
         reserve_bytes: 0,
         compact_below_fraction: 0.95,
@@ -185,7 +185,7 @@ impl TestStore {
         let compacting = move || {
             let mut removed = 0;
             for _ in 0..20 {
-                match store.compact().unwrap() {
+                match store.run_upkeep().unwrap() {
                     0 => break,
                     more => removed += more,
                 }

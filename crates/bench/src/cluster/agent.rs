@@ -1,5 +1,5 @@
-//! The agent: serves coordinators with the right key, one after another, and removes the objects it created, even if the
-//! coordinator dies. The store is opened with the credentials of the agent's operator. A coordinator names the
+//! The agent: serves coordinators with the right key, one after another, and removes the objects it created, even if
+//! the coordinator dies. The store is opened with the credentials of the agent's operator. A coordinator names the
 //! location, and can only have objects of its own run removed.
 
 use std::io;
@@ -29,20 +29,20 @@ const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub async fn serve(
     listener: TcpListener,
     key: &Key,
-    opens: &Arc<dyn StoreOpener>,
+    opener: &Arc<dyn StoreOpener>,
     halt: &StopSignal,
-    tell: &LogFn,
+    log: &LogFn,
 ) -> io::Result<()> {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let slot = Arc::new(Semaphore::new(1));
     // Connections in the handshake, the active session, and connections that send their last message.
-    let mut all = JoinSet::new();
+    let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             () = halt.triggered() => break,
-            Some(ended) = all.join_next(), if !all.is_empty() => {
+            Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Err(e) = ended {
-                    tell(&format!("a session failed: {e}"));
+                    log(&format!("a session failed: {e}"));
                 }
                 continue;
             }
@@ -54,11 +54,11 @@ pub async fn serve(
                 let Ok(permit) = handshakes.clone().try_acquire_owned() else { continue };
                 let connection = Connection {
                     key: key.clone(),
-                    opens: opens.clone(),
+                    opener: opener.clone(),
                     halt: halt.clone(),
-                    tell: tell.clone(),
+                    log: log.clone(),
                 };
-                all.spawn(connection.serve(stream, from, permit, slot.clone()));
+                connections.spawn(connection.serve(stream, from, permit, slot.clone()));
             }
             Err(e) => {
                 tracing::warn!(error = %e, "cannot accept a connection");
@@ -67,15 +67,15 @@ pub async fn serve(
         }
     }
     drop(listener);
-    while all.join_next().await.is_some() {}
+    while connections.join_next().await.is_some() {}
     Ok(())
 }
 
 struct Connection {
     key: Key,
-    opens: Arc<dyn StoreOpener>,
+    opener: Arc<dyn StoreOpener>,
     halt: StopSignal,
-    tell: LogFn,
+    log: LogFn,
 }
 
 impl Connection {
@@ -89,33 +89,33 @@ impl Connection {
         // Only an optimization: failure is harmless.
         let _ = stream.set_nodelay(true);
         let (reader, writer) = stream.into_split();
-        let shaken = tokio::select! {
-            shaken = handshake(Role::Agent, &self.key, reader, writer) => shaken,
+        let stream = tokio::select! {
+            stream = handshake(Role::Agent, &self.key, reader, writer) => stream,
             () = self.halt.triggered() => return,
         };
-        let shaken = match shaken {
-            Ok(shaken) => shaken,
-            Err(stranger) => return (self.tell)(&format!("{from} was rejected: {stranger}")),
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(e) => return (self.log)(&format!("{from} was rejected: {e}")),
         };
-        let gauges: Arc<Mutex<Vec<Arc<Progress>>>> = Arc::default();
-        let reported = gauges.clone();
-        let mut link = Link::new(shaken, MAX_REQUEST_BYTES, move || heartbeat(&reported.lock()));
+        let progress: Arc<Mutex<Vec<Arc<Progress>>>> = Arc::default();
+        let reported = progress.clone();
+        let mut link = Link::new(stream, MAX_REQUEST_BYTES, move || heartbeat(&reported.lock()));
         let Ok(session_permit) = slot.try_acquire_owned() else {
-            (self.tell)(&format!("{from} was rejected: this agent is busy"));
+            (self.log)(&format!("{from} was rejected: this agent is busy"));
             let _ = link.send(AgentResponse::Busy).await;
             return link.close().await;
         };
         drop(handshake_permit);
-        let mut session = Session::new(link, gauges, self.halt, self.tell.clone(), from);
-        let end_reason = session.run(&*self.opens).await;
+        let mut session = Session::new(link, progress, self.halt, self.log.clone(), from);
+        let message = session.run(&*self.opener).await;
         drop(session_permit);
-        (self.tell)(&end_reason);
+        (self.log)(&message);
         session.link.close().await;
     }
 }
 
-fn heartbeat(gauges: &[Arc<Progress>]) -> AgentResponse {
+fn heartbeat(progress: &[Arc<Progress>]) -> AgentResponse {
     let sum = |sum: (u64, u64, u64), read: (u64, u64, u64)| (sum.0 + read.0, sum.1 + read.1, sum.2 + read.2);
-    let (operations, bytes, failures) = gauges.iter().map(|gauge| gauge.snapshot()).fold((0, 0, 0), sum);
+    let (operations, bytes, failures) = progress.iter().map(|load| load.snapshot()).fold((0, 0, 0), sum);
     AgentResponse::Heartbeat { operations, bytes, failures }
 }

@@ -31,16 +31,16 @@ impl Assignment {
     /// The load of one agent: the full concurrency, a fraction of the rate with a phase that keeps evenly spaced
     /// requests of all agents evenly spaced, and a separate seed.
     fn share(&self, agent: u32) -> Step {
-        let mut share = self.step.clone();
-        share.load.seed = mix(share.load.seed ^ mix(u64::from(agent)));
-        if let ArrivalMode::Open { requests_per_second: per_second, .. } = &mut share.load.arrival_mode {
+        let mut step = self.step.clone();
+        step.load.seed = mix(step.load.seed ^ mix(u64::from(agent)));
+        if let ArrivalMode::Open { requests_per_second, .. } = &mut step.load.arrival_mode {
             let agents = self.agents.len().max(1) as f64;
-            *per_second /= agents;
+            *requests_per_second /= agents;
             // With equal phases, all agents would send at the same times.
             let index = self.agents.iter().position(|each| *each == agent).unwrap_or_default();
-            share.load.phase = index as f64 / agents;
+            step.load.phase = index as f64 / agents;
         }
-        share
+        step
     }
 }
 
@@ -56,8 +56,8 @@ pub fn assign_to_all(stages: &[Stage], agents: u32) -> Vec<AssignedStage> {
 /// evenly.
 pub fn assign_isolated(stages: &[Stage], agents: u32) -> Result<Vec<AssignedStage>, String> {
     let max_loads = stages.iter().map(Vec::len).max().unwrap_or(0);
-    let together: Vec<&Stage> = stages.iter().filter(|stage| stage.len() > 1).collect();
-    if together.iter().any(|stage| stage.len() != max_loads) {
+    let concurrent_stages: Vec<&Stage> = stages.iter().filter(|stage| stage.len() > 1).collect();
+    if concurrent_stages.iter().any(|stage| stage.len() != max_loads) {
         return Err(
             "isolated loads need the same number of loads in every stage: name as many after each --concurrent-with"
                 .to_owned(),
@@ -74,7 +74,7 @@ pub fn assign_isolated(stages: &[Stage], agents: u32) -> Result<Vec<AssignedStag
     let assigned_stages = stages.iter().flat_map(|stage| match stage.as_slice() {
         [alone] => {
             let spec = alone.load_spec();
-            let runs_load = |n: &usize| together.iter().any(|stage| stage[*n].load_spec() == spec);
+            let runs_load = |n: &usize| concurrent_stages.iter().any(|stage| stage[*n].load_spec() == spec);
             (0..max_loads).filter(runs_load).map(|n| vec![assignment((n, alone))]).collect()
         }
         _ => vec![stage.iter().enumerate().map(assignment).collect()],
@@ -97,9 +97,9 @@ pub fn check_stages(assigned_stages: &[AssignedStage], agents: u32) -> Result<()
             if stage.is_empty() {
                 continue;
             }
-            messages::check_stage(&stage, MAX_CONCURRENT_LOADS, u64::MAX).map_err(|why| {
+            messages::check_stage(&stage, MAX_CONCURRENT_LOADS, u64::MAX).map_err(|reason| {
                 let loads: Vec<String> = stage.iter().map(ToString::to_string).collect();
-                format!("an agent cannot run {}: {why}", loads.join(" with "))
+                format!("an agent cannot run {}: {reason}", loads.join(" with "))
             })?;
         }
     }
@@ -129,12 +129,11 @@ mod tests {
     use crate::test_plan::TestPlan;
 
     fn stages(texts: &[&[&str]]) -> Vec<Stage> {
-        let until =
+        let stop_condition =
             StopCondition { max_requests: None, duration: Duration::from_secs(1), max_ci_fraction: None };
-        let stage = |spec: &&[&str]| {
-            let spec = spec.iter().map(|text| text.parse().unwrap()).collect();
-            TestPlan { loads: spec, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 }
-                .steps(1)
+        let stage = |loads: &&[&str]| {
+            let loads = loads.iter().map(|text| text.parse().unwrap()).collect();
+            TestPlan { loads, stop_condition, warm_up: Duration::ZERO, objects: None, seed: 1 }.steps(1)
         };
         texts.iter().map(stage).collect()
     }
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn everywhere_gives_each_agent_a_share_of_each_load() {
+    fn assign_to_all_gives_each_agent_a_share_of_each_load() {
         let assigned_stages =
             assign_to_all(&stages(&[&["put 4KiB x 3"], &["put 4KiB x 3", "get 1MiB x 1 at 90/s"]]), 3);
         let names =
@@ -171,10 +170,10 @@ mod tests {
         let mut starts: Vec<Duration> = (1..=4)
             .flat_map(|agent| {
                 let load = loads_for_agent(&assigned_stages[0], agent).remove(0).1.load;
-                let ArrivalMode::Open { requests_per_second: per_second, spacing } = load.arrival_mode else {
+                let ArrivalMode::Open { requests_per_second, spacing } = load.arrival_mode else {
                     unreachable!("it has a rate")
                 };
-                Arrivals::new(spacing, per_second, load.seed).with_phase(load.phase).take(3)
+                Arrivals::new(spacing, requests_per_second, load.seed).with_phase(load.phase).take(3)
             })
             .collect();
         starts.sort();
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn apart_runs_each_load_alone_on_its_concurrent_agents() {
+    fn isolated_load_runs_alone_on_its_concurrent_agents() {
         let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
         let stages = stages(&[&[put], &[get], &[put, put], &[put, get], &[get, get]]);
         let assigned_stages = assign_isolated(&stages, 4).unwrap();
@@ -214,21 +213,21 @@ mod tests {
         let just = stages(&[&[half, half], &[half; 1]]);
         assert_eq!(check_stages(&assign_to_all(&just, 2), 2), Ok(()));
         let more = stages(&[&[half], &[half, "get 4KiB x 2049"]]);
-        let why = check_stages(&assign_to_all(&more, 2), 2).unwrap_err();
+        let reason = check_stages(&assign_to_all(&more, 2), 2).unwrap_err();
         let expected = "an agent cannot run put 4KiB x 2048 with get 4KiB x 2049: \
                         4097 concurrent requests exceed the limit of 4096";
-        assert_eq!(why, expected);
+        assert_eq!(reason, expected);
         assert_eq!(check_stages(&assign_isolated(&more, 2).unwrap(), 2), Ok(()), "each agent has one load");
         let mut long = stages(&[&["put 4KiB x 1"]]);
         long[0][0].load.stop_condition.duration = Duration::from_secs(25 * 3600);
         assert!(check_stages(&assign_to_all(&long, 1), 1).unwrap_err().contains("limited to one day"));
         let many = stages(&[&["put 4KiB x 1"; 17]]);
-        let why = check_stages(&assign_to_all(&many, 1), 1).unwrap_err();
-        assert!(why.contains("17 concurrent loads are not allowed: use 1 to 16"), "{why}");
+        let reason = check_stages(&assign_to_all(&many, 1), 1).unwrap_err();
+        assert!(reason.contains("17 concurrent loads are not allowed: use 1 to 16"), "{reason}");
     }
 
     #[test]
-    fn apart_rejects_stages_of_different_sizes() {
+    fn assign_isolated_rejects_stages_of_different_sizes() {
         let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
         let stages = stages(&[&[put], &[put, get], &[put, get, get]]);
         assert!(assign_isolated(&stages, 6).unwrap_err().contains("as many after each --concurrent-with"));

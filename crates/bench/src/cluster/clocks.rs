@@ -13,10 +13,10 @@ pub struct ClockExchange {
     pub received: u64,
 }
 
-/// The offset of an agent's clock from ours.
+/// The offset of an agent's clock from the coordinator's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockOffset {
-    /// Agent's clock minus ours, in nanoseconds.
+    /// The agent's clock minus the coordinator's, in nanoseconds.
     offset: i128,
     /// Maximum error of the offset, in nanoseconds.
     max_error: u64,
@@ -25,22 +25,22 @@ pub struct ClockOffset {
 impl ClockOffset {
     /// Estimates the offset; `None` without exchanges.
     pub fn from_exchanges(exchanges: &[ClockExchange]) -> Option<Self> {
-        let took = |exchange: &ClockExchange| exchange.received.saturating_sub(exchange.sent);
-        let shortest = exchanges.iter().min_by_key(|exchange| took(exchange))?;
+        let rtt = |exchange: &ClockExchange| exchange.received.saturating_sub(exchange.sent);
+        let shortest = exchanges.iter().min_by_key(|exchange| rtt(exchange))?;
         // One more nanosecond, because the division rounds down.
-        let max_error = took(shortest) / 2 + 1;
-        let middle = i128::from(shortest.sent) + i128::from(took(shortest) / 2);
+        let max_error = rtt(shortest) / 2 + 1;
+        let middle = i128::from(shortest.sent) + i128::from(rtt(shortest) / 2);
         Some(Self { offset: i128::from(shortest.agent_time) - middle, max_error })
     }
 
-    /// Converts a time of our clock to the agent's.
-    pub fn to_agent_time(self, ours: u64) -> u64 {
-        u64::try_from((i128::from(ours) + self.offset).max(0)).unwrap_or(u64::MAX)
+    /// Converts a time of the coordinator's clock to the agent's.
+    pub fn to_agent_time(self, local_time: u64) -> u64 {
+        u64::try_from((i128::from(local_time) + self.offset).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// Converts a time of the agent's clock to ours: the earliest and the latest possible time.
-    fn ours(&self, theirs: u64) -> (i128, i128) {
-        let middle = i128::from(theirs) - self.offset;
+    /// Converts a time of the agent's clock to the coordinator's: the earliest and the latest possible time.
+    fn to_local_range(self, agent_time: u64) -> (i128, i128) {
+        let middle = i128::from(agent_time) - self.offset;
         (middle - i128::from(self.max_error), middle + i128::from(self.max_error))
     }
 
@@ -52,7 +52,8 @@ impl ClockOffset {
 
 /// The maximum possible difference between times of several clocks.
 pub fn max_skew(moments: impl IntoIterator<Item = (ClockOffset, u64)>) -> Duration {
-    let ranges: Vec<(i128, i128)> = moments.into_iter().map(|(clock, at)| clock.ours(at)).collect();
+    let ranges: Vec<(i128, i128)> =
+        moments.into_iter().map(|(clock, agent_time)| clock.to_local_range(agent_time)).collect();
     if ranges.len() < 2 {
         return Duration::ZERO;
     }
@@ -80,9 +81,9 @@ mod tests {
             let mut now = 2_000_000_000_u64;
             let exchanges: Vec<ClockExchange> = delays.iter().map(|(there, back)| {
                 let sent = now;
-                let said = (sent + there).checked_add_signed(offset).unwrap();
+                let agent_time = (sent + there).checked_add_signed(offset).unwrap();
                 now += there + back;
-                ClockExchange { sent, agent_time: said, received: now }
+                ClockExchange { sent, agent_time, received: now }
             }).collect();
             let clock = ClockOffset::from_exchanges(&exchanges).unwrap();
             let error = clock.to_agent_time(now).abs_diff(now.checked_add_signed(offset).unwrap());

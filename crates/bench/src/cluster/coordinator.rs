@@ -46,21 +46,23 @@ impl Cluster {
     pub async fn connect(
         addresses: &[String],
         key: &Key,
-        wanted: &RunSettings,
+        settings: &RunSettings,
         clock: Arc<dyn Clock>,
         stop: &StopSignal,
     ) -> Result<Self, AgentError> {
-        let opened =
-            (1..=MAX_AGENTS).zip(addresses).map(|(n, name)| RemoteAgent::connect(name, n, key, wanted, stop));
-        let agents = try_join_all(opened).await?;
-        Ok(Self { agents, clock, keep_objects: wanted.keep_objects, servers: BTreeSet::new() })
+        let connecting = (1..=MAX_AGENTS)
+            .zip(addresses)
+            .map(|(n, name)| RemoteAgent::connect(name, n, key, settings, stop));
+        let agents = try_join_all(connecting).await?;
+        Ok(Self { agents, clock, keep_objects: settings.keep_objects, servers: BTreeSet::new() })
     }
 
     /// The agents and their machines.
     #[must_use]
     pub fn agents(&self) -> Vec<AgentInfo> {
-        let agent = |one: &RemoteAgent| AgentInfo { address: one.name.clone(), client: one.client.clone() };
-        self.agents.iter().map(agent).collect()
+        let to_info =
+            |agent: &RemoteAgent| AgentInfo { address: agent.name.clone(), client: agent.client.clone() };
+        self.agents.iter().map(to_info).collect()
     }
 
     /// Kind of store, as reported by the first agent.
@@ -111,8 +113,8 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Resets and returns the gauges of all agents for the next phase.
-    fn gauges(&mut self) -> Vec<Arc<Progress>> {
+    /// Resets and returns the progress of all agents for the next phase.
+    fn reset_progress(&mut self) -> Vec<Arc<Progress>> {
         self.agents
             .iter_mut()
             .map(|agent| {
@@ -130,8 +132,8 @@ impl Cluster {
     ) -> Result<bool, AgentError> {
         let sizes: Vec<String> =
             assignments.iter().map(|assignment| assignment.step.sizes.to_string()).collect();
-        let what = format!("creating objects of {}", sizes.join(" and "));
-        on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: self.gauges() });
+        let description = format!("creating objects of {}", sizes.join(" and "));
+        on_event(RunEvent::PhaseStarted { description, max_duration: None, progress: self.reset_progress() });
         let work = self.agents.iter_mut().map(async |agent| {
             let stage: Stage =
                 loads_for_agent(assignments, agent.number).into_iter().map(|(_, share)| share).collect();
@@ -150,60 +152,64 @@ impl Cluster {
         on_event: &mut impl FnMut(RunEvent<'_>),
     ) -> Result<bool, AgentError> {
         let clock = self.clock.clone();
-        let clocks = self.agents.iter_mut().map(|agent| agent.measure_clock_offset(&*clock, stop));
-        let clocks: Result<Vec<ClockOffset>, AgentError> = join_all(clocks).await.into_iter().collect();
-        let clocks = clocks?;
-        let times = assignments.iter().map(|assignment| {
+        let exchanges = self.agents.iter_mut().map(|agent| agent.measure_clock_offset(&*clock, stop));
+        let clock_offsets: Result<Vec<ClockOffset>, AgentError> =
+            join_all(exchanges).await.into_iter().collect();
+        let clock_offsets = clock_offsets?;
+        let durations = assignments.iter().map(|assignment| {
             assignment.step.load.warm_up.saturating_add(assignment.step.load.stop_condition.duration)
         });
-        let time = times.max().unwrap_or_default();
+        let max_duration = durations.max().unwrap_or_default();
         let describe = |assignment: &Assignment| {
             format!("{} on each of {} agents", assignment.step, assignment.agents.len())
         };
-        let what = assignments.iter().map(describe).collect::<Vec<_>>().join(" with ");
+        let description = assignments.iter().map(describe).collect::<Vec<_>>().join(" with ");
         on_event(RunEvent::PhaseStarted {
-            description: what,
-            max_duration: Some(time),
-            progress: self.gauges(),
+            description,
+            max_duration: Some(max_duration),
+            progress: self.reset_progress(),
         });
-        let max_error = clocks.iter().map(ClockOffset::max_error).max().unwrap_or_default();
+        let max_error = clock_offsets.iter().map(ClockOffset::max_error).max().unwrap_or_default();
         // The error of a clock offset is half the RTT.
-        let lead = START_DELAY + 2 * START_DELAY_RTTS * max_error;
+        let start_delay = START_DELAY + 2 * START_DELAY_RTTS * max_error;
         let (now, wall) = (self.clock.now(), self.clock.wall());
-        let (at, within) = (to_nanos(now + lead), time.saturating_add(lead + RESULT_TIMEOUT));
-        let work = self.agents.iter_mut().zip(&clocks).map(async |(agent, clock)| {
+        let start_nanos = to_nanos(now + start_delay);
+        let time_limit = max_duration.saturating_add(start_delay + RESULT_TIMEOUT);
+        let work = self.agents.iter_mut().zip(&clock_offsets).map(async |(agent, clock_offset)| {
             let measured = match loads_for_agent(assignments, agent.number).len() {
                 0 => Ok((0, Vec::new())),
-                loads => agent.measure((clock.to_agent_time(at), loads), within, stop).await,
+                loads => {
+                    agent.measure((clock_offset.to_agent_time(start_nanos), loads), time_limit, stop).await
+                }
             };
             (agent, measured)
         });
-        let (measured, mut trouble) = each(work, stop).await;
+        let (measured, mut error) = each(work, stop).await;
         let mut parts: Vec<Vec<AgentMeasurement>> = assignments.iter().map(|_| Vec::new()).collect();
         let mut starts = Vec::new();
-        for ((agent, clock), measured) in self.agents.iter().zip(&clocks).zip(measured) {
+        for ((agent, clock_offset), measured) in self.agents.iter().zip(&clock_offsets).zip(measured) {
             match measured {
-                Ok((began, measurements)) => {
-                    starts.extend((!measurements.is_empty()).then_some((*clock, began)));
+                Ok((started_nanos, measurements)) => {
+                    starts.extend((!measurements.is_empty()).then_some((*clock_offset, started_nanos)));
                     for ((n, _), measurement) in
                         loads_for_agent(assignments, agent.number).into_iter().zip(measurements)
                     {
-                        let (agent, cores) = (agent.name.clone(), agent.client.cores);
-                        parts[n].push(AgentMeasurement { address: agent, cores, measurement });
+                        let (address, cores) = (agent.name.clone(), agent.client.cores);
+                        parts[n].push(AgentMeasurement { address, cores, measurement });
                     }
                 }
-                Err(why) => trouble = Some(why),
+                Err(e) => error = Some(e),
             }
         }
-        let why = trouble.as_ref().map_or_else(|| "they were stopped".to_owned(), ToString::to_string);
-        let mut measurements = merging::merge_stage(assignments, parts, max_skew(starts), &why);
+        let reason = error.as_ref().map_or_else(|| "they were stopped".to_owned(), ToString::to_string);
+        let mut measurements = merging::merge_stage(assignments, parts, max_skew(starts), &reason);
         for measurement in &mut measurements {
-            measurement.started_ms = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
+            measurement.started_ms = wall.millis() + i64::try_from(start_delay.as_millis()).unwrap_or(0);
             on_event(RunEvent::Measured(measurement));
         }
         let is_whole = measurements.len() == assignments.len()
             && measurements.iter().all(|measurement| measurement.end_reason != EndReason::Stopped);
-        trouble.map_or(Ok(is_whole && !stop.is_triggered()), Err)
+        error.map_or(Ok(is_whole && !stop.is_triggered()), Err)
     }
 
     /// Has the agents remove all objects, including those of lost agents. Returns their number.
@@ -213,9 +219,9 @@ impl Cluster {
         // The agent that also removes the objects of lost agents.
         let remover = self.agents.iter().position(|agent| agent.link.is_some() && !agent.is_shutting_down);
         let connected = self.agents.iter_mut().enumerate().filter(|(_, agent)| agent.link.is_some());
-        let end_reason =
+        let ending =
             connected.map(|(n, agent)| agent.end(if Some(n) == remover { lost.clone() } else { Vec::new() }));
-        let cleaned = join_all(end_reason).await;
+        let cleaned = join_all(ending).await;
         let (mut sum, mut also_cleaned) = (0_u64, BTreeSet::new());
         for cleaned in cleaned {
             let CleanResult { removed, lost, servers } = cleaned?;
@@ -226,8 +232,8 @@ impl Cluster {
         let is_left =
             |agent: &&RemoteAgent| lost.contains(&agent.number) && !also_cleaned.contains(&agent.number);
         if let (false, Some(agent)) = (self.keep_objects, self.agents.iter().find(is_left)) {
-            let why = "it was lost, and no other agent has removed its objects".to_owned();
-            return Err(AgentError { agent: agent.name.clone(), reason: why });
+            let reason = "it was lost, and no other agent has removed its objects".to_owned();
+            return Err(AgentError { agent: agent.name.clone(), reason });
         }
         Ok(sum)
     }

@@ -3,7 +3,7 @@
 //! without it, and an end in bounded time. The property tests below call the same function, so that every build runs a
 //! few cases.
 //!
-//! Behind the feature `fuzzing`, which only `fuzz/` enables. Not a public interface.
+//! Requires the feature `fuzzing`, which only `fuzz/` enables. Not a public interface.
 
 #![allow(clippy::unwrap_used, reason = "a fuzz target reports failures by panicking")]
 
@@ -94,8 +94,8 @@ async fn check_unauthenticated(role: Role, mode: u8, bytes: &[u8]) {
         read_bytes: &mut read_bytes,
         max_buffer: &mut max_buffer,
     };
-    let met = handshake(role, &key(), from, &mut sent).await;
-    assert!(met.is_err(), "a peer without the key was accepted");
+    let result = handshake(role, &key(), from, &mut sent).await;
+    assert!(result.is_err(), "a peer without the key was accepted");
     assert!(started.elapsed() <= HANDSHAKE_TIMEOUT + TOLERANCE, "{:?}", started.elapsed());
     assert!(
         read_bytes <= MAX_READ_BYTES && max_buffer <= MAX_READ_BYTES,
@@ -145,18 +145,19 @@ async fn forward(
     change: u8,
 ) -> bool {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let (mut buffer, mut at, mut was_altered) = ([0; 512], 0, false);
+    let (mut buffer, mut offset, mut was_altered) = ([0; 512], 0, false);
     loop {
         let length = match tokio::time::timeout(HANDSHAKE_TIMEOUT, from.read(&mut buffer)).await {
             Ok(Ok(length @ 1..)) => length,
             _ => break,
         };
-        if let Some(byte) = position.and_then(|position| buffer[..length].get_mut(position.checked_sub(at)?))
+        if let Some(byte) =
+            position.and_then(|position| buffer[..length].get_mut(position.checked_sub(offset)?))
         {
             *byte ^= change;
             was_altered = true;
         }
-        at += length;
+        offset += length;
         if to.write_all(&buffer[..length]).await.is_err() {
             break;
         }
@@ -173,14 +174,14 @@ async fn check_authenticated(mode: u8, bytes: &[u8]) {
     let (coordinator, agent) = (coordinator.unwrap(), agent.unwrap());
     let started = Instant::now();
     let is_sealed = mode & 1 == 0;
-    let frame = |sends, hears| match mode & 5 {
+    let frame = |send_key, receive_key| match mode & 5 {
         1 => bytes.to_vec(),
-        5 => FrameSealer::new(hears).seal(bytes),
-        _ => FrameSealer::new(sends).seal(bytes),
+        5 => FrameSealer::new(receive_key).seal(bytes),
+        _ => FrameSealer::new(send_key).seal(bytes),
     };
     if mode & 2 == 0 {
-        let End { send_key: sends, receive_key: hears, mut writer, reader } = coordinator;
-        frame::write_frame(&mut writer, &frame(sends, hears), PEER_TIMEOUT).await.unwrap();
+        let End { send_key, receive_key, mut writer, reader } = coordinator;
+        frame::write_frame(&mut writer, &frame(send_key, receive_key), PEER_TIMEOUT).await.unwrap();
         let mut link = Link::new(agent, MAX_REQUEST_BYTES, || 0_u64);
         if let Ok(request) = link.receive::<AgentRequest>().await {
             assert!(is_sealed, "an unsealed message was accepted");
@@ -188,8 +189,8 @@ async fn check_authenticated(mode: u8, bytes: &[u8]) {
         }
         drop((reader, writer));
     } else {
-        let End { send_key: sends, receive_key: hears, mut writer, reader } = agent;
-        frame::write_frame(&mut writer, &frame(sends, hears), PEER_TIMEOUT).await.unwrap();
+        let End { send_key, receive_key, mut writer, reader } = agent;
+        frame::write_frame(&mut writer, &frame(send_key, receive_key), PEER_TIMEOUT).await.unwrap();
         let mut link = Link::new(coordinator, MAX_RESPONSE_BYTES, || 0_u64);
         if let Ok(response) = link.receive::<AgentResponse>().await {
             assert!(is_sealed, "an unsealed message was accepted");

@@ -107,7 +107,12 @@ struct Nonces {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Greeting {
-    Hello { protocol: String, version: u32, number: [u8; 32] },
+    Hello {
+        protocol: String,
+        version: u32,
+        #[serde(rename = "number")]
+        nonce: [u8; 32],
+    },
     Proof([u8; 32]),
     Refused(Rejection),
 }
@@ -178,19 +183,14 @@ pub struct AuthenticatedStream<R, W> {
 pub async fn handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     role: Role,
     key: &Key,
-    from: R,
-    to: W,
+    reader: R,
+    writer: W,
 ) -> Result<AuthenticatedStream<R, W>, HandshakeError> {
-    let mut stream = Stream { reader: FrameReader::new(from), writer: to };
-    let nonces = timeout(HANDSHAKE_TIMEOUT, stream.shake(role, key)).await;
+    let mut stream = Stream { reader: FrameReader::new(reader), writer };
+    let nonces = timeout(HANDSHAKE_TIMEOUT, stream.authenticate(role, key)).await;
     let nonces = nonces.map_err(|_| LinkError::TimedOut(HANDSHAKE_TIMEOUT))??;
-    let (sends, hears) = (key.session_key(role, &nonces), key.session_key(role.other(), &nonces));
-    Ok(AuthenticatedStream {
-        reader: stream.reader,
-        writer: stream.writer,
-        send_key: sends,
-        receive_key: hears,
-    })
+    let (send_key, receive_key) = (key.session_key(role, &nonces), key.session_key(role.other(), &nonces));
+    Ok(AuthenticatedStream { reader: stream.reader, writer: stream.writer, send_key, receive_key })
 }
 
 struct Stream<R, W> {
@@ -199,32 +199,31 @@ struct Stream<R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
-    async fn shake(&mut self, role: Role, key: &Key) -> Result<Nonces, HandshakeError> {
-        let mut mine = [0; 32];
-        SystemRandom::new().fill(&mut mine).map_err(|_| HandshakeError::RandomFailed)?;
-        let hello =
-            Greeting::Hello { protocol: PROTOCOL.to_owned(), version: PROTOCOL_VERSION, number: mine };
+    async fn authenticate(&mut self, role: Role, key: &Key) -> Result<Nonces, HandshakeError> {
+        let mut nonce = [0; 32];
+        SystemRandom::new().fill(&mut nonce).map_err(|_| HandshakeError::RandomFailed)?;
+        let hello = Greeting::Hello { protocol: PROTOCOL.to_owned(), version: PROTOCOL_VERSION, nonce };
         if role == Role::Coordinator {
             self.send(&hello).await?;
-            let nonces = Nonces { coordinator: mine, agent: self.receive_hello().await? };
+            let nonces = Nonces { coordinator: nonce, agent: self.receive_hello().await? };
             self.send_proof(role, key, &nonces).await?;
             self.verify_proof(role.other(), key, &nonces).await?;
             return Ok(nonces);
         }
-        let theirs = match self.receive_hello().await {
+        let coordinator = match self.receive_hello().await {
             Err(HandshakeError::Version(version)) => {
                 self.send(&Greeting::Refused(Rejection::Version(PROTOCOL_VERSION))).await?;
                 return Err(HandshakeError::Version(version));
             }
-            theirs => theirs?,
+            coordinator => coordinator?,
         };
         self.send(&hello).await?;
-        let nonces = Nonces { coordinator: theirs, agent: mine };
-        if let Err(stranger) = self.verify_proof(role.other(), key, &nonces).await {
-            if matches!(stranger, HandshakeError::WrongKey) {
+        let nonces = Nonces { coordinator, agent: nonce };
+        if let Err(error) = self.verify_proof(role.other(), key, &nonces).await {
+            if matches!(error, HandshakeError::WrongKey) {
                 self.send(&Greeting::Refused(Rejection::Key)).await?;
             }
-            return Err(stranger);
+            return Err(error);
         }
         self.send_proof(role, key, &nonces).await?;
         Ok(nonces)
@@ -238,7 +237,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
     async fn receive(&mut self) -> Result<Greeting, HandshakeError> {
         let message = self.reader.next_frame(MAX_FRAME_BYTES, HANDSHAKE_TIMEOUT).await?;
         match serde_json::from_slice(&message).map_err(LinkError::Unparsable)? {
-            Greeting::Refused(refusal) => Err(HandshakeError::Rejected(refusal)),
+            Greeting::Refused(rejection) => Err(HandshakeError::Rejected(rejection)),
             greeting => Ok(greeting),
         }
     }
@@ -250,7 +249,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
             {
                 Err(HandshakeError::Version(version))
             }
-            Greeting::Hello { protocol, number, .. } if protocol == PROTOCOL => Ok(number),
+            Greeting::Hello { protocol, nonce, .. } if protocol == PROTOCOL => Ok(nonce),
             _ => Err(LinkError::Unexpected("a greeting").into()),
         }
     }

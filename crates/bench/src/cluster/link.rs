@@ -63,18 +63,18 @@ impl FrameSealer {
 /// An authenticated connection that sends messages of type `Out`. Dropping it closes the connection.
 pub struct Link<Out> {
     reader: FrameReader<Box<dyn AsyncRead + Send + Unpin>>,
-    hears: FrameSealer,
+    receive_sealer: FrameSealer,
     /// Maximum size of a received message, in bytes.
     max_message_bytes: usize,
     outbox: mpsc::Sender<Out>,
     /// The task that sends. It ends with the link.
-    writer: JoinSet<()>,
+    send_task: JoinSet<()>,
 }
 
 impl<Out: Serialize + Send + 'static> Link<Out> {
     /// Creates a link that receives messages of at most `max_message_bytes` and sends a heartbeat every second.
     pub fn new<R, W>(
-        shaken: AuthenticatedStream<R, W>,
+        stream: AuthenticatedStream<R, W>,
         max_message_bytes: usize,
         heartbeat: impl Fn() -> Out + Send + 'static,
     ) -> Self
@@ -82,20 +82,20 @@ impl<Out: Serialize + Send + 'static> Link<Out> {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let AuthenticatedStream { reader, writer, send_key: sends, receive_key: hears } = shaken;
+        let AuthenticatedStream { reader, writer, send_key, receive_key } = stream;
         let (outbox, queue) = mpsc::channel(SEND_QUEUE);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            if let Err(broken) = send_all(writer, FrameSealer::new(sends), queue, heartbeat).await {
+        let mut send_task = JoinSet::new();
+        send_task.spawn(async move {
+            if let Err(broken) = send_all(writer, FrameSealer::new(send_key), queue, heartbeat).await {
                 tracing::debug!(%broken, "cannot send to the peer any more");
             }
         });
         Self {
             reader: reader.boxed(),
-            hears: FrameSealer::new(hears),
+            receive_sealer: FrameSealer::new(receive_key),
             max_message_bytes,
             outbox,
-            writer: tasks,
+            send_task,
         }
     }
 
@@ -103,7 +103,7 @@ impl<Out: Serialize + Send + 'static> Link<Out> {
     pub async fn receive<In: DeserializeOwned>(&mut self) -> Result<In, LinkError> {
         let max_frame_bytes = SEQUENCE_BYTES + self.max_message_bytes + MAC_BYTES;
         let frame = self.reader.next_frame(max_frame_bytes, PEER_TIMEOUT).await?;
-        let message = self.hears.verify(&frame)?;
+        let message = self.receive_sealer.verify(&frame)?;
         serde_json::from_slice(message).map_err(LinkError::Unparsable)
     }
 
@@ -120,11 +120,11 @@ impl<Out: Serialize + Send + 'static> Link<Out> {
 
     /// Sends the queued messages and closes the connection.
     pub async fn close(self) {
-        let Self { outbox, mut writer, .. } = self;
+        let Self { outbox, mut send_task, .. } = self;
         drop(outbox);
         // A peer that accepts nothing is not waited for.
-        let _ = timeout(PEER_TIMEOUT, writer.join_next()).await;
-        writer.shutdown().await;
+        let _ = timeout(PEER_TIMEOUT, send_task.join_next()).await;
+        send_task.shutdown().await;
     }
 }
 

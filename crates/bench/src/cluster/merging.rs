@@ -9,17 +9,18 @@ use crate::interference::void_stage;
 use crate::load::ArrivalMode;
 use crate::result::{AgentMeasurement, Measurement, merge_agents};
 
-/// Merges the parts of each load. Loads without parts are omitted. `start_skew` is the maximum skew between the starts of
-/// the agents, and `why` the reason for missing parts.
+/// Merges the parts of each load. Loads without parts are omitted. `start_skew` is the maximum skew between the starts
+/// of the agents, and `reason` the reason for missing parts.
 pub fn merge_stage(
     assignments: &[Assignment],
     parts: Vec<Vec<AgentMeasurement>>,
     start_skew: Duration,
-    why: &str,
+    reason: &str,
 ) -> Vec<Measurement> {
     let missing = |(assignment, parts): (&Assignment, &Vec<AgentMeasurement>)| {
-        let (missing, of) = (assignment.agents.len().saturating_sub(parts.len()), assignment.agents.len());
-        (missing > 0).then(|| format!("results of {missing} of {of} agents"))
+        let (missing_count, agent_count) =
+            (assignment.agents.len().saturating_sub(parts.len()), assignment.agents.len());
+        (missing_count > 0).then(|| format!("results of {missing_count} of {agent_count} agents"))
     };
     let missing: Vec<Option<String>> = assignments.iter().zip(&parts).map(missing).collect();
     let mut measurements = Vec::new();
@@ -28,18 +29,16 @@ pub fn merge_stage(
         let others = || assignments.iter().enumerate().filter(|(other, _)| *other != n);
         measurement.concurrent_with =
             others().map(|(_, assignment)| assignment.total_load().to_string()).collect();
-        if let Some(what) = &missing[n] {
-            measurement.notes.push(format!("{what} are missing: {why}"));
-        } else if let ArrivalMode::Open { requests_per_second: per_second, .. } =
-            assignments[n].step.load.arrival_mode
-        {
+        if let Some(missing_parts) = &missing[n] {
+            measurement.notes.push(format!("{missing_parts} are missing: {reason}"));
+        } else if let ArrivalMode::Open { requests_per_second, .. } = assignments[n].step.load.arrival_mode {
             // The sum of the shares may be off in the last digit, which would change the name.
-            measurement.requests_per_second = Some(per_second);
+            measurement.requests_per_second = Some(requests_per_second);
         }
         for (other, assignment) in others() {
-            if let Some(what) = &missing[other] {
+            if let Some(missing_parts) = &missing[other] {
                 measurement.notes.push(format!(
-                    "{what} for the concurrent {} are missing: {why}",
+                    "{missing_parts} for the concurrent {} are missing: {reason}",
                     assignment.total_load()
                 ));
             }
@@ -63,10 +62,10 @@ mod tests {
 
     /// Two concurrent loads on different agents.
     fn assignments() -> Vec<Assignment> {
-        let until =
+        let stop_condition =
             StopCondition { max_requests: None, duration: Duration::from_secs(1), max_ci_fraction: None };
         let loads = ["put 4KiB x 4", "get 4KiB x 1"].map(|text| text.parse().unwrap()).to_vec();
-        let plan = TestPlan { loads, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 };
+        let plan = TestPlan { loads, stop_condition, warm_up: Duration::ZERO, objects: None, seed: 1 };
         assign_isolated(&[plan.steps(1)], 2).unwrap().remove(0)
     }
 

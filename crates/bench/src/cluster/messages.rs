@@ -1,5 +1,5 @@
-//! Messages between a coordinator and its agents. The coordinator sends the next request after the response. The agent responds to
-//! each and reports its progress until then.
+//! Messages between a coordinator and its agents. The coordinator sends the next request after the response. The agent
+//! responds to each and reports its progress until then.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub struct RunSettings {
     /// Maximum number of concurrent requests of each agent.
     pub max_concurrency: usize,
     /// True if each request uses a new connection.
-    pub fresh_connections: bool,
+    pub new_connections: bool,
     /// True if objects are kept after their measurement.
     pub keep_objects: bool,
 }
@@ -140,10 +140,10 @@ pub fn check_stage(stage: &[Step], max_loads: usize, max_object_bytes: u64) -> R
     if concurrency > MAX_CONCURRENCY {
         return Err(format!("{concurrency} concurrent requests exceed the limit of {MAX_CONCURRENCY}"));
     }
-    stage.iter().try_for_each(|step| check_one(step, max_object_bytes))
+    stage.iter().try_for_each(|step| check_step(step, max_object_bytes))
 }
 
-fn check_one(step: &Step, max_object_bytes: u64) -> Result<(), String> {
+fn check_step(step: &Step, max_object_bytes: u64) -> Result<(), String> {
     let load = &step.load;
     if !(1..=MAX_CONCURRENCY).contains(&load.concurrency) {
         return Err(format!(
@@ -161,8 +161,8 @@ fn check_one(step: &Step, max_object_bytes: u64) -> Result<(), String> {
         return Err(format!("objects of {} are larger than the limit of the store", step.sizes));
     }
     match load.arrival_mode {
-        ArrivalMode::Open { requests_per_second: per_second, .. } if !(1e-6..=1e6).contains(&per_second) => {
-            Err(format!("the rate {per_second}/s is not between 0.000001/s and 1000000/s"))
+        ArrivalMode::Open { requests_per_second, .. } if !(1e-6..=1e6).contains(&requests_per_second) => {
+            Err(format!("the rate {requests_per_second}/s is not between 0.000001/s and 1000000/s"))
         }
         _ => Ok(()),
     }

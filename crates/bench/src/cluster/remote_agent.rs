@@ -82,7 +82,10 @@ pub struct CleanResult {
 
 impl fmt::Debug for RemoteAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Remote").field("name", &self.name).field("is_lost", &self.link.is_none()).finish()
+        f.debug_struct("RemoteAgent")
+            .field("name", &self.name)
+            .field("is_lost", &self.link.is_none())
+            .finish()
     }
 }
 
@@ -91,22 +94,22 @@ impl RemoteAgent {
         name: &str,
         number: u32,
         key: &Key,
-        wanted: &RunSettings,
+        settings: &RunSettings,
         stop: &StopSignal,
     ) -> Result<Self, AgentError> {
-        let trouble = |why: String| AgentError { agent: name.to_owned(), reason: why };
+        let error = |reason: String| AgentError { agent: name.to_owned(), reason };
         let connected = tokio::select! {
             connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(name)) => connected,
-            () = stop.triggered() => return Err(trouble("stopped while connecting".to_owned())),
+            () = stop.triggered() => return Err(error("stopped while connecting".to_owned())),
         };
-        let connected = connected.map_err(|_| trouble("cannot connect: timed out".to_owned()))?;
-        let stream = connected.map_err(|e| trouble(format!("cannot connect: {e}")))?;
+        let connected = connected.map_err(|_| error("cannot connect: timed out".to_owned()))?;
+        let stream = connected.map_err(|e| error(format!("cannot connect: {e}")))?;
         // Only an optimization: failure is harmless.
         let _ = stream.set_nodelay(true);
         let (reader, writer) = stream.into_split();
-        let shaken = handshake(Role::Coordinator, key, reader, writer).await;
-        let shaken = shaken.map_err(|stranger| trouble(stranger.to_string()))?;
-        let link = Some(Link::new(shaken, MAX_RESPONSE_BYTES, || AgentRequest::Heartbeat));
+        let stream = handshake(Role::Coordinator, key, reader, writer).await;
+        let stream = stream.map_err(|e| error(e.to_string()))?;
+        let link = Some(Link::new(stream, MAX_RESPONSE_BYTES, || AgentRequest::Heartbeat));
         let mut remote = Self {
             name: name.to_owned(),
             number,
@@ -121,17 +124,17 @@ impl RemoteAgent {
         let RunSettings {
             location,
             run,
-            max_concurrent_loads: together,
-            max_concurrency: connections,
-            fresh_connections: new_connections,
+            max_concurrent_loads,
+            max_concurrency,
+            new_connections,
             keep_objects,
-        } = wanted.clone();
+        } = settings.clone();
         let job = AgentJob {
             location,
             run,
             agent: number,
-            max_concurrent_loads: together,
-            max_concurrency: connections,
+            max_concurrent_loads,
+            max_concurrency,
             new_connections,
             keep_objects,
         };
@@ -159,32 +162,32 @@ impl RemoteAgent {
         for _ in 0..CLOCK_EXCHANGES {
             let sent = to_nanos(clock.now());
             match self.ask(AgentRequest::Time, CLOCK_TIMEOUT, stop).await? {
-                AgentResponse::Time(said) => {
-                    exchanges.push(ClockExchange { sent, agent_time: said, received: to_nanos(clock.now()) })
+                AgentResponse::Time(agent_time) => {
+                    exchanges.push(ClockExchange { sent, agent_time, received: to_nanos(clock.now()) })
                 }
                 other => return Err(self.fail(other, stop)),
             }
         }
         ClockOffset::from_exchanges(&exchanges)
-            .ok_or_else(|| self.trouble("its clock offset is unknown".to_owned()))
+            .ok_or_else(|| self.error("its clock offset is unknown".to_owned()))
     }
 
-    /// Runs the prepared loads from `at` on. Returns the start time in the agent's clock and the measurements in order;
-    /// none if it was stopped before the start.
+    /// Runs the prepared loads from `start_nanos` on. Returns the start time in the agent's clock and the measurements
+    /// in order; none if it was stopped before the start.
     pub async fn measure(
         &mut self,
-        (at, loads): (u64, usize),
-        within: Duration,
+        (start_nanos, loads): (u64, usize),
+        time_limit: Duration,
         stop: &StopSignal,
     ) -> Result<(u64, Vec<Measurement>), AgentError> {
         let mut measurements = Vec::new();
-        let mut response = self.ask(AgentRequest::Measure { start_nanos: at }, within, stop).await?;
+        let mut response = self.ask(AgentRequest::Measure { start_nanos }, time_limit, stop).await?;
         loop {
             match response {
                 AgentResponse::Measurement(measurement) if measurements.len() < loads => {
                     measurements.push(*measurement)
                 }
-                AgentResponse::StageMeasured { started_nanos: began } => return Ok((began, measurements)),
+                AgentResponse::StageMeasured { started_nanos } => return Ok((started_nanos, measurements)),
                 other => return Err(self.fail(other, stop)),
             }
             response = self.ask(None, NEXT_MESSAGE_TIMEOUT, stop).await?;
@@ -217,11 +220,11 @@ impl RemoteAgent {
     /// Receives heartbeats while other agents work, until `done`. Fails if the agent is lost.
     pub async fn monitor(&mut self, done: &CancellationToken, stop: &StopSignal) -> Result<(), AgentError> {
         while let Some(link) = self.link.as_mut() {
-            let heard = tokio::select! {
+            let message = tokio::select! {
                 () = done.cancelled() => return Ok(()),
-                heard = link.receive() => heard,
+                message = link.receive() => message,
             };
-            match heard {
+            match message {
                 Ok(AgentResponse::Heartbeat { .. }) => {}
                 Ok(response) => return Err(self.fail(response, stop)),
                 Err(broken) => return Err(self.lose(&broken, stop)),
@@ -230,28 +233,28 @@ impl RemoteAgent {
         Ok(())
     }
 
-    /// Sends a request, or none to wait for a further response to the last one, and waits for the response for the time
-    /// `within`. Forwards `stop` to the agent. If the agent is lost, triggers `stop` for all others.
+    /// Sends a request, or none to wait for a further response to the last one, and waits for the response for at most
+    /// `time_limit`. Forwards `stop` to the agent. If the agent is lost, triggers `stop` for all others.
     async fn ask(
         &mut self,
         request: impl Into<Option<AgentRequest>>,
-        within: Duration,
+        time_limit: Duration,
         stop: &StopSignal,
     ) -> Result<AgentResponse, AgentError> {
-        let answered = self.exchange(request.into(), within, stop).await;
-        answered.map_err(|broken| self.lose(&broken, stop))
+        let response = self.exchange(request.into(), time_limit, stop).await;
+        response.map_err(|broken| self.lose(&broken, stop))
     }
 
     fn lose(&mut self, broken: &LinkError, stop: &StopSignal) -> AgentError {
         self.link = None;
         stop.trigger();
-        self.trouble(broken.to_string())
+        self.error(broken.to_string())
     }
 
     async fn exchange(
         &mut self,
         request: Option<AgentRequest>,
-        within: Duration,
+        time_limit: Duration,
         stop: &StopSignal,
     ) -> Result<AgentResponse, LinkError> {
         let link = self.link.as_mut().ok_or(LinkError::Closed)?;
@@ -261,7 +264,7 @@ impl RemoteAgent {
             let _ = link.send(request).await;
         }
         let started = Instant::now();
-        let mut deadline = started.checked_add(within).unwrap_or(started + PREPARE_TIMEOUT);
+        let mut deadline = started.checked_add(time_limit).unwrap_or(started + PREPARE_TIMEOUT);
         let mut extension = RECEIVE_TIMEOUT;
         loop {
             tokio::select! {
@@ -296,17 +299,17 @@ impl RemoteAgent {
     }
 
     fn to_error(&self, response: AgentResponse) -> AgentError {
-        let why = match response {
+        let reason = match response {
             AgentResponse::Busy => "it is busy with another coordinator".to_owned(),
-            AgentResponse::Failed(why) => why,
+            AgentResponse::Failed(reason) => reason,
             AgentResponse::ShuttingDown => "it is shutting down".to_owned(),
             _ => LinkError::Unexpected("the response").to_string(),
         };
-        self.trouble(why)
+        self.error(reason)
     }
 
-    fn trouble(&self, why: String) -> AgentError {
-        AgentError { agent: self.name.clone(), reason: why }
+    fn error(&self, reason: String) -> AgentError {
+        AgentError { agent: self.name.clone(), reason }
     }
 }
 
@@ -323,17 +326,17 @@ mod tests {
         let (near, far) = duplex(1 << 20);
         let key = Key::new(b"a key of sixteen and more").unwrap();
         let ((near, near_writer), (far, far_writer)) = (split(near), split(far));
-        let (mine, others) = tokio::join!(
+        let (coordinator, agent) = tokio::join!(
             handshake(Role::Coordinator, &key, near, near_writer),
             handshake(Role::Agent, &key, far, far_writer)
         );
-        let AuthenticatedStream { mut reader, writer, send_key: sends, .. } = others.ok().unwrap();
+        let AuthenticatedStream { mut reader, writer, send_key, .. } = agent.ok().unwrap();
         // The agent reads requests as long as the connection exists.
         tokio::spawn(async move { while reader.next_frame(1 << 20, CLEAN_TIMEOUT).await.is_ok() {} });
         let remote = RemoteAgent {
             name: "far".to_owned(),
             number: 1,
-            link: Some(Link::new(mine.ok().unwrap(), MAX_RESPONSE_BYTES, || AgentRequest::Heartbeat)),
+            link: Some(Link::new(coordinator.ok().unwrap(), MAX_RESPONSE_BYTES, || AgentRequest::Heartbeat)),
             client: ClientMachine::default(),
             store: String::new(),
             max_object_bytes: 0,
@@ -341,7 +344,7 @@ mod tests {
             is_stopped: false,
             is_shutting_down: false,
         };
-        (remote, writer, FrameSealer::new(sends))
+        (remote, writer, FrameSealer::new(send_key))
     }
 
     /// Measures with an agent that sends one byte of its response every five seconds. `spaces` pad the response.
@@ -365,7 +368,7 @@ mod tests {
             () = slow => unreachable!("the sender never ends"),
         };
         assert_eq!(measured.is_err(), stop.is_triggered());
-        (measured.map(|(began, _)| began), started.elapsed())
+        (measured.map(|(started_nanos, _)| started_nanos), started.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
@@ -391,11 +394,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn slowly_arriving_response_is_awaited_up_to_a_limit() {
-        let (began, took) = measure_with_slow_response(0).await;
-        assert!(took > Duration::from_secs(300), "{took:?}");
-        assert_eq!(began.unwrap(), 7);
-        let (lost, took) = measure_with_slow_response(1000).await;
+        let (started_nanos, elapsed) = measure_with_slow_response(0).await;
+        assert!(elapsed > Duration::from_secs(300), "{elapsed:?}");
+        assert_eq!(started_nanos.unwrap(), 7);
+        let (lost, elapsed) = measure_with_slow_response(1000).await;
         assert!(lost.unwrap_err().reason.contains("it has not responded for 61"));
-        assert!(took < Duration::from_secs(10) + RECEIVE_TIMEOUT + 2 * EXTENSION_INTERVAL, "{took:?}");
+        assert!(elapsed < Duration::from_secs(10) + RECEIVE_TIMEOUT + 2 * EXTENSION_INTERVAL, "{elapsed:?}");
     }
 }

@@ -61,40 +61,40 @@ impl From<LinkError> for Interruption {
 /// A session with one coordinator.
 pub struct Session {
     pub link: Link<AgentResponse>,
-    /// Gauges of the current request, which the heartbeats report.
-    gauges: Arc<Mutex<Vec<Arc<Progress>>>>,
+    /// Progress of the loads of the current request, which the heartbeats report.
+    progress: Arc<Mutex<Vec<Arc<Progress>>>>,
     /// Stops the current request: triggered by the coordinator, by its loss, or by the shutdown of this agent.
     stop: StopSignal,
     halt: StopSignal,
-    tell: LogFn,
+    log: LogFn,
     from: SocketAddr,
     /// The prepared stage; empty if there is none.
     stage: Stage,
 }
 
 impl Session {
-    /// Creates a session with the coordinator at `from`. It ends at the latest on `halt`. `gauges` are those that the
-    /// link's heartbeats report.
+    /// Creates a session with the coordinator at `from`. It ends at the latest on `halt`. The link's
+    /// heartbeats report `progress`.
     pub fn new(
         link: Link<AgentResponse>,
-        gauges: Arc<Mutex<Vec<Arc<Progress>>>>,
+        progress: Arc<Mutex<Vec<Arc<Progress>>>>,
         halt: StopSignal,
-        tell: LogFn,
+        log: LogFn,
         from: SocketAddr,
     ) -> Self {
-        Self { link, gauges, stop: StopSignal::default(), halt, tell, from, stage: Stage::new() }
+        Self { link, progress, stop: StopSignal::default(), halt, log, from, stage: Stage::new() }
     }
 
     /// Runs the session to its end. Returns a message that describes how it ended.
-    pub async fn run(&mut self, opens: &dyn StoreOpener) -> String {
+    pub async fn run(&mut self, opener: &dyn StoreOpener) -> String {
         let from = self.from;
-        let (job, opened) = match self.open(opens).await {
+        let (job, opened) = match self.open(opener).await {
             Ok(Ok(opened)) => opened,
-            Ok(Err(why)) => return format!("{from} requested a location that cannot be opened: {why}"),
+            Ok(Err(reason)) => return format!("{from} requested a location that cannot be opened: {reason}"),
             Err(Interruption::Lost(broken)) => return format!("{from} is lost: {broken}"),
             Err(Interruption::Halted) => return format!("done with {from}"),
         };
-        (self.tell)(&format!("measuring {} for {from}", job.location));
+        (self.log)(&format!("measuring {} for {from}", job.location));
         let prefix = format!("{}{}", opened.base_prefix, job.agent_prefix(job.agent));
         let mut runner = Runner::new(
             &opened.env,
@@ -102,11 +102,11 @@ impl Session {
             job.max_concurrent_loads,
             (opened.client.cores, job.keep_objects),
         );
-        let ended = self.execute_requests(&mut runner, (&job, &opened)).await;
-        let lost = match &ended {
+        let result = self.execute_requests(&mut runner, (&job, &opened)).await;
+        let lost = match &result {
             Ok(lost) => lost.as_slice(),
             Err(Interruption::Lost(broken)) => {
-                (self.tell)(&format!("{from} is lost: {broken}"));
+                (self.log)(&format!("{from} is lost: {broken}"));
                 &[]
             }
             Err(Interruption::Halted) => {
@@ -122,9 +122,9 @@ impl Session {
                 AgentResponse::Cleaned { removed, lost: lost.to_vec(), servers: servers(&opened.env) },
                 format!("done with {from}; removed {removed} objects"),
             ),
-            Err(why) => (
-                AgentResponse::Failed(format!("cannot remove objects: {why}")),
-                format!("done with {from}; cannot remove the objects below {prefix}: {why}"),
+            Err(reason) => (
+                AgentResponse::Failed(format!("cannot remove objects: {reason}")),
+                format!("done with {from}; cannot remove the objects below {prefix}: {reason}"),
             ),
         };
         // A lost coordinator cannot receive it.
@@ -149,25 +149,25 @@ impl Session {
     /// Runs `work` to completion and concurrently listens for a stop and for the loss of the coordinator. Both trigger
     /// the session's stop signal.
     async fn while_listening<T>(&mut self, work: impl Future<Output = T>) -> (T, Result<(), Interruption>) {
-        let mut heard = Ok(());
+        let mut interruption = Ok(());
         tokio::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => {
                     // The next request reports its own progress.
-                    self.gauges.lock().clear();
-                    let is_halted = heard.is_ok() && self.halt.is_triggered();
-                    return (done, if is_halted { Err(Interruption::Halted) } else { heard });
+                    self.progress.lock().clear();
+                    let is_halted = interruption.is_ok() && self.halt.is_triggered();
+                    return (done, if is_halted { Err(Interruption::Halted) } else { interruption });
                 }
-                request = self.link.receive(), if heard.is_ok() => match request {
+                request = self.link.receive(), if interruption.is_ok() => match request {
                     Ok(AgentRequest::Heartbeat) => {}
                     Ok(AgentRequest::Stop) => self.stop.trigger(),
                     Ok(_) => {
-                        heard = Err(LinkError::Unexpected("a heartbeat").into());
+                        interruption = Err(LinkError::Unexpected("a heartbeat").into());
                         self.stop.trigger();
                     }
                     Err(broken) => {
-                        heard = Err(broken.into());
+                        interruption = Err(broken.into());
                         self.stop.trigger();
                     }
                 },
@@ -180,7 +180,7 @@ impl Session {
     /// to the coordinator.
     async fn open(
         &mut self,
-        opens: &dyn StoreOpener,
+        opener: &dyn StoreOpener,
     ) -> Result<Result<(AgentJob, OpenedStore), String>, Interruption> {
         let AgentRequest::Open(job) = self.next().await? else {
             return Err(LinkError::Unexpected("a job").into());
@@ -193,8 +193,8 @@ impl Session {
                 job.max_concurrent_loads
             ))
         } else {
-            let (opened, heard) = self.while_listening(opens.open(&job)).await;
-            heard?;
+            let (opened, interruption) = self.while_listening(opener.open(&job)).await;
+            interruption?;
             opened
         };
         let response = match &opened {
@@ -203,7 +203,7 @@ impl Session {
                 store: opened.store.clone(),
                 max_object_bytes: opened.env.store.capabilities().max_object_bytes,
             },
-            Err(why) => AgentResponse::Failed(why.clone()),
+            Err(reason) => AgentResponse::Failed(reason.clone()),
         };
         self.link.send(response).await?;
         Ok(opened.map(|opened| (job, opened)))
@@ -221,8 +221,8 @@ impl Session {
                 AgentRequest::End { lost } => return Ok(lost),
                 AgentRequest::Time => AgentResponse::Time(to_nanos(opened.env.clock.now())),
                 AgentRequest::Prepare(stage) => self.prepare(runner, (job, opened), stage).await?,
-                AgentRequest::Measure { start_nanos: at } => {
-                    self.measure(runner, opened, Duration::from_nanos(at)).await?
+                AgentRequest::Measure { start_nanos } => {
+                    self.measure(runner, opened, Duration::from_nanos(start_nanos)).await?
                 }
                 AgentRequest::CleanAfter => self.clean_after(runner).await?,
                 AgentRequest::Open(_) | AgentRequest::Stop | AgentRequest::Heartbeat => {
@@ -239,15 +239,16 @@ impl Session {
         (job, opened): (&AgentJob, &OpenedStore),
         stage: Stage,
     ) -> Result<AgentResponse, Interruption> {
-        if let Err(why) =
+        if let Err(reason) =
             check_stage(&stage, job.max_concurrent_loads, opened.env.store.capabilities().max_object_bytes)
         {
-            return Ok(AgentResponse::Failed(why));
+            return Ok(AgentResponse::Failed(reason));
         }
-        let (stop, gauges) = (self.stop.clone(), self.gauges.clone());
-        let mut on_event = |event: RunEvent<'_>| update_gauges(&gauges, &event);
-        let (prepared, heard) = self.while_listening(runner.prepare(&stage, &stop, &mut on_event)).await;
-        heard?;
+        let (stop, progress) = (self.stop.clone(), self.progress.clone());
+        let mut on_event = |event: RunEvent<'_>| update_progress(&progress, &event);
+        let (prepared, interruption) =
+            self.while_listening(runner.prepare(&stage, &stop, &mut on_event)).await;
+        interruption?;
         self.stage = stage;
         Ok(prepared.map_or_else(failed, |is_whole| AgentResponse::Prepared { is_whole }))
     }
@@ -256,34 +257,34 @@ impl Session {
         &mut self,
         runner: &mut Runner,
         opened: &OpenedStore,
-        at: Duration,
+        start: Duration,
     ) -> Result<AgentResponse, Interruption> {
         let stage = std::mem::take(&mut self.stage);
         if stage.is_empty() {
             return Ok(AgentResponse::Failed("no stage was prepared".to_owned()));
         }
         let clock = opened.env.clock.clone();
-        if at > clock.now() + MAX_START_DELAY {
-            let why = "the start time is too far in the future: the clocks do not agree";
-            return Ok(AgentResponse::Failed(why.to_owned()));
+        if start > clock.now() + MAX_START_DELAY {
+            let reason = "the start time is too far in the future: the clocks do not agree";
+            return Ok(AgentResponse::Failed(reason.to_owned()));
         }
-        let (stop, gauges) = (self.stop.clone(), self.gauges.clone());
+        let (stop, progress) = (self.stop.clone(), self.progress.clone());
         let mut measurements: Vec<Box<Measurement>> = Vec::new();
         let mut on_event = |event: RunEvent<'_>| {
-            update_gauges(&gauges, &event);
+            update_progress(&progress, &event);
             if let RunEvent::Measured(measured) = event {
                 measurements.push(Box::new(measured.clone()));
             }
         };
         let work = async {
             tokio::select! {
-                () = clock.sleep_until(at) => {}
+                () = clock.sleep_until(start) => {}
                 () = stop.triggered() => return (clock.now(), Ok(false)),
             }
             (clock.now(), runner.measure(&stage, &stop, &mut on_event).await)
         };
-        let ((began, measured), heard) = self.while_listening(work).await;
-        heard?;
+        let ((started, measured), interruption) = self.while_listening(work).await;
+        interruption?;
         self.stage = stage;
         if let Err(e) = measured {
             return Ok(failed(e));
@@ -291,13 +292,13 @@ impl Session {
         for measurement in measurements {
             self.link.send(AgentResponse::Measurement(measurement)).await?;
         }
-        Ok(AgentResponse::StageMeasured { started_nanos: to_nanos(began) })
+        Ok(AgentResponse::StageMeasured { started_nanos: to_nanos(started) })
     }
 
     async fn clean_after(&mut self, runner: &mut Runner) -> Result<AgentResponse, Interruption> {
         let stage = std::mem::take(&mut self.stage);
-        let (cleaned, heard) = self.while_listening(runner.clean_after(&stage, &mut |_| {})).await;
-        heard?;
+        let (cleaned, interruption) = self.while_listening(runner.clean_after(&stage, &mut |_| {})).await;
+        interruption?;
         Ok(cleaned.map_or_else(failed, |()| AgentResponse::CleanedAfter))
     }
 
@@ -326,9 +327,9 @@ fn servers(env: &BenchEnv) -> Vec<String> {
     env.traffic.addresses().iter().map(ToString::to_string).collect()
 }
 
-fn update_gauges(current: &Mutex<Vec<Arc<Progress>>>, event: &RunEvent<'_>) {
-    if let RunEvent::PhaseStarted { progress: gauges, .. } = event {
-        current.lock().clone_from(gauges);
+fn update_progress(current: &Mutex<Vec<Arc<Progress>>>, event: &RunEvent<'_>) {
+    if let RunEvent::PhaseStarted { progress, .. } = event {
+        current.lock().clone_from(progress);
     }
 }
 

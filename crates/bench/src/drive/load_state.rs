@@ -59,7 +59,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates a gauge for a load whose requests are also recorded individually.
+    /// Creates the progress of a load whose requests are also recorded individually.
     pub(crate) fn with_samples(samples: Arc<MeasurementSamples>) -> Self {
         Self { samples: Some(samples), ..Self::default() }
     }
@@ -99,9 +99,9 @@ impl Progress {
 /// The shared state of a load. `T` is the part of a request that is known before it starts.
 pub(crate) struct LoadState<T> {
     clock: Arc<dyn Clock>,
-    /// Bounds of the measurement window, in nanoseconds of the clock; `u64::MAX` until set.
-    open_window: AtomicU64,
-    close_window_now: AtomicU64,
+    /// Begin and end of the measurement window, in nanoseconds of the clock; `u64::MAX` until set.
+    window_begin: AtomicU64,
+    window_end: AtomicU64,
     /// Number of the next request.
     next_number: AtomicU64,
     max_requests: AtomicU64,
@@ -137,13 +137,13 @@ impl<T> LoadState<T> {
     pub fn new(
         clock: Arc<dyn Clock>,
         (workers, max_requests): (usize, Option<u64>),
-        gauge: Arc<Progress>,
+        progress: Arc<Progress>,
         names: Arc<dyn ObjectNames>,
     ) -> Self {
         Self {
             clock,
-            open_window: AtomicU64::new(u64::MAX),
-            close_window_now: AtomicU64::new(u64::MAX),
+            window_begin: AtomicU64::new(u64::MAX),
+            window_end: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(0),
             max_requests: AtomicU64::new(max_requests.unwrap_or(u64::MAX)),
             workers,
@@ -152,7 +152,7 @@ impl<T> LoadState<T> {
             cancelled: CancellationToken::new(),
             last_completion: AtomicU64::new(0),
             active: AtomicUsize::new(workers),
-            progress: gauge,
+            progress,
             timeline: Timeline::default(),
             names,
         }
@@ -181,14 +181,14 @@ impl<T> LoadState<T> {
     }
 
     /// Opens the measurement window now.
-    pub fn begin(&self) -> Duration {
+    pub fn open_window(&self) -> Duration {
         let now = self.now();
-        self.open_window.store(nanos(now), Ordering::Relaxed);
+        self.window_begin.store(nanos(now), Ordering::Relaxed);
         now
     }
 
     /// Closes the measurement window now. A closed loop starts no further requests.
-    pub fn end(&self) -> Duration {
+    pub fn close_window_now(&self) -> Duration {
         self.close_window(self.now())
     }
 
@@ -198,7 +198,7 @@ impl<T> LoadState<T> {
     }
 
     fn close_window(&self, time: Duration) -> Duration {
-        self.close_window_now.store(nanos(time), Ordering::Relaxed);
+        self.window_end.store(nanos(time), Ordering::Relaxed);
         time
     }
 
@@ -208,12 +208,12 @@ impl<T> LoadState<T> {
     }
 
     pub fn is_window_closed(&self) -> bool {
-        self.close_window_now.load(Ordering::Relaxed) != u64::MAX
+        self.window_end.load(Ordering::Relaxed) != u64::MAX
     }
 
     pub fn window(&self) -> MeasurementWindow {
         let read = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
-        MeasurementWindow { begin: read(&self.open_window), end: read(&self.close_window_now) }
+        MeasurementWindow { begin: read(&self.window_begin), end: read(&self.window_end) }
     }
 
     /// Takes the number of the next request; `None` if the request limit is reached.
@@ -261,7 +261,7 @@ impl<T> LoadState<T> {
         self.due.lock().dropped()
     }
 
-    /// Takes the oldest due request and its scheduled start. The caller must hold a permit of `starts`.
+    /// Takes the oldest due request and its scheduled start. The caller must hold a permit of `start_permits`.
     pub fn pop_due(&self) -> Option<(Duration, T)> {
         self.due.lock().pop()
     }

@@ -38,8 +38,8 @@ pub(crate) struct Completion {
 
 impl Completion {
     /// A response without a body, or an upload: first and last byte at the same time.
-    pub const fn without_body(whole: Duration, bytes: u64) -> Self {
-        Self { first_byte: whole, last_byte: whole, bytes }
+    pub const fn without_body(completed: Duration, bytes: u64) -> Self {
+        Self { first_byte: completed, last_byte: completed, bytes }
     }
 }
 
@@ -68,8 +68,8 @@ impl From<io::Error> for RequestFailure {
 
 impl RequestFailure {
     /// The response does not match what was written.
-    pub fn wrong_response(what: String) -> Self {
-        Self { kind: "WrongAnswer".to_owned(), message: what, error_kind: None }
+    pub fn wrong_response(message: String) -> Self {
+        Self { kind: "WrongAnswer".to_owned(), message, error_kind: None }
     }
 }
 
@@ -82,9 +82,9 @@ pub(crate) async fn execute_recorded<T>(
     request: impl Future<Output = Result<Completion, RequestFailure>>,
 ) -> FinishedRequest {
     let started = shared.now();
-    let answered = tokio::select! {
+    let result = tokio::select! {
         biased;
-        answered = request => answered,
+        result = request => result,
         () = shared.cancelled.cancelled() => {
             record.record_truncated(shared.window(), operation, scheduled, shared.now());
             Err(RequestFailure {
@@ -94,23 +94,23 @@ pub(crate) async fn execute_recorded<T>(
             })
         }
     };
-    let ended = answered.as_ref().map_or_else(|_| shared.now(), |answered| answered.last_byte);
+    let ended = result.as_ref().map_or_else(|_| shared.now(), |completion| completion.last_byte);
     let window = shared.window();
     shared.record_completion(ended);
-    let response = match answered {
-        Ok(Completion { first_byte: first, bytes, .. }) => {
+    let response = match result {
+        Ok(Completion { first_byte, bytes, .. }) => {
             shared.progress.record_success(bytes);
             record.record_success(
                 window,
                 operation,
-                RequestTiming { scheduled, started, first_byte: first, completed: ended },
+                RequestTiming { scheduled, started, first_byte, ended },
                 bytes,
             );
-            Ok((first, bytes))
+            Ok((first_byte, bytes))
         }
-        Err(RequestFailure { kind, message: what, .. }) => {
+        Err(RequestFailure { kind, message, .. }) => {
             shared.progress.record_failure();
-            record.record_failure(window, operation, ended, &kind, &what);
+            record.record_failure(window, operation, ended, &kind, &message);
             Err(kind)
         }
     };
@@ -127,14 +127,14 @@ pub(crate) async fn put_object(
 ) -> Result<(), RequestFailure> {
     let request = StageRequest { size: Some(size), ..StageRequest::default() };
     let mut staged = env.store.stage(context, address, request).await?;
-    let mut at = 0;
-    while at < size {
-        let length = WRITE_BYTES.min(size - at);
+    let mut offset = 0;
+    while offset < size {
+        let length = WRITE_BYTES.min(size - offset);
         let buffer = match &mut file {
             Some(file) => file.read(usize::try_from(length).unwrap_or(usize::MAX)).await?,
-            None => generate(&env.content, content, at, length),
+            None => generate(&env.content, content, offset, length),
         };
-        at += buffer.len() as u64;
+        offset += buffer.len() as u64;
         staged.write(buffer).await?;
     }
     staged.commit(Expected { size: Some(size), ..Expected::default() }).await?;

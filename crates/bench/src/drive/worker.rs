@@ -48,26 +48,26 @@ impl Worker {
     /// Runs requests until none is left to start.
     pub async fn run(
         mut self,
-        shares: Mix,
+        request_mix: Mix,
         seed: u64,
         mut samples: Option<Sampler>,
     ) -> (LoadRecord, ObjectShare) {
-        let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
+        let changes_objects = |operation| matches!(operation, Operation::Put | Operation::Delete);
         let (shared, mut record) = (self.shared.clone(), self.shared.new_record());
-        let is_unchanged = self.object_set.is_certain() && !shares.operations().any(changes);
-        self.unchanged = is_unchanged.then(|| self.object_set.dealt());
+        let is_unchanged = self.object_set.is_certain() && !request_mix.operations().any(changes_objects);
+        self.unchanged = is_unchanged.then(|| self.object_set.distributed_numbers());
         loop {
             // A store that always completes immediately would otherwise starve the other tasks.
             tokio::task::coop::consume_budget().await;
             // A worker without objects must not take a due request from one that has some.
-            if self.has_nothing_to_do(&shares) {
+            if self.has_nothing_to_do(&request_mix) {
                 break;
             }
             let Some(scheduled) = self.wait_for_start().await else { break };
             let Some(number) = self.shared.next_request_number() else { break };
-            let operation = self.possible(shares.draw(mix(seed ^ mix(number))), &shares);
-            let Some(object) = self.object(operation, number) else { break };
-            let request = self.ask(operation, object);
+            let operation = self.feasible_operation(request_mix.draw(mix(seed ^ mix(number))), &request_mix);
+            let Some(object) = self.choose_object(operation, number) else { break };
+            let request = self.execute(operation, object);
             let finished = execute_recorded(&shared, &mut record, (operation, scheduled), request).await;
             let has_failed = finished.response.is_err();
             if let Some(samples) = &mut samples {
@@ -77,7 +77,7 @@ impl Worker {
                 tokio::time::sleep(FAILURE_PAUSE).await;
             }
         }
-        if self.share.is_empty() && shares.is_only(Operation::Delete) {
+        if self.share.is_empty() && request_mix.is_only(Operation::Delete) {
             // No object is left for any worker, and none will be added.
             self.shared.cancel_queued();
         }
@@ -94,13 +94,13 @@ impl Worker {
         self.shared.pop_due().map(|(scheduled, ())| scheduled)
     }
 
-    fn has_nothing_to_do(&self, shares: &Mix) -> bool {
-        self.share.is_empty() && shares.operations().all(Operation::needs_object)
+    fn has_nothing_to_do(&self, request_mix: &Mix) -> bool {
+        self.share.is_empty() && request_mix.operations().all(Operation::needs_object)
     }
 
     /// Replaces a request that needs an object by a write if none is left and the mix contains writes.
-    fn possible(&self, operation: Operation, shares: &Mix) -> Operation {
-        if operation.needs_object() && self.share.is_empty() && shares.share(Operation::Put) > 0.0 {
+    fn feasible_operation(&self, operation: Operation, request_mix: &Mix) -> Operation {
+        if operation.needs_object() && self.share.is_empty() && request_mix.share(Operation::Put) > 0.0 {
             return Operation::Put;
         }
         operation
@@ -108,7 +108,7 @@ impl Worker {
 
     /// Chooses the object of a request; for a listing, the key after which it starts. `None` if there is no suitable
     /// object.
-    fn object(&mut self, operation: Operation, number: u64) -> Option<u64> {
+    fn choose_object(&mut self, operation: Operation, number: u64) -> Option<u64> {
         match operation {
             Operation::Put => Some(self.object_set.new_number()),
             Operation::Get | Operation::Head => self.share.next_to_read(),
@@ -119,17 +119,17 @@ impl Worker {
 
     /// Describes the request for its sample.
     fn subject(&self, operation: Operation, object: u64) -> RequestSubject {
-        let about = match operation {
+        let key = match operation {
             Operation::List => SubjectKey::Prefix(self.object_set.prefix().into()),
             _ => SubjectKey::Object(object),
         };
         let has_body = matches!(operation, Operation::Put | Operation::Get);
         let size = if has_body { self.object_set.size(object) } else { 0 };
-        RequestSubject { operation, key: about, size: Some(size) }
+        RequestSubject { operation, key, size: Some(size) }
     }
 
     /// Executes one request.
-    async fn ask(&mut self, operation: Operation, object: u64) -> Result<Completion, RequestFailure> {
+    async fn execute(&mut self, operation: Operation, object: u64) -> Result<Completion, RequestFailure> {
         match operation {
             Operation::Put => self.put(object).await,
             Operation::Get => self.get(object).await,
@@ -165,29 +165,29 @@ impl Worker {
             None => None,
         };
         let mut found = self.env.store.get(&self.context, &address, GetRequest::default()).await?;
-        let (mut first, mut at) = (None, 0);
+        let (mut first_byte, mut received) = (None, 0);
         while let Some(chunk) = found.body.next().await {
             let chunk = chunk?;
-            first.get_or_insert_with(|| self.shared.now());
-            if let Some(offset) = self.env.content.first_difference(content, at, &chunk) {
+            first_byte.get_or_insert_with(|| self.shared.now());
+            if let Some(offset) = self.env.content.first_difference(content, received, &chunk) {
                 let key = address.key.as_str();
                 return Err(RequestFailure::wrong_response(format!(
                     "{key} differs from what was written at byte {offset}"
                 )));
             }
-            at += chunk.len() as u64;
+            received += chunk.len() as u64;
             if let Some(file) = &mut file {
                 file.write(chunk).await?;
             }
         }
-        if at != size {
+        if received != size {
             let key = address.key.as_str();
             return Err(RequestFailure::wrong_response(format!(
-                "{key} has {at} bytes, but {size} were written"
+                "{key} has {received} bytes, but {size} were written"
             )));
         }
-        let whole = self.shared.now();
-        Ok(Completion { first_byte: first.unwrap_or(whole), last_byte: whole, bytes: size })
+        let last_byte = self.shared.now();
+        Ok(Completion { first_byte: first_byte.unwrap_or(last_byte), last_byte, bytes: size })
     }
 
     async fn head(&self, number: u64) -> Result<Completion, RequestFailure> {
@@ -213,7 +213,7 @@ impl Worker {
             limit: MAX_PAGE_KEYS,
         };
         let page = self.env.store.list(&self.context, &self.env.bucket, &request).await?;
-        let answered = Completion::without_body(self.shared.now(), 0);
+        let completion = Completion::without_body(self.shared.now(), 0);
         let mut listed: Vec<u64> = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
@@ -227,8 +227,8 @@ impl Worker {
             match number {
                 Some(number) if self.object_set.size(number) == summary.size => listed.push(number),
                 _ => {
-                    let what = format!("{key} is wrongly listed with {} bytes after {from}", summary.size);
-                    return Err(RequestFailure::wrong_response(what));
+                    let message = format!("{key} is wrongly listed with {} bytes after {from}", summary.size);
+                    return Err(RequestFailure::wrong_response(message));
                 }
             }
         }
@@ -243,7 +243,7 @@ impl Worker {
                 )));
             }
         }
-        Ok(answered)
+        Ok(completion)
     }
 
     async fn delete(&self, number: u64) -> Result<Completion, RequestFailure> {

@@ -40,8 +40,8 @@ pub(super) fn unsupported_reason(env: &PosixEnv, form: AccessForm) -> Result<Opt
             Some(format!("the file system does not support direct access: {e}"))
         }
         Err(e) => {
-            let what = format!("cannot create {}: {e}", path.display());
-            return Err(Error::with_source(Reason::Io, what, e));
+            let message = format!("cannot create {}: {e}", path.display());
+            return Err(Error::with_source(Reason::Io, message, e));
         }
     };
     // The kernel may have created it before it rejected the flags.

@@ -158,18 +158,18 @@ pub type ReadPolicies = (Option<PolicyFinding<ReadPolicy>>, Option<PolicyFinding
 /// Infers the write policy. `buffered_call` is the duration of a call known to end in memory, in microseconds.
 #[must_use]
 pub fn infer_write_policy(
-    seen: &WriteTrace,
+    trace: &WriteTrace,
     buffered_call: Option<f64>,
 ) -> Option<PolicyFinding<WritePolicy>> {
-    if seen.call_us.is_empty() {
+    if trace.call_us.is_empty() {
         return None;
     }
-    let by_counters = seen.sent_bytes.as_ref().and_then(|(after_calls, after_close, after_sync)| {
-        let all = TRANSFERRED_FRACTION * (seen.piece_bytes * seen.call_us.len() as u64) as f64;
-        let is_there = |(n, sent): &(usize, &u64)| {
-            **sent as f64 >= TRANSFERRED_FRACTION * (seen.piece_bytes * (*n as u64 + 1)) as f64
+    let by_counters = trace.sent_bytes.as_ref().and_then(|(after_calls, after_close, after_sync)| {
+        let all = TRANSFERRED_FRACTION * (trace.piece_bytes * trace.call_us.len() as u64) as f64;
+        let was_sent = |(n, sent): &(usize, &u64)| {
+            **sent as f64 >= TRANSFERRED_FRACTION * (trace.piece_bytes * (*n as u64 + 1)) as f64
         };
-        let in_time = after_calls.iter().enumerate().filter(is_there).count();
+        let in_time = after_calls.iter().enumerate().filter(was_sent).count();
         if share(in_time, after_calls.len()) >= NEARLY_ALL {
             Some(WritePolicy::WriteThrough)
         } else if *after_close as f64 >= all {
@@ -180,68 +180,68 @@ pub fn infer_write_policy(
             None
         }
     });
-    if let Some(writing) = by_counters {
-        return Some(PolicyFinding::new(writing, Evidence::Counters));
+    if let Some(policy) = by_counters {
+        return Some(PolicyFinding::new(policy, Evidence::Counters));
     }
-    let calls: f64 = seen.call_us.iter().sum();
+    let calls: f64 = trace.call_us.iter().sum();
     let by_timings =
-        if seen.sync_us >= MIN_WAIT_US && seen.sync_us >= SIGNIFICANT_FACTOR * (calls + seen.close_us) {
+        if trace.sync_us >= MIN_WAIT_US && trace.sync_us >= SIGNIFICANT_FACTOR * (calls + trace.close_us) {
             Some(WritePolicy::Buffered)
-        } else if seen.close_us >= MIN_WAIT_US && seen.close_us >= SIGNIFICANT_FACTOR * calls {
+        } else if trace.close_us >= MIN_WAIT_US && trace.close_us >= SIGNIFICANT_FACTOR * calls {
             Some(WritePolicy::WriteBack)
         } else {
             let is_slow =
-                buffered_call.is_some_and(|memory| median(&seen.call_us) >= SIGNIFICANT_FACTOR * memory);
-            (is_slow && calls >= seen.sync_us).then_some(WritePolicy::WriteThrough)
+                buffered_call.is_some_and(|memory| median(&trace.call_us) >= SIGNIFICANT_FACTOR * memory);
+            (is_slow && calls >= trace.sync_us).then_some(WritePolicy::WriteThrough)
         };
-    by_timings.map(|writing| PolicyFinding::new(writing, Evidence::Timings))
+    by_timings.map(|policy| PolicyFinding::new(policy, Evidence::Timings))
 }
 
 /// Infers the policies of first and repeated reads. `cached_call` is the duration of a call known to be served by a
 /// cache, in microseconds.
 #[must_use]
-pub fn infer_read_policies(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
-    if seen.call_us.is_empty() {
+pub fn infer_read_policies(trace: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
+    if trace.call_us.is_empty() {
         return (None, None);
     }
-    match &seen.received_bytes {
-        Some((after, reread)) if was_transferred(after, seen) => by_counters(seen, after, *reread),
-        // Nothing came over the wire, so the storage is not behind this interface, or a cache answered.
-        _ => by_timings(seen, cached_call),
+    match &trace.received_bytes {
+        Some((after, reread)) if was_transferred(after, trace) => by_counters(trace, after, *reread),
+        // Nothing came over the wire: the storage is not behind this interface, or a cache served the reads.
+        _ => by_timings(trace, cached_call),
     }
 }
 
 /// Returns true if the bytes of the first read came over the wire.
-fn was_transferred(after: &[u64], seen: &ReadTrace) -> bool {
+fn was_transferred(after: &[u64], trace: &ReadTrace) -> bool {
     after.last().is_some_and(|all| {
-        *all as f64 >= TRANSFERRED_FRACTION * (seen.piece_bytes * seen.call_us.len() as u64) as f64
+        *all as f64 >= TRANSFERRED_FRACTION * (trace.piece_bytes * trace.call_us.len() as u64) as f64
     })
 }
 
-fn by_counters(seen: &ReadTrace, after: &[u64], reread: u64) -> ReadPolicies {
-    let requested = (seen.piece_bytes * seen.call_us.len() as u64) as f64;
+fn by_counters(trace: &ReadTrace, after: &[u64], reread: u64) -> ReadPolicies {
+    let requested = (trace.piece_bytes * trace.call_us.len() as u64) as f64;
     let reread = if reread as f64 >= TRANSFERRED_FRACTION * requested {
         Some(RereadPolicy::FromStorage)
     } else {
         (reread as f64 <= HALF * requested).then_some(RereadPolicy::Cached)
     };
     let after_first = after.get(1).copied().unwrap_or(0) as f64;
-    let is_small_part = requested <= HALF * seen.file_bytes as f64;
+    let is_small_part = requested <= HALF * trace.file_bytes as f64;
     let with_a_piece = after
         .windows(2)
-        .filter(|two| (two[1] - two[0]) as f64 >= TRANSFERRED_FRACTION * seen.piece_bytes as f64)
+        .filter(|two| (two[1] - two[0]) as f64 >= TRANSFERRED_FRACTION * trace.piece_bytes as f64)
         .count();
-    let reading = if is_small_part && after_first >= TRANSFERRED_FRACTION * seen.file_bytes as f64 {
+    let read = if is_small_part && after_first >= TRANSFERRED_FRACTION * trace.file_bytes as f64 {
         Some(ReadPolicy::WholeFile)
     } else if is_ahead(after) {
         Some(ReadPolicy::ReadAhead)
-    } else if share(with_a_piece, seen.call_us.len()) >= NEARLY_ALL {
+    } else if share(with_a_piece, trace.call_us.len()) >= NEARLY_ALL {
         Some(ReadPolicy::ReadThrough)
     } else {
-        (share(with_a_piece, seen.call_us.len()) <= HALF).then_some(ReadPolicy::ReadAhead)
+        (share(with_a_piece, trace.call_us.len()) <= HALF).then_some(ReadPolicy::ReadAhead)
     };
     (
-        reading.map(|reading| PolicyFinding::new(reading, Evidence::Counters)),
+        read.map(|read| PolicyFinding::new(read, Evidence::Counters)),
         reread.map(|reread| PolicyFinding::new(reread, Evidence::Counters)),
     )
 }
@@ -251,36 +251,37 @@ fn by_counters(seen: &ReadTrace, after: &[u64], reread: u64) -> ReadPolicies {
 /// too.
 fn is_ahead(after: &[u64]) -> bool {
     let calls = after.len().saturating_sub(1);
-    let all = after.last().copied().unwrap_or(0) as f64;
+    let total = after.last().copied().unwrap_or(0) as f64;
     let first_half = after.iter().enumerate().skip(1).take(calls / 2);
-    let ahead =
-        first_half.filter(|(n, there)| **there as f64 * calls as f64 >= all * (*n as f64 + 1.0)).count();
+    let ahead = first_half
+        .filter(|(n, received)| **received as f64 * calls as f64 >= total * (*n as f64 + 1.0))
+        .count();
     calls > 2 && share(ahead, calls / 2) > HALF
 }
 
-fn by_timings(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
-    if !seen.is_cold {
+fn by_timings(trace: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
+    if !trace.is_cold {
         return (None, None);
     }
     let sum = |calls: &[f64]| calls.iter().sum::<f64>();
-    let (first, second) = (sum(&seen.call_us), sum(&seen.reread_call_us));
-    let known = |reading: ReadPolicy, reread: RereadPolicy| {
+    let (first, second) = (sum(&trace.call_us), sum(&trace.reread_call_us));
+    let known = |read: ReadPolicy, reread: RereadPolicy| {
         (
-            Some(PolicyFinding::new(reading, Evidence::Timings)),
+            Some(PolicyFinding::new(read, Evidence::Timings)),
             Some(PolicyFinding::new(reread, Evidence::Timings)),
         )
     };
     if first >= SIGNIFICANT_FACTOR * second && first - second >= MIN_WAIT_US {
-        let cached = median(&seen.reread_call_us);
-        let slow = seen.call_us.iter().filter(|call| **call >= SIGNIFICANT_FACTOR * cached).count();
-        return match share(slow, seen.call_us.len()) {
+        let cached = median(&trace.reread_call_us);
+        let slow = trace.call_us.iter().filter(|call| **call >= SIGNIFICANT_FACTOR * cached).count();
+        return match share(slow, trace.call_us.len()) {
             few if few <= HALF => known(ReadPolicy::ReadAhead, RereadPolicy::Cached),
             _ => (None, Some(PolicyFinding::new(RereadPolicy::Cached, Evidence::Timings))),
         };
     }
     let is_slow =
         |calls: &[f64]| cached_call.is_some_and(|cached| median(calls) >= SIGNIFICANT_FACTOR * cached);
-    if is_slow(&seen.call_us) && is_slow(&seen.reread_call_us) {
+    if is_slow(&trace.call_us) && is_slow(&trace.reread_call_us) {
         return known(ReadPolicy::ReadThrough, RereadPolicy::FromStorage);
     }
     (None, None)

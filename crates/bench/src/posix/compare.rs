@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::result::{AccessResult, Direction, PosixRecord, Postmark};
 use crate::compare::{ComparedFigure, Comparison, SamplePair, collapse_to_mean, compare_samples};
 
-/// The compared measures, where a measurement has them.
-const MEASURES: [ComparedFigure; 4] =
+/// The compared figures, if a measurement has them.
+const FIGURES: [ComparedFigure; 4] =
     [ComparedFigure::Bandwidth, ComparedFigure::Median, ComparedFigure::P99, ComparedFigure::Transactions];
 
 /// Compares all measurements that both results contain, in the order of the first.
@@ -18,21 +18,21 @@ pub fn compare(before: &[PosixRecord], after: &[PosixRecord]) -> Vec<Comparison>
             names.push(name);
         }
     }
-    let lost: BTreeSet<String> = before.iter().chain(after).flat_map(lost).collect();
+    let failed: BTreeSet<String> = before.iter().chain(after).flat_map(failed_names).collect();
     let mut samples: Vec<SamplePair> = Vec::new();
-    for what in names {
-        for measure in MEASURES {
-            let values = |measured: &[PosixRecord]| -> Vec<f64> {
-                let matching = measured.iter().filter(|each| name(each).as_deref() == Some(&what));
-                matching.filter_map(|each| value(each, measure)).map(f64::ln).collect()
+    for measurement in names {
+        for figure in FIGURES {
+            let values = |records: &[PosixRecord]| -> Vec<f64> {
+                let matching = records.iter().filter(|record| name(record).as_deref() == Some(&measurement));
+                matching.filter_map(|record| value(record, figure)).map(f64::ln).collect()
             };
-            let (mut a, mut b) = (values(before), values(after));
-            if lost.contains(&what) {
+            let (mut log_before, mut log_after) = (values(before), values(after));
+            if failed.contains(&measurement) {
                 // Some rounds failed, so the remaining ones are not a fair sample: no significance test.
-                (a, b) = (collapse_to_mean(&a), collapse_to_mean(&b));
+                (log_before, log_after) = (collapse_to_mean(&log_before), collapse_to_mean(&log_after));
             }
-            if !a.is_empty() && !b.is_empty() {
-                samples.push((what.clone(), measure, a, b));
+            if !log_before.is_empty() && !log_after.is_empty() {
+                samples.push(SamplePair { name: measurement.clone(), figure, log_before, log_after });
             }
         }
     }
@@ -41,14 +41,14 @@ pub fn compare(before: &[PosixRecord], after: &[PosixRecord]) -> Vec<Comparison>
 
 /// Names of the measurements that failed in a round, except those that were stopped. A file that could not be written
 /// could not be read either.
-fn lost(measured: &PosixRecord) -> Vec<String> {
-    match measured {
-        PosixRecord::Access(access) if measured.has_no_success() => {
+fn failed_names(record: &PosixRecord) -> Vec<String> {
+    match record {
+        PosixRecord::Access(access) if record.has_no_success() => {
             let read = AccessResult { phase: Direction::Read, ..(**access).clone() };
             vec![access.name(), read.name()]
         }
         PosixRecord::Postmark(postmark)
-            if measured.has_no_success() || (postmark.partial && !postmark.failures.is_empty()) =>
+            if record.has_no_success() || (postmark.partial && !postmark.failures.is_empty()) =>
         {
             vec![postmark.name()]
         }
@@ -58,27 +58,27 @@ fn lost(measured: &PosixRecord) -> Vec<String> {
 
 /// The identifying name of a measurement; `None` for results that cannot be compared.
 #[must_use]
-pub fn name(measured: &PosixRecord) -> Option<String> {
-    match measured {
+pub fn name(record: &PosixRecord) -> Option<String> {
+    match record {
         PosixRecord::Access(access) if !access.partial => Some(access.name()),
         PosixRecord::Postmark(postmark) if !postmark.partial => Some(postmark.name()),
         _ => None,
     }
 }
 
-fn value(measured: &PosixRecord, measure: ComparedFigure) -> Option<f64> {
-    let value = match measured {
-        PosixRecord::Access(access) => access_value(access, measure),
-        PosixRecord::Postmark(postmark) => postmark_value(postmark, measure),
+fn value(record: &PosixRecord, figure: ComparedFigure) -> Option<f64> {
+    let value = match record {
+        PosixRecord::Access(access) => access_value(access, figure),
+        PosixRecord::Postmark(postmark) => postmark_value(postmark, figure),
         PosixRecord::Conditions(_) | PosixRecord::Policy(_) | PosixRecord::Amplification(_) => None,
     };
     value.filter(|value| *value > 0.0)
 }
 
-fn access_value(access: &AccessResult, measure: ComparedFigure) -> Option<f64> {
+fn access_value(access: &AccessResult, figure: ComparedFigure) -> Option<f64> {
     // For a single file, the time per file follows from the throughput.
     let is_batch = access.scope == super::result::AccessScope::Batch;
-    match measure {
+    match figure {
         ComparedFigure::Bandwidth => Some(access.bytes_per_second.mean),
         ComparedFigure::Median => is_batch.then_some(access.latency.file.p50 as f64),
         ComparedFigure::P99 => is_batch.then_some(access.latency.file.p99 as f64),
@@ -86,6 +86,6 @@ fn access_value(access: &AccessResult, measure: ComparedFigure) -> Option<f64> {
     }
 }
 
-fn postmark_value(postmark: &Postmark, measure: ComparedFigure) -> Option<f64> {
-    (measure == ComparedFigure::Transactions).then_some(postmark.transactions_per_second)
+fn postmark_value(postmark: &Postmark, figure: ComparedFigure) -> Option<f64> {
+    (figure == ComparedFigure::Transactions).then_some(postmark.transactions_per_second)
 }

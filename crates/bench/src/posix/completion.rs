@@ -19,15 +19,15 @@ const MAX_TIME: Duration = Duration::from_secs(60);
 /// Extends each file to `size` bytes, durably, as far as possible. Returns the files with their actual sizes.
 pub(super) fn complete_files(env: &PosixEnv, files: Vec<Vec<RunFile>>, size: u64) -> Vec<Vec<RunFile>> {
     let mut buffer = None;
-    let until = env.clock.now().saturating_add(MAX_TIME);
+    let deadline = env.clock.now().saturating_add(MAX_TIME);
     let mut extend = |file: RunFile| {
         if file.size >= size {
             return file;
         }
         let buffer = buffer
             .get_or_insert_with(|| AlignedBuffer::new(usize::try_from(CALL_BYTES).unwrap_or(usize::MAX)));
-        let manner = FileAccess { deadline: until, ..env.file_access(AccessForm::Sync, CALL_BYTES) };
-        match manner.append(RunFile { size, ..file }, file.size, buffer, &mut |_| {}) {
+        let file_access = FileAccess { deadline, ..env.file_access(AccessForm::Sync, CALL_BYTES) };
+        match file_access.append(RunFile { size, ..file }, file.size, buffer, &mut |_| {}) {
             Ok(added) => RunFile { size: file.size + added.bytes, ..file },
             Err(_) => {
                 // Restore the old length. If that fails, reading the file fails and reports it.

@@ -36,8 +36,8 @@ impl InterfaceCounters {
         let table = fs::read_to_string(INTERFACE_TABLE)?;
         if find(&table, name).is_none() {
             let names: Vec<&str> = rows(&table).map(|(name, _)| name).collect();
-            let why = format!("there is no interface {name}; available: {}", names.join(", "));
-            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+            let message = format!("there is no interface {name}; available: {}", names.join(", "));
+            return Err(io::Error::new(io::ErrorKind::NotFound, message));
         }
         Ok(Self { name: name.to_owned() })
     }

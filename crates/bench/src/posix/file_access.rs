@@ -10,9 +10,9 @@ use tradewind_core::Clock;
 use tradewind_pattern::Content;
 
 use super::access_form::AccessForm;
+use super::access_stats::{CallTimes, FileFailure};
 use super::buffer::AlignedBuffer;
 use super::run_directory::{RunDirectory, RunFile};
-use super::tally::{CallTimes, FileFailure};
 use crate::drive::StopSignal;
 
 /// Parameters of file access: directory, contents, flags and limits.
@@ -44,11 +44,11 @@ pub(super) struct AccessOutcome {
 type OnCall<'a> = &'a mut dyn FnMut(Duration);
 
 impl FileAccess<'_> {
-    fn timed<T>(&self, took: &mut Duration, call: impl FnOnce() -> T) -> T {
+    fn timed<T>(&self, duration: &mut Duration, call: impl FnOnce() -> T) -> T {
         let started = self.clock.now();
-        let done = call();
-        *took = self.clock.now().saturating_sub(started);
-        done
+        let result = call();
+        *duration = self.clock.now().saturating_sub(started);
+        result
     }
 
     fn is_past_deadline(&self, offset: u64) -> bool {
@@ -60,15 +60,15 @@ impl FileAccess<'_> {
         &self,
         file: RunFile,
         buffer: &mut AlignedBuffer,
-        each: OnCall<'_>,
+        on_call: OnCall<'_>,
     ) -> Result<AccessOutcome, FileFailure> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | self.form.open_flags();
-        let done = self.write_from(file, flags, 0, buffer, each);
-        if done.is_err() {
+        let result = self.write_from(file, flags, 0, buffer, on_call);
+        if result.is_err() {
             // The file may not exist.
             let _ = std::fs::remove_file(self.directory.file_path(file));
         }
-        done
+        result
     }
 
     /// Extends a file of `from` bytes to `file.size` bytes.
@@ -77,10 +77,10 @@ impl FileAccess<'_> {
         file: RunFile,
         from: u64,
         buffer: &mut AlignedBuffer,
-        each: OnCall<'_>,
+        on_call: OnCall<'_>,
     ) -> Result<AccessOutcome, FileFailure> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | self.form.open_flags();
-        self.write_from(file, flags, from, buffer, each)
+        self.write_from(file, flags, from, buffer, on_call)
     }
 
     fn write_from(
@@ -89,31 +89,31 @@ impl FileAccess<'_> {
         flags: OFlags,
         from: u64,
         buffer: &mut AlignedBuffer,
-        each: OnCall<'_>,
+        on_call: OnCall<'_>,
     ) -> Result<AccessOutcome, FileFailure> {
         let path = self.directory.file_path(file);
-        let failed = |what: &str, e: io::Error| self.directory.file_error(file, what, &e);
-        let (content, mut took, mut offset, mut is_cut) =
+        let failed = |action: &str, e: io::Error| self.directory.file_error(file, action, &e);
+        let (content, mut times, mut offset, mut is_truncated) =
             (self.directory.content(file), CallTimes::default(), from, false);
         let mut piece = self.chunk_len(buffer, file.size - offset);
         self.content.fill(content, offset, buffer.first(piece));
         let opened =
-            self.timed(&mut took.open, || rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)));
+            self.timed(&mut times.open, || rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)));
         let opened = opened.map_err(|e| failed("cannot open", e.into()))?;
-        took.first = took.open;
+        times.first = times.open;
         'pieces: loop {
             for call in buffer.first(piece).chunks(self.call_len()) {
                 if self.is_past_deadline(offset - from) {
-                    is_cut = true;
+                    is_truncated = true;
                     break 'pieces;
                 }
-                let mut one = Duration::ZERO;
-                let done = self.timed(&mut one, || write_all(&opened, call, offset));
-                done.map_err(|e| failed(&format!("cannot write at {offset} of"), e))?;
-                each(one);
-                took.accesses += one;
+                let mut call_time = Duration::ZERO;
+                let result = self.timed(&mut call_time, || write_all(&opened, call, offset));
+                result.map_err(|e| failed(&format!("cannot write at {offset} of"), e))?;
+                on_call(call_time);
+                times.accesses += call_time;
                 if offset == from {
-                    took.first += one;
+                    times.first += call_time;
                 }
                 offset += call.len() as u64;
             }
@@ -124,13 +124,13 @@ impl FileAccess<'_> {
             self.content.fill(content, offset, buffer.first(piece));
         }
         if self.fsync {
-            let mut one = Duration::ZERO;
-            let done = self.timed(&mut one, || rustix::fs::fsync(&opened));
-            done.map_err(|e| failed("cannot make durable", e.into()))?;
-            took.fsync = Some(one);
+            let mut call_time = Duration::ZERO;
+            let result = self.timed(&mut call_time, || rustix::fs::fsync(&opened));
+            result.map_err(|e| failed("cannot make durable", e.into()))?;
+            times.fsync = Some(call_time);
         }
-        self.timed(&mut took.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
-        Ok(AccessOutcome { times: took, bytes: offset - from, is_truncated: is_cut })
+        self.timed(&mut times.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
+        Ok(AccessOutcome { times, bytes: offset - from, is_truncated })
     }
 
     /// Reads a whole file and compares it with what was written.
@@ -138,9 +138,9 @@ impl FileAccess<'_> {
         &self,
         file: RunFile,
         buffer: &mut AlignedBuffer,
-        each: OnCall<'_>,
+        on_call: OnCall<'_>,
     ) -> Result<AccessOutcome, FileFailure> {
-        self.read_part(file, file.size, buffer, each)
+        self.read_part(file, file.size, buffer, on_call)
     }
 
     /// Like [`read`](Self::read), but reads at most `max_bytes` from the beginning.
@@ -149,35 +149,39 @@ impl FileAccess<'_> {
         file: RunFile,
         max_bytes: u64,
         buffer: &mut AlignedBuffer,
-        each: OnCall<'_>,
+        on_call: OnCall<'_>,
     ) -> Result<AccessOutcome, FileFailure> {
         let path = self.directory.file_path(file);
-        let failed = |what: &str, e: io::Error| self.directory.file_error(file, what, &e);
-        let wrong = |what: String| {
-            let name = path.strip_prefix(self.directory.directory()).unwrap_or(&path).display();
-            FileFailure { kind: "WrongBytes".to_owned(), message: format!("{name} {what}"), is_fatal: false }
+        let failed = |action: &str, e: io::Error| self.directory.file_error(file, action, &e);
+        let wrong = |problem: String| {
+            let name = path.strip_prefix(self.directory.path()).unwrap_or(&path).display();
+            FileFailure {
+                kind: "WrongBytes".to_owned(),
+                message: format!("{name} {problem}"),
+                is_fatal: false,
+            }
         };
-        let (content, mut took, mut offset, mut is_cut) =
+        let (content, mut times, mut offset, mut is_truncated) =
             (self.directory.content(file), CallTimes::default(), 0, false);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | self.form.open_flags();
-        let opened = self.timed(&mut took.open, || rustix::fs::open(&path, flags, Mode::empty()));
+        let opened = self.timed(&mut times.open, || rustix::fs::open(&path, flags, Mode::empty()));
         let opened = opened.map_err(|e| failed("cannot open", e.into()))?;
-        took.first = took.open;
+        times.first = times.open;
         let end = max_bytes.min(file.size);
-        while offset < end && !is_cut {
+        while offset < end && !is_truncated {
             let (piece, from) = (self.chunk_len(buffer, end - offset), offset);
             for call in buffer.first(piece).chunks_mut(self.call_len()) {
                 if self.is_past_deadline(offset) {
-                    is_cut = true;
+                    is_truncated = true;
                     break;
                 }
-                let (mut one, length) = (Duration::ZERO, call.len() as u64);
-                let done = self.timed(&mut one, || read_all(&opened, call, offset));
-                let found = done.map_err(|e| failed(&format!("cannot read at {offset} of"), e))? as u64;
-                each(one);
-                took.accesses += one;
+                let (mut call_time, length) = (Duration::ZERO, call.len() as u64);
+                let result = self.timed(&mut call_time, || read_all(&opened, call, offset));
+                let found = result.map_err(|e| failed(&format!("cannot read at {offset} of"), e))? as u64;
+                on_call(call_time);
+                times.accesses += call_time;
                 if offset == 0 {
-                    took.first += one;
+                    times.first += call_time;
                 }
                 offset += found;
                 if found < length {
@@ -193,16 +197,16 @@ impl FileAccess<'_> {
         if length != file.size {
             return Err(wrong(format!("has a size of {length} bytes, {} were written", file.size)));
         }
-        self.timed(&mut took.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
-        Ok(AccessOutcome { times: took, bytes: offset, is_truncated: is_cut })
+        self.timed(&mut times.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
+        Ok(AccessOutcome { times, bytes: offset, is_truncated })
     }
 
     /// Removes a file.
     pub fn remove(&self, file: RunFile) -> Result<AccessOutcome, FileFailure> {
-        let mut took = CallTimes::default();
-        let removed = self.timed(&mut took.close, || std::fs::remove_file(self.directory.file_path(file)));
+        let mut times = CallTimes::default();
+        let removed = self.timed(&mut times.close, || std::fs::remove_file(self.directory.file_path(file)));
         removed.map_err(|e| self.directory.file_error(file, "cannot remove", &e))?;
-        Ok(AccessOutcome { times: took, bytes: 0, is_truncated: false })
+        Ok(AccessOutcome { times, bytes: 0, is_truncated: false })
     }
 
     /// Bytes that are generated or compared at once: as many whole calls as fit into the buffer.

@@ -64,26 +64,26 @@ impl MeasureEnv<'_> {
         &self,
         spec: &MeasureSpec,
         files: &[Vec<RunFile>],
-        gauge: &Progress,
+        progress: &Progress,
     ) -> Result<(AccessResult, Vec<Vec<RunFile>>)> {
-        let behind = self.posix.directory.open_for_sync();
+        let sync_handle = self.posix.directory.open_for_sync();
         // Data left by the previous measurement must not count here. A loss of it is reported here, as by no other
         // call.
-        let left = self.posix.sync(&behind);
+        let previous_sync = self.posix.sync(&sync_handle);
         let before = self.wait_for_quiet_link();
-        let mut outcome = run_phase(self.posix, &spec.task, files, gauge)?;
+        let mut outcome = run_phase(self.posix, &spec.task, files, progress)?;
         let after = self.read().since(before);
-        let synced = self.posix.sync(&behind);
-        let settled = self.wait_for_quiet_link().since(before);
+        let synced = self.posix.sync(&sync_handle);
+        let after_sync = self.wait_for_quiet_link().since(before);
         let wire = self.counters.as_ref().map(|counters| WireBytes {
             sent: after.sent,
             received: after.received,
             total: counters.total(after),
-            total_until_durable: counters.total(settled),
+            total_until_durable: counters.total(after_sync),
         });
-        for lost in [&left, &synced].into_iter().filter_map(|done| done.as_ref().err()) {
-            gauge.record_failure();
-            outcome.tally.record_failure(lost);
+        for failure in [&previous_sync, &synced].into_iter().filter_map(|done| done.as_ref().err()) {
+            progress.record_failure();
+            outcome.stats.record_failure(failure);
         }
         let sync_time = synced.ok().flatten().filter(|_| spec.task.phase == Direction::Write);
         let access = self.access_result(spec, &outcome, sync_time, wire);
@@ -94,14 +94,14 @@ impl MeasureEnv<'_> {
         &self,
         spec: &MeasureSpec,
         outcome: &PhaseOutcome,
-        sync: Option<Duration>,
+        sync_time: Option<Duration>,
         wire: Option<WireBytes>,
     ) -> AccessResult {
-        let tally = &outcome.tally;
+        let stats = &outcome.stats;
         let steady = match spec.scope {
             AccessScope::Batch => SteadyRates::from_spans(outcome.start, &outcome.spans),
             AccessScope::Unit | AccessScope::Single => {
-                single_file_rate(tally.call_time, tally.bytes, tally.files)
+                single_file_rate(stats.call_time, stats.bytes, stats.files)
             }
         };
         let mut access = AccessResult {
@@ -112,20 +112,20 @@ impl MeasureEnv<'_> {
             call_bytes: spec.task.call_bytes.min(spec.size),
             threads: outcome.spans.len(),
             round: spec.round,
-            started_ms: outcome.started_unix_ms,
-            files: tally.files,
-            bytes: tally.bytes,
+            started_ms: outcome.started_ms,
+            files: stats.files,
+            bytes: stats.bytes,
             seconds: steady.seconds,
             bytes_per_second: steady.bytes_per_second,
             files_per_second: steady.files_per_second,
-            sync_seconds: sync.map(|time| time.as_secs_f64()),
-            latency: tally.latencies(),
+            sync_seconds: sync_time.map(|time| time.as_secs_f64()),
+            latency: stats.latencies(),
             wire,
-            failures: tally.failures.clone(),
-            failure_samples: tally.samples.clone(),
+            failures: stats.failures.clone(),
+            failure_samples: stats.failure_samples.clone(),
             cpu_seconds: outcome.usage.total().as_secs_f64(),
             cpu_threads: outcome.cpu_threads(),
-            machine_cpu_utilization: outcome.usage.machine(),
+            machine_cpu_utilization: outcome.usage.machine_utilization(),
             generator_share: outcome.generator_share(),
             partial: outcome.is_stopped,
             notes: Vec::new(),
@@ -137,7 +137,7 @@ impl MeasureEnv<'_> {
     /// Caveats that a reader of the figures must know.
     fn notes(&self, spec: &MeasureSpec, access: &AccessResult, outcome: &PhaseOutcome) -> Vec<String> {
         let mut notes = Vec::new();
-        let time = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
+        let time = outcome.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         let used = access.cpu_seconds / time;
         if access.scope == AccessScope::Batch && access.generator_share > MAX_GENERATOR_SHARE {
             notes.push(format!(

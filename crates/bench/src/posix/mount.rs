@@ -33,13 +33,13 @@ fn find(table: &str, path: &Path) -> Option<Mount> {
         let (head, tail) = line.split_once(" - ")?;
         let head: Vec<&str> = head.split(' ').collect();
         let mut tail = tail.split(' ');
-        let point = PathBuf::from(unescaped(head.get(4)?));
-        let (kind, source) = (tail.next()?.to_owned(), unescaped(tail.next()?));
+        let mount_point = PathBuf::from(unescaped(head.get(4)?));
+        let (fs_type, source) = (tail.next()?.to_owned(), unescaped(tail.next()?));
         let options = format!("{},{}", head.get(5)?, tail.next().unwrap_or_default());
-        path.starts_with(&point).then(|| {
+        path.starts_with(&mount_point).then(|| {
             (
-                point.components().count(),
-                Mount { fs_type: kind, source, mount_point: point.display().to_string(), options },
+                mount_point.components().count(),
+                Mount { fs_type, source, mount_point: mount_point.display().to_string(), options },
             )
         })
     });

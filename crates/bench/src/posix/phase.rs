@@ -13,12 +13,12 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_pattern::Content;
 
 use super::access_form::AccessForm;
+use super::access_stats::{AccessStats, FileFailure};
 use super::buffer::AlignedBuffer;
 use super::file_access::{AccessOutcome, FileAccess};
 use super::result::Direction;
 use super::run_directory::{RunDirectory, RunFile, SyncHandle};
 use super::steady_rate::FileSpan;
-use super::tally::{AccessStats, FileFailure};
 use crate::cpu_usage::CpuUsage;
 use crate::drive::{Progress, StopSignal};
 
@@ -37,7 +37,7 @@ pub struct PosixEnv {
 
 impl PosixEnv {
     /// File access in the given form and unit, without fsync and without a deadline.
-    pub(super) fn file_access(&self, form: AccessForm, unit: u64) -> FileAccess<'_> {
+    pub(super) fn file_access(&self, form: AccessForm, call_bytes: u64) -> FileAccess<'_> {
         let Self { directory, content, clock, stop } = self;
         FileAccess {
             directory,
@@ -45,7 +45,7 @@ impl PosixEnv {
             clock: &**clock,
             stop,
             form,
-            call_bytes: unit,
+            call_bytes,
             fsync: false,
             deadline: Duration::MAX,
         }
@@ -53,12 +53,15 @@ impl PosixEnv {
 
     /// Makes all data durable and returns how long that took; `None` if the run was stopped, because the files are then
     /// about to be removed.
-    pub(super) fn sync(&self, behind: &SyncHandle) -> std::result::Result<Option<Duration>, FileFailure> {
+    pub(super) fn sync(
+        &self,
+        sync_handle: &SyncHandle,
+    ) -> std::result::Result<Option<Duration>, FileFailure> {
         if self.stop.is_triggered() {
             return Ok(None);
         }
         let started = self.clock.now();
-        self.directory.sync(behind)?;
+        self.directory.sync(sync_handle)?;
         Ok(Some(self.clock.now().saturating_sub(started)))
     }
 }
@@ -82,12 +85,12 @@ pub(super) struct PhaseTask {
 #[derive(Debug)]
 pub(super) struct PhaseOutcome {
     /// Start in milliseconds since 1970 UTC.
-    pub started_unix_ms: i64,
+    pub started_ms: i64,
     /// The common start, since the clock's origin.
     pub start: Duration,
     /// Time until the last thread had finished.
-    pub time: Duration,
-    pub tally: AccessStats,
+    pub elapsed: Duration,
+    pub stats: AccessStats,
     /// The accessed files of each thread.
     pub spans: Vec<Vec<FileSpan>>,
     /// The files accessed successfully, by thread, with their actual sizes.
@@ -102,7 +105,7 @@ impl PhaseOutcome {
     /// The share of the threads' time outside of calls, 0 to 1.
     pub fn generator_share(&self) -> f64 {
         let spent: f64 = self.spans.iter().flatten().map(|span| (span.end - span.begin).as_secs_f64()).sum();
-        if spent > 0.0 { (1.0 - self.tally.call_time.as_secs_f64() / spent).clamp(0.0, 1.0) } else { 0.0 }
+        if spent > 0.0 { (1.0 - self.stats.call_time.as_secs_f64() / spent).clamp(0.0, 1.0) } else { 0.0 }
     }
 
     pub fn cpu_threads(&self) -> BTreeMap<String, f64> {
@@ -114,10 +117,10 @@ impl PhaseOutcome {
 /// The outcome of one thread.
 #[derive(Debug, Default)]
 struct ThreadOutcome {
-    tally: AccessStats,
+    stats: AccessStats,
     spans: Vec<FileSpan>,
     files: Vec<RunFile>,
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 /// Runs a task on the files of each thread, one thread per element of `files`.
@@ -125,49 +128,49 @@ pub(super) fn run_phase(
     env: &PosixEnv,
     task: &PhaseTask,
     files: &[Vec<RunFile>],
-    gauge: &Progress,
+    progress: &Progress,
 ) -> Result<PhaseOutcome> {
     let failed = |e: io::Error| Error::with_source(Reason::Io, format!("cannot start threads: {e}"), e);
-    let (start, leave) = (RwLock::new(()), RwLock::new(()));
-    let give_up = StopSignal::default();
+    let (start_gate, exit_gate) = (RwLock::new(()), RwLock::new(()));
+    let abort = StopSignal::default();
     std::thread::scope(|scope| {
-        let (started, leaving) = (start.write(), leave.write());
-        let (ready, readied) = mpsc::channel::<()>();
-        let (done, ended) = mpsc::channel::<()>();
+        let (start_guard, exit_guard) = (start_gate.write(), exit_gate.write());
+        let (ready, all_ready) = mpsc::channel::<()>();
+        let (done, all_done) = mpsc::channel::<()>();
         let threads = files.iter().map(|files| {
             let (ready, done) = (ready.clone(), done.clone());
-            let (start, leave, give_up) = (&start, &leave, &give_up);
+            let (start_gate, exit_gate, abort) = (&start_gate, &exit_gate, &abort);
             let work = move || {
                 let mut buffer = AlignedBuffer::new(usize::try_from(task.buffer_bytes).unwrap_or(usize::MAX));
                 drop(ready);
-                drop(start.read());
-                let outcome = run_thread(env, task, files, &mut buffer, (gauge, give_up));
+                drop(start_gate.read());
+                let outcome = run_thread(env, task, files, &mut buffer, (progress, abort));
                 drop::<Sender<()>>(done);
                 // The CPU time of a thread can be read only while the thread exists.
-                drop(leave.read());
+                drop(exit_gate.read());
                 outcome
             };
             std::thread::Builder::new().name("posix".to_owned()).spawn_scoped(scope, work)
         });
         let threads: Vec<_> = threads.collect::<io::Result<_>>().map_err(|e| {
-            give_up.trigger();
+            abort.trigger();
             failed(e)
         })?;
         drop((ready, done));
         // Each thread drops its `ready` sender when it is ready and its `done` sender when it has finished.
-        let _ = readied.recv();
+        let _ = all_ready.recv();
         let before = CpuUsage::snapshot().map_err(failed)?;
-        let (begin, began) = (env.clock.now(), env.clock.wall().millis());
-        drop(started);
-        let _ = ended.recv();
-        let time = env.clock.now().saturating_sub(begin);
+        let (start, started_ms) = (env.clock.now(), env.clock.wall().millis());
+        drop(start_guard);
+        let _ = all_done.recv();
+        let elapsed = env.clock.now().saturating_sub(start);
         let usage = CpuUsage::snapshot().map_err(failed)?.since(&before);
-        drop(leaving);
+        drop(exit_guard);
         let mut outcome = PhaseOutcome {
-            started_unix_ms: began,
-            start: begin,
-            time,
-            tally: AccessStats::default(),
+            started_ms,
+            start,
+            elapsed,
+            stats: AccessStats::default(),
             spans: Vec::new(),
             files: Vec::new(),
             usage,
@@ -175,11 +178,12 @@ pub(super) fn run_phase(
             is_stopped: env.stop.is_triggered(),
         };
         for thread in threads {
-            let of_thread = thread.join().map_err(|_| Error::new(Reason::Defect, "a thread panicked"))?;
-            outcome.tally.merge(&of_thread.tally);
-            outcome.spans.push(of_thread.spans);
-            outcome.files.push(of_thread.files);
-            outcome.is_truncated |= of_thread.is_cut;
+            let thread_outcome =
+                thread.join().map_err(|_| Error::new(Reason::Defect, "a thread panicked"))?;
+            outcome.stats.merge(&thread_outcome.stats);
+            outcome.spans.push(thread_outcome.spans);
+            outcome.files.push(thread_outcome.files);
+            outcome.is_truncated |= thread_outcome.is_truncated;
         }
         Ok(outcome)
     })
@@ -191,25 +195,25 @@ fn run_thread(
     task: &PhaseTask,
     files: &[RunFile],
     buffer: &mut AlignedBuffer,
-    (gauge, give_up): (&Progress, &StopSignal),
+    (progress, abort): (&Progress, &StopSignal),
 ) -> ThreadOutcome {
     let mut outcome = ThreadOutcome::default();
     let started = env.clock.now();
     for (n, file) in files.iter().enumerate() {
         let begin = env.clock.now();
         let is_over = n > 0 && begin.saturating_sub(started) >= task.max_time;
-        if is_over || env.stop.is_triggered() || give_up.is_triggered() {
+        if is_over || env.stop.is_triggered() || abort.is_triggered() {
             break;
         }
-        let until = begin.saturating_add(task.max_file_time);
-        let manner =
-            FileAccess { fsync: task.fsync, deadline: until, ..env.file_access(task.form, task.call_bytes) };
-        let mut access = |took| outcome.tally.access(took);
-        let done = match task.phase {
-            Direction::Write => manner.write(*file, buffer, &mut access),
-            Direction::Read => manner.read(*file, buffer, &mut access),
+        let deadline = begin.saturating_add(task.max_file_time);
+        let file_access =
+            FileAccess { fsync: task.fsync, deadline, ..env.file_access(task.form, task.call_bytes) };
+        let mut on_call = |duration| outcome.stats.record_call(duration);
+        let result = match task.phase {
+            Direction::Write => file_access.write(*file, buffer, &mut on_call),
+            Direction::Read => file_access.read(*file, buffer, &mut on_call),
         };
-        outcome.record(*file, begin, env.clock.now(), done, (gauge, give_up));
+        outcome.record(*file, begin, env.clock.now(), result, (progress, abort));
     }
     outcome
 }
@@ -220,25 +224,25 @@ impl ThreadOutcome {
         file: RunFile,
         begin: Duration,
         end: Duration,
-        done: std::result::Result<AccessOutcome, FileFailure>,
-        (gauge, give_up): (&Progress, &StopSignal),
+        result: std::result::Result<AccessOutcome, FileFailure>,
+        (progress, abort): (&Progress, &StopSignal),
     ) {
-        match done {
-            Ok(AccessOutcome { times: took, bytes, is_truncated: is_cut }) => {
-                self.is_cut |= is_cut;
-                if is_cut && bytes == 0 {
+        match result {
+            Ok(AccessOutcome { times, bytes, is_truncated }) => {
+                self.is_truncated |= is_truncated;
+                if is_truncated && bytes == 0 {
                     return;
                 }
-                self.tally.file(&took, bytes);
+                self.stats.file(&times, bytes);
                 self.spans.push(FileSpan { begin, end, bytes });
                 self.files.push(RunFile { size: bytes, ..file });
-                gauge.record_success(bytes);
+                progress.record_success(bytes);
             }
-            Err(failed) => {
-                gauge.record_failure();
-                self.tally.record_failure(&failed);
-                if failed.is_fatal {
-                    give_up.trigger();
+            Err(failure) => {
+                progress.record_failure();
+                self.stats.record_failure(&failure);
+                if failure.is_fatal {
+                    abort.trigger();
                 }
             }
         }

@@ -13,7 +13,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::quantity::ByteSize;
 use tradewind_pattern::ContentId;
 
-use super::tally::FileFailure;
+use super::access_stats::FileFailure;
 
 /// The directory of a run.
 #[derive(Debug)]
@@ -41,23 +41,23 @@ impl RunDirectory {
     pub fn create(parent: &Path, name: &str) -> Result<Self> {
         let shown = parent.display();
         if !parent.is_dir() {
-            let why = if parent.exists() { "it is not a directory" } else { "there is no such directory" };
-            return Err(Error::new(Reason::InvalidArgument, format!("cannot measure {shown}: {why}")));
+            let reason = if parent.exists() { "it is not a directory" } else { "there is no such directory" };
+            return Err(Error::new(Reason::InvalidArgument, format!("cannot measure {shown}: {reason}")));
         }
-        let directory = parent.join(name);
-        fs::create_dir(&directory).map_err(|e| {
+        let path = parent.join(name);
+        fs::create_dir(&path).map_err(|e| {
             Error::with_source(
                 Reason::Io,
                 format!("cannot measure {shown}: cannot create a directory in it: {e}"),
                 e,
             )
         })?;
-        Ok(Self { path: directory, next_number: AtomicU64::new(0) })
+        Ok(Self { path, next_number: AtomicU64::new(0) })
     }
 
     /// The path of the directory.
     #[must_use]
-    pub fn directory(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -93,36 +93,36 @@ impl RunDirectory {
         SyncHandle(rustix::fs::open(&self.path, flags, Mode::empty()))
     }
 
-    /// Makes all data of the file system durable. Fails if data written since `behind` was opened, or since its last
-    /// sync, could not be written back.
-    pub(super) fn sync(&self, behind: &SyncHandle) -> std::result::Result<(), FileFailure> {
-        let synced = behind.0.as_ref().map_err(|e| *e).and_then(rustix::fs::syncfs);
+    /// Makes all data of the file system durable. Fails if data written since `sync_handle` was opened, or since its
+    /// last sync, could not be written back.
+    pub(super) fn sync(&self, sync_handle: &SyncHandle) -> std::result::Result<(), FileFailure> {
+        let synced = sync_handle.0.as_ref().map_err(|e| *e).and_then(rustix::fs::syncfs);
         synced.map_err(|e| {
             let error = io::Error::from(e);
-            let mut what = format!("cannot make durable what was written: {error}");
+            let mut message = format!("cannot make durable what was written: {error}");
             if is_full(&error) {
-                what.push_str(&self.free_space());
+                message.push_str(&self.free_space());
             }
-            FileFailure { kind: "NotDurable".to_owned(), message: what, is_fatal: false }
+            FileFailure { kind: "NotDurable".to_owned(), message, is_fatal: false }
         })
     }
 
     /// Describes a failed operation on a file.
-    pub(super) fn file_error(&self, file: RunFile, what: &str, error: &io::Error) -> FileFailure {
+    pub(super) fn file_error(&self, file: RunFile, action: &str, error: &io::Error) -> FileFailure {
         use io::ErrorKind::{ReadOnlyFilesystem, StaleNetworkFileHandle};
         let kind = error.kind();
         let name = self.file_path(file);
         let name = name.strip_prefix(&self.path).unwrap_or(&name).display();
-        let mut text = format!("{what} {name}: {error}");
+        let mut message = format!("{action} {name}: {error}");
         if is_full(error) {
-            text.push_str(&self.free_space());
+            message.push_str(&self.free_space());
         }
-        let is_for_all = is_full(error) || matches!(kind, ReadOnlyFilesystem | StaleNetworkFileHandle);
+        let is_fatal = is_full(error) || matches!(kind, ReadOnlyFilesystem | StaleNetworkFileHandle);
         let kind = format!("{kind:?}");
         // Errors without a kind in std are named by their number.
         let kind =
             error.raw_os_error().filter(|_| kind == "Uncategorized").map_or(kind, |code| format!("Os{code}"));
-        FileFailure { kind, message: text, is_fatal: is_for_all }
+        FileFailure { kind, message, is_fatal }
     }
 
     /// Free space and inodes of the file system, as a suffix for messages.
@@ -170,7 +170,7 @@ mod tests {
         fs::write(directory.file_path(file), b"0123456789").unwrap();
         assert_ne!(directory.content(file), directory.content(directory.new_file(10).unwrap()));
         directory.remove_files().unwrap();
-        assert!(directory.directory().exists() && !directory.file_path(file).exists());
+        assert!(directory.path().exists() && !directory.file_path(file).exists());
         directory.remove().unwrap();
         let left: Vec<_> =
             fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -298,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn left_out_names_the_unsupported_sizes() {
+    fn unsupported_sizes_are_named() {
         let (forms, time) = (AccessForm::ALL.to_vec(), Duration::from_secs(1));
         let sections =
             [PosixSection::Unit { forms, units: vec![512, 8192], time }, batch(&[4096, 1000], &[1, 3])];
         let steps = steps(&sections);
         assert_eq!(unsupported_sizes(&steps, AccessForm::Sync), None);
-        let why = unsupported_sizes(&steps, AccessForm::Direct).unwrap();
-        assert_eq!(why, "512B, 1kB: not a multiple of the required 4KiB");
+        let reason = unsupported_sizes(&steps, AccessForm::Direct).unwrap();
+        assert_eq!(reason, "512B, 1kB: not a multiple of the required 4KiB");
     }
 }

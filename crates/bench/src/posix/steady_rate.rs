@@ -133,7 +133,10 @@ mod tests {
         let even: Vec<(u64, u64, u64)> = (0..200).map(|n| (n * 10, n * 10 + 10, 4096)).collect();
         let steady = SteadyRates::from_spans(Duration::ZERO, &[spans(&even)]);
         assert!((steady.bytes_per_second.mean - 409_600.0).abs() < 1.0, "{steady:?}");
-        assert!(steady.bytes_per_second.ci95_half_width.is_some_and(|within| within < 1.0), "{steady:?}");
+        assert!(
+            steady.bytes_per_second.ci95_half_width.is_some_and(|half_width| half_width < 1.0),
+            "{steady:?}"
+        );
         let nothing = SteadyRates::from_spans(Duration::ZERO, &[vec![]]);
         assert_eq!((nothing.seconds, nothing.bytes_per_second.mean), (0.0, 0.0));
     }

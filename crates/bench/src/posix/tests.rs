@@ -15,12 +15,12 @@ fn env() -> (tempfile::TempDir, PosixEnv) {
     (parent, PosixEnv { directory, content, clock, stop: StopSignal::default() })
 }
 
-fn task(phase: Direction, form: AccessForm, unit: u64, buffer: u64) -> PhaseTask {
+fn task(phase: Direction, form: AccessForm, call_bytes: u64, buffer_bytes: u64) -> PhaseTask {
     PhaseTask {
         phase,
         form,
-        call_bytes: unit,
-        buffer_bytes: buffer,
+        call_bytes,
+        buffer_bytes,
         fsync: false,
         max_time: Duration::MAX,
         max_file_time: Duration::MAX,
@@ -44,14 +44,19 @@ fn written_files_read_back_for_any_unit_and_buffer() {
         for form in [AccessForm::Sync, AccessForm::Default] {
             let written = done(&env, &task(Direction::Write, form, unit, buffer), &files(&env, 2, 3, size));
             assert_eq!(
-                (written.tally.files, written.tally.bytes),
+                (written.stats.files, written.stats.bytes),
                 (6, 6 * size),
                 "{:?}",
-                written.tally.samples
+                written.stats.failure_samples
             );
             let read = done(&env, &task(Direction::Read, form, unit, buffer), &written.files);
-            assert_eq!((read.tally.files, read.tally.bytes), (6, 6 * size), "{:?}", read.tally.samples);
-            let calls = read.tally.latencies().access.count;
+            assert_eq!(
+                (read.stats.files, read.stats.bytes),
+                (6, 6 * size),
+                "{:?}",
+                read.stats.failure_samples
+            );
+            let calls = read.stats.latencies().access.count;
             // A buffer holds only whole calls.
             assert_eq!(calls, 6 * size.div_ceil(unit.min(buffer)), "{size} {unit} {buffer}");
             assert_eq!(fs::metadata(env.directory.file_path(written.files[0][0])).unwrap().len(), size);
@@ -73,9 +78,9 @@ fn read_detects_every_kind_of_damage() {
     fs::write(path(2), longer).unwrap();
     fs::copy(path(4), path(3)).unwrap();
     let read = done(&env, &task(Direction::Read, AccessForm::Default, 4096, 8192), &written.files);
-    assert_eq!(read.tally.failures["WrongBytes"], 4, "{:?}", read.tally.samples);
-    assert_eq!(read.tally.files, 1, "the unmodified file");
-    for (sample, why) in read.tally.samples.iter().zip([
+    assert_eq!(read.stats.failures["WrongBytes"], 4, "{:?}", read.stats.failure_samples);
+    assert_eq!(read.stats.files, 1, "the unmodified file");
+    for (sample, why) in read.stats.failure_samples.iter().zip([
         "differs from what was written at byte 19999",
         "ends after 15000 bytes, 20000 were written",
         "has a size of 20001 bytes, 20000 were written",
@@ -91,7 +96,7 @@ fn time_limit_ends_a_batch_after_one_file_per_thread() {
     let short =
         PhaseTask { max_time: Duration::ZERO, ..task(Direction::Write, AccessForm::Default, 4096, 4096) };
     let written = done(&env, &short, &files(&env, 3, 100, 4096));
-    assert_eq!((written.tally.files, written.files.len(), written.is_stopped), (3, 3, false));
+    assert_eq!((written.stats.files, written.files.len(), written.is_stopped), (3, 3, false));
     let cut = PhaseTask {
         max_file_time: Duration::ZERO,
         ..task(Direction::Write, AccessForm::Default, 1000, 4096)
@@ -99,7 +104,7 @@ fn time_limit_ends_a_batch_after_one_file_per_thread() {
     let written = done(&env, &cut, &files(&env, 1, 1, 4096));
     assert_eq!((written.is_truncated, written.files[0][0].size), (true, 1000));
     let read = done(&env, &task(Direction::Read, AccessForm::Default, 1000, 4096), &written.files);
-    assert_eq!((read.tally.bytes, read.tally.failures.len()), (1000, 0), "{:?}", read.tally.samples);
+    assert_eq!((read.stats.bytes, read.stats.failures.len()), (1000, 0), "{:?}", read.stats.failure_samples);
 
     // Short files are completed before they are read; complete files stay as they are.
     let completed = completion::complete_files(&env, written.files, 4096);
@@ -109,7 +114,7 @@ fn time_limit_ends_a_batch_after_one_file_per_thread() {
         &task(Direction::Read, AccessForm::Default, 1000, 4096),
         &completion::complete_files(&env, completed, 4096),
     );
-    assert_eq!((read.tally.bytes, read.tally.failures.len()), (4096, 0), "{:?}", read.tally.samples);
+    assert_eq!((read.stats.bytes, read.stats.failures.len()), (4096, 0), "{:?}", read.stats.failure_samples);
 }
 
 const TIME: Duration = Duration::from_secs(20);
@@ -204,7 +209,7 @@ fn run_measures_all_parts_and_removes_its_files() {
         assert_eq!(postmark.created.count, postmark.deleted.count);
         assert!(postmark.written_bytes > 20 * 512 && postmark.transactions_per_second > 0.0, "{postmark:?}");
     }
-    assert_eq!(fs::read_dir(env.directory.directory()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(env.directory.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -224,17 +229,17 @@ fn stopped_run_ends_early_and_returns_false() {
 
 #[test]
 fn stopped_run_does_not_wait_for_durability() {
-    for what in ["write", "postmark"] {
+    for phase in ["write", "postmark"] {
         let (_parent, env) = env();
         let postmark = PosixSection::Postmark(vec![PostmarkWorkload {
             size_range: (512, 9000),
             pool: 20,
             transactions: 40,
         }]);
-        let plan = plan(vec![if what == "write" { batch(&[AccessForm::Default], 4096) } else { postmark }]);
+        let plan = plan(vec![if phase == "write" { batch(&[AccessForm::Default], 4096) } else { postmark }]);
         let mut results = Vec::new();
         let whole = plan.run(&env, &mut |event| match event {
-            PosixEvent::Started { what: begins, .. } if begins.starts_with(what) => env.stop.trigger(),
+            PosixEvent::Started { description, .. } if description.starts_with(phase) => env.stop.trigger(),
             PosixEvent::Measured(PosixRecord::Access(access)) => {
                 results.push((access.partial, access.sync_seconds))
             }
@@ -243,14 +248,14 @@ fn stopped_run_does_not_wait_for_durability() {
             }
             _ => {}
         });
-        assert_eq!((whole.unwrap(), results), (false, vec![(true, None)]), "{what}");
+        assert_eq!((whole.unwrap(), results), (false, vec![(true, None)]), "{phase}");
     }
 }
 
 #[test]
 fn failed_sync_counts_as_a_failure() {
     let (_parent, env) = env();
-    let bench = MeasureEnv { posix: &env, counters: None, idle_bytes_per_second: 0.0, cores: 2 };
+    let measure_env = MeasureEnv { posix: &env, counters: None, idle_bytes_per_second: 0.0, cores: 2 };
     let task = task(Direction::Write, AccessForm::Default, 4096, 4096);
     let spec = MeasureSpec {
         scope: AccessScope::Batch,
@@ -260,7 +265,7 @@ fn failed_sync_counts_as_a_failure() {
         caches: CacheTreatment::NotDropped,
     };
     let workload = PostmarkWorkload { size_range: (512, 9000), pool: 3, transactions: 4 };
-    let access = |files: &[Vec<RunFile>]| bench.measure(&spec, files, &Progress::default()).unwrap().0;
+    let access = |files: &[Vec<RunFile>]| measure_env.measure(&spec, files, &Progress::default()).unwrap().0;
     let postmark =
         || super::postmark::run_postmark(&env, &workload, false, (1, 1), &Progress::default()).unwrap();
     let (good, also) = (access(&files(&env, 1, 3, 4096)), postmark());
@@ -268,7 +273,7 @@ fn failed_sync_counts_as_a_failure() {
     assert!(also.sync_seconds.is_some() && also.failures.is_empty(), "{also:?}");
 
     // The directory cannot be opened for the sync.
-    fs::remove_dir_all(env.directory.directory()).unwrap();
+    fs::remove_dir_all(env.directory.path()).unwrap();
     let bad = access(&[vec![]]);
     assert!(bad.failures["NotDurable"] > 0 && bad.sync_seconds.is_none(), "{bad:?}");
     let also = postmark();
@@ -285,7 +290,7 @@ fn check_rejects_what_cannot_be_measured() {
     let of = |section: PosixSection| plan(vec![section]);
     let good = of(unit(&[4096]));
     good.validate().unwrap();
-    for (bad, why) in [
+    for (bad, reason) in [
         (plan(vec![]), "nothing to measure"),
         (of(batch(&[], 4096)), "nothing to measure"),
         (PosixPlan { rounds: 0, ..good.clone() }, "nothing to measure"),
@@ -296,6 +301,6 @@ fn check_rejects_what_cannot_be_measured() {
         (PosixPlan { interface: Some("no-such".to_owned()), ..good.clone() }, "no interface no-such"),
     ] {
         let error = bad.validate().unwrap_err();
-        assert!(error.contains(why), "{error}");
+        assert!(error.contains(reason), "{error}");
     }
 }

@@ -19,13 +19,13 @@ pub(crate) struct Timeline(Arc<Mutex<LoadRecord>>);
 impl Timeline {
     /// Creates the empty record of a worker.
     pub fn new_record(&self) -> LoadRecord {
-        let present = CurrentSecond {
+        let current_second = CurrentSecond {
             second: 0,
             seconds: Default::default(),
             series: Default::default(),
             timeline: self.clone(),
         };
-        LoadRecord { present: Some(present), ..LoadRecord::default() }
+        LoadRecord { current_second: Some(current_second), ..LoadRecord::default() }
     }
 
     /// Takes everything that was flushed since the last call.
@@ -104,16 +104,15 @@ mod tests {
 
     /// Records the consecutive requests of one worker.
     fn record_all(record: &mut LoadRecord, requests: &[Request]) {
-        let mut at = Duration::ZERO;
-        for (is_put, pause, took, fails) in requests {
+        let mut ended = Duration::ZERO;
+        for (is_put, pause, duration, fails) in requests {
             let operation = if *is_put { Operation::Put } else { Operation::Get };
-            let start = at + Duration::from_millis(*pause);
-            at = start + Duration::from_millis(*took);
+            let start = ended + Duration::from_millis(*pause);
+            ended = start + Duration::from_millis(*duration);
             if *fails {
-                record.record_failure(WINDOW, operation, at, "busy", "is busy");
+                record.record_failure(WINDOW, operation, ended, "busy", "is busy");
             } else {
-                let timing =
-                    RequestTiming { scheduled: start, started: start, first_byte: at, completed: at };
+                let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, ended };
                 record.record_success(WINDOW, operation, timing, 1000);
             }
         }
@@ -135,26 +134,26 @@ mod tests {
                 1..5,
             ),
         ) {
-            let (timeline, mut separate, mut together) = (Timeline::default(), LoadRecord::default(), LoadRecord::default());
+            let (timeline, mut separate, mut expected) = (Timeline::default(), LoadRecord::default(), LoadRecord::default());
             for requests in &workers {
-                let mut mine = timeline.new_record();
-                record_all(&mut mine, requests);
-                separate.add(&mine);
+                let mut record = timeline.new_record();
+                record_all(&mut record, requests);
+                separate.add(&record);
                 let mut whole = LoadRecord::default();
                 record_all(&mut whole, requests);
-                together.add(&whole);
+                expected.add(&whole);
             }
             separate.add(&timeline.take());
-            prop_assert_eq!(separate.stats.len(), together.stats.len());
-            for (operation, tally) in &together.stats {
+            prop_assert_eq!(separate.stats.len(), expected.stats.len());
+            for (operation, stats) in &expected.stats {
                 let other = &separate.stats[operation];
-                prop_assert_eq!(&other.seconds, &tally.seconds);
-                prop_assert_eq!((other.operations, other.failure_count()), (tally.operations, tally.failure_count()));
-                prop_assert_eq!(&other.latency, &tally.latency);
-                prop_assert!(is_near(other.throughput, tally.throughput));
+                prop_assert_eq!(&other.seconds, &stats.seconds);
+                prop_assert_eq!((other.operations, other.failure_count()), (stats.operations, stats.failure_count()));
+                prop_assert_eq!(&other.latency, &stats.latency);
+                prop_assert!(is_near(other.throughput, stats.throughput));
             }
             let time = WINDOW.end - WINDOW.begin;
-            let series = separate.series(time).into_iter().zip(together.series(time));
+            let series = separate.series(time).into_iter().zip(expected.series(time));
             prop_assert!(series.into_iter().all(|(one, other)| is_near(one, other)));
             prop_assert!(timeline.take().stats.is_empty());
         }
@@ -167,18 +166,17 @@ mod tests {
         let mut records = [timeline.new_record(), timeline.new_record()];
         for second in 0..day {
             let (start, ended) = (Duration::from_secs(second), Duration::from_millis(second * 1000 + 1500));
-            let timing =
-                RequestTiming { scheduled: start, started: start, first_byte: ended, completed: ended };
+            let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, ended };
             records[usize::from(second % 2 == 0)].record_success(window, Operation::Get, timing, 1);
         }
         for record in &records {
             assert_eq!(record.series_100ms.capacity(), 0);
-            assert!(record.stats.values().all(|tally| tally.seconds.capacity() == 0));
+            assert!(record.stats.values().all(|stats| stats.seconds.capacity() == 0));
         }
         let mut all = timeline.take();
         records.iter().for_each(|record| all.add(record));
         assert_eq!(all.stats[&Operation::Get].seconds.len() as u64, day + 1);
-        let done: f64 = all.series_100ms.iter().map(|interval| interval.operations).sum();
-        assert!((done - day as f64).abs() < 1e-3, "{done}");
+        let operations: f64 = all.series_100ms.iter().map(|interval| interval.operations).sum();
+        assert!((operations - day as f64).abs() < 1e-3, "{operations}");
     }
 }

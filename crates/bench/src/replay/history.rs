@@ -78,20 +78,19 @@ impl KeyHistory {
             .for_each(|write| write.acknowledged = None);
     }
 
-    /// The versions that a read from `read_start` to `answered` may return.
-    pub fn possible_versions(&self, read_start: u64, answered: u64) -> impl Iterator<Item = KeyVersion> + '_ {
+    /// The versions that a read from `read_start` to `read_end` may return.
+    pub fn possible_versions(&self, read_start: u64, read_end: u64) -> impl Iterator<Item = KeyVersion> + '_ {
         let replaced = self.replacement_start(read_start);
         let is_possible = move |write: &&WriteRecord| {
-            write.started < answered && write.acknowledged.is_none_or(|ended| ended >= replaced)
+            write.started < read_end && write.acknowledged.is_none_or(|ended| ended >= replaced)
         };
         self.writes.iter().filter(is_possible).map(|write| write.version)
     }
 
-    /// The latest start of a write that was acknowledged before `moment`. Writes acknowledged before that start had
-    /// been replaced by `moment`.
-    fn replacement_start(&self, moment: u64) -> u64 {
-        let before =
-            self.writes.iter().filter(|write| write.acknowledged.is_some_and(|ended| ended < moment));
+    /// The latest start of a write that was acknowledged before `time`. Writes acknowledged before that start had
+    /// been replaced by `time`.
+    fn replacement_start(&self, time: u64) -> u64 {
+        let before = self.writes.iter().filter(|write| write.acknowledged.is_some_and(|ended| ended < time));
         before.map(|write| write.started).max().unwrap_or(0)
     }
 
@@ -142,8 +141,8 @@ mod tests {
         let mut history = KeyHistory::new(Some(1));
         history.begin_read(1);
         history.begin_write(None, 3);
-        let sizes = |answered| -> Vec<Option<u64>> {
-            history.possible_versions(1, answered).map(|version| version.size).collect()
+        let sizes = |read_end| -> Vec<Option<u64>> {
+            history.possible_versions(1, read_end).map(|version| version.size).collect()
         };
         assert_eq!((sizes(2), sizes(4)), (vec![Some(1)], vec![Some(1), None]));
     }

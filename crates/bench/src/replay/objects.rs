@@ -30,11 +30,11 @@ pub struct ReplayObjects {
 impl ReplayObjects {
     /// The objects in their initial state.
     #[must_use]
-    pub fn new(prefix: String, plan: &TraceSummary) -> Self {
+    pub fn new(prefix: String, summary: &TraceSummary) -> Self {
         Self {
             prefix,
-            keys: plan.objects.clone(),
-            histories: plan.objects.iter().map(|(_, size)| Mutex::new(KeyHistory::new(*size))).collect(),
+            keys: summary.objects.clone(),
+            histories: summary.objects.iter().map(|(_, size)| Mutex::new(KeyHistory::new(*size))).collect(),
             tick: AtomicU64::new(1),
             listings: Mutex::default(),
         }
@@ -158,37 +158,40 @@ mod tests {
         ReplayObjects::new("run/".to_owned(), &TraceSummary { objects, ..TraceSummary::default() })
     }
 
-    fn judge(
+    fn check_page(
         objects: &ReplayObjects,
         (prefix, start): (&str, u64),
         page: &[(String, u64)],
-        is_cut: bool,
+        is_truncated: bool,
     ) -> Result<(), String> {
-        let mut judging = objects.judge(prefix, (start, objects.next_tick()), page, is_cut);
-        std::iter::from_fn(|| Some(judging.check_chunk())).flatten().next().unwrap()
+        let mut check = objects.check_listing(prefix, (start, objects.next_tick()), page, is_truncated);
+        std::iter::from_fn(|| Some(check.check_chunk())).flatten().next().unwrap()
     }
 
-    fn judged(
+    fn check_new_listing(
         objects: &ReplayObjects,
         prefix: &str,
         page: &[(&str, u64)],
-        is_cut: bool,
+        is_truncated: bool,
     ) -> Result<(), String> {
         let page: Vec<(String, u64)> = page.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
         let start = objects.begin_listing();
-        let judged = judge(objects, (prefix, start), &page, is_cut);
+        let result = check_page(objects, (prefix, start), &page, is_truncated);
         objects.end_listing(start);
-        judged
+        result
     }
 
     #[test]
-    fn judge_accepts_only_a_page_with_all_existing_objects() {
+    fn check_accepts_only_a_page_with_all_existing_objects() {
         let objects = objects();
-        assert_eq!(judged(&objects, "", &[("run/a", 1), ("run/b/1", 2), ("run/b/3", 4)], false), Ok(()));
-        assert_eq!(judged(&objects, "", &[("run/a", 1), ("run/b/1", 2)], true), Ok(()));
-        assert_eq!(judged(&objects, "b/", &[("run/b/1", 2), ("run/b/3", 4)], false), Ok(()));
-        assert_eq!(judged(&objects, "x", &[], false), Ok(()));
-        for (prefix, page, why) in [
+        assert_eq!(
+            check_new_listing(&objects, "", &[("run/a", 1), ("run/b/1", 2), ("run/b/3", 4)], false),
+            Ok(())
+        );
+        assert_eq!(check_new_listing(&objects, "", &[("run/a", 1), ("run/b/1", 2)], true), Ok(()));
+        assert_eq!(check_new_listing(&objects, "b/", &[("run/b/1", 2), ("run/b/3", 4)], false), Ok(()));
+        assert_eq!(check_new_listing(&objects, "x", &[], false), Ok(()));
+        for (prefix, page, problem) in [
             ("", vec![("run/a", 1), ("run/b/1", 2)], "run/b/3 is not listed"),
             ("", vec![("run/a", 1), ("run/b/3", 4)], "run/b/1 is not listed"),
             ("", vec![("run/a", 2), ("run/b/1", 2), ("run/b/3", 4)], "run/a is listed with 2 bytes"),
@@ -198,13 +201,13 @@ mod tests {
             ("b", vec![("run/b/1", 2), ("run/b/3", 4), ("run/b/4", 4)], "run/b/4 is listed, but"),
             ("b", vec![("run/b/1", 2), ("run/b/3", 4), ("run/b/3", 4)], "run/b/3 is listed, but"),
         ] {
-            let wrong = judged(&objects, prefix, &page, false).unwrap_err();
-            assert!(wrong.contains(why), "{page:?}: {wrong}");
+            let error = check_new_listing(&objects, prefix, &page, false).unwrap_err();
+            assert!(error.contains(problem), "{page:?}: {error}");
         }
     }
 
     #[test]
-    fn judge_accepts_both_states_of_concurrently_changed_keys() {
+    fn check_accepts_both_states_of_concurrently_changed_keys() {
         let objects = objects();
         let start = objects.begin_listing();
         let written = objects.begin_write(2, Some(3));
@@ -217,10 +220,10 @@ mod tests {
         let (before, after) =
             (page(&[("run/b/1", 2), ("run/b/3", 4)]), page(&[("run/b/2", 3), ("run/b/3", 4)]));
         for page in [&before, &after] {
-            assert_eq!(judge(&objects, ("b/", start), page, false), Ok(()));
+            assert_eq!(check_page(&objects, ("b/", start), page, false), Ok(()));
         }
         let later = objects.begin_listing();
-        assert!(judge(&objects, ("b/", later), &before, false).is_err());
-        assert_eq!(judge(&objects, ("b/", later), &after, false), Ok(()));
+        assert!(check_page(&objects, ("b/", later), &before, false).is_err());
+        assert_eq!(check_page(&objects, ("b/", later), &after, false), Ok(()));
     }
 }

@@ -21,7 +21,7 @@ fn replay_of(texts: &'static [&'static str], how: (usize, Option<f64>)) -> Repla
         let text = format!("time,op,key,offset,length\n{}", texts[n]);
         Ok(Box::new(Cursor::new(text.into_bytes())) as Box<dyn BufRead + Send>)
     };
-    Replay::plan("t.csv", Arc::new(open), 900, how).unwrap().unwrap()
+    Replay::from_trace("t.csv", Arc::new(open), 900, how).unwrap().unwrap()
 }
 
 fn replay(text: String, how: (usize, Option<f64>)) -> Replay {
@@ -30,13 +30,13 @@ fn replay(text: String, how: (usize, Option<f64>)) -> Replay {
 
 async fn run(env: &BenchEnv, replay: &Replay) -> (LoadOutcome, Vec<String>) {
     let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
-    let (stop, gauge) = (StopSignal::default(), Arc::default());
-    assert!(replay.prepare(env, &objects, &stop, &gauge).await.unwrap());
-    replay.run(env, &objects, &stop, &gauge).await.unwrap()
+    let (stop, progress) = (StopSignal::default(), Arc::default());
+    assert!(replay.prepare(env, &objects, &stop, &progress).await.unwrap());
+    replay.run(env, &objects, &stop, &progress).await.unwrap()
 }
 
 fn failures(outcome: &LoadOutcome) -> Vec<String> {
-    outcome.record.tallies().values().flat_map(|tally| tally.failure_samples.clone()).collect()
+    outcome.record.stats_by_operation().values().flat_map(|tally| tally.failure_samples.clone()).collect()
 }
 
 /// A copy of the environment whose store injects a fault.
@@ -58,7 +58,8 @@ async fn replay_sends_and_checks_all_requests() {
         let replay = replay_of(&[EVERYTHING], (16, speed));
         let (outcome, notes) = run(&env().await, &replay).await;
         assert_eq!(failures(&outcome), [""; 0]);
-        let counts = outcome.record.tallies().iter().map(|(kind, tally)| (*kind, tally.operations));
+        let counts =
+            outcome.record.stats_by_operation().iter().map(|(kind, tally)| (*kind, tally.operations));
         assert_eq!(counts.collect::<BTreeMap<_, _>>(), replay.trace_summary().requests);
         assert_eq!((outcome.end_reason, outcome.never_started), (EndReason::Exhausted, 0));
         if speed.is_none() {
@@ -68,7 +69,7 @@ async fn replay_sends_and_checks_all_requests() {
                 "{notes:?}"
             );
             assert_eq!(
-                outcome.record.tallies()[&Operation::Get].bytes,
+                outcome.record.stats_by_operation()[&Operation::Get].bytes,
                 1100 + 28 + 1000 + 1093 + 1 + 300_000
             );
         }
@@ -124,8 +125,12 @@ async fn replay_detects_a_lost_object() {
             env.store.delete(&context, &address, tradewind_core::Precondition::None).await.unwrap();
         };
         let ((outcome, _), ()) = tokio::join!(run(&env, &replay), losing);
-        let kinds: Vec<String> =
-            outcome.record.tallies().values().flat_map(|tally| tally.failures.keys().cloned()).collect();
+        let kinds: Vec<String> = outcome
+            .record
+            .stats_by_operation()
+            .values()
+            .flat_map(|tally| tally.failures.keys().cloned())
+            .collect();
         assert_eq!(kinds, [why], "{op}");
     }
 }
@@ -139,7 +144,7 @@ async fn failed_write_may_or_may_not_take_effect() {
         let (outcome, _) = run(&env, &replay(text.to_owned(), (4, None))).await;
         let failed: Vec<Operation> = outcome
             .record
-            .tallies()
+            .stats_by_operation()
             .iter()
             .filter(|(_, tally)| tally.failure_count() > 0)
             .map(|(kind, _)| *kind)
@@ -162,7 +167,10 @@ async fn overlapping_requests_accept_every_possible_version() {
             let env = with(&env().await, call, FaultSchedule::Always, Fault::Delay(Duration::from_millis(4)));
             let (outcome, _) = run(&env, &replay(text.clone(), (32, speed))).await;
             assert_eq!(failures(&outcome), [""; 0], "{call:?} {speed:?}");
-            assert_eq!(outcome.record.tallies().values().map(|tally| tally.operations).sum::<u64>(), 1000);
+            assert_eq!(
+                outcome.record.stats_by_operation().values().map(|tally| tally.operations).sum::<u64>(),
+                1000
+            );
         }
     }
 }
@@ -188,7 +196,7 @@ async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
     let slow =
         with(&env().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(30)));
     let (outcome, notes) = run(&slow, &replay(burst("0"), (1, Some(1.0)))).await;
-    let latency = &outcome.record.tallies()[&Operation::Put].latency;
+    let latency = &outcome.record.stats_by_operation()[&Operation::Put].latency;
     assert!(latency.max() >= 300_000 && latency.min() < 200_000, "{} to {}", latency.min(), latency.max());
     assert!(notes[0].starts_with("9 requests waited because all 1 workers"), "{notes:?}");
 }
@@ -221,11 +229,11 @@ async fn stopped_replay_returns_what_was_measured() {
             tokio::time::sleep(Duration::from_millis(200)).await;
             stop.trigger();
         };
-        let gauge = Arc::default();
-        let (driven, ()) = tokio::join!(replay.run(&slow, &objects, &stop, &gauge), stopping);
+        let progress = Arc::default();
+        let (driven, ()) = tokio::join!(replay.run(&slow, &objects, &stop, &progress), stopping);
         let (outcome, _) = driven.unwrap();
         assert_eq!((outcome.end_reason, outcome.never_started), (EndReason::Stopped, 0));
-        assert!(outcome.record.tallies()[&Operation::Put].operations > 0);
+        assert!(outcome.record.stats_by_operation()[&Operation::Put].operations > 0);
         assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     }
 }
@@ -259,8 +267,12 @@ async fn prepare_retries_failed_creations() {
         let env = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
         let replay = replay("0,get,k,,\n".to_owned(), (4, None));
         let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
-        let gauge = Arc::default();
-        (replay.prepare(&env, &objects, &StopSignal::default(), &gauge).await, gauge.snapshot().0, objects)
+        let progress = Arc::default();
+        (
+            replay.prepare(&env, &objects, &StopSignal::default(), &progress).await,
+            progress.snapshot().0,
+            objects,
+        )
     };
     for times in 0..u64::from(MAX_PREPARE_ATTEMPTS) {
         let (made, count, objects) = failing(times).await;
@@ -283,7 +295,7 @@ async fn prepare_retries_failed_creations() {
 async fn single_worker(env: &BenchEnv, replay: &Replay) -> (ReplayWorker, Arc<LoadState<TraceRequest>>) {
     let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
     let shared = Arc::new(LoadState::new(env.clock.clone(), (1, None), Arc::default(), objects.clone()));
-    shared.begin();
+    shared.open_window();
     let player = ReplayWorker {
         env: env.clone(),
         objects,
@@ -320,7 +332,7 @@ async fn checking_a_long_listing_yields_to_other_tasks() {
             record
         };
         let (record, ()) = tokio::join!(judging, others);
-        let (tally, yields) = (&record.tallies()[&Operation::List], yields.into_inner());
+        let (tally, yields) = (&record.stats_by_operation()[&Operation::List], yields.into_inner());
         assert_eq!((tally.operations, tally.failure_count(), tally.truncated), (1, 0, 0));
         assert!(yields >= (KEYS / CHUNK_KEYS).min(aborted_after), "{yields}");
     }
@@ -342,7 +354,7 @@ async fn worker_moves_finished_intervals_to_the_timeline() {
         record.series(Duration::from_secs(1)).iter().map(|interval| interval.operations).sum::<f64>();
     assert!(counted < 1e-9, "{counted}");
     record.add(&shared.timeline.take());
-    assert_eq!(record.tallies()[&Operation::Put].seconds[0].operations, 1);
+    assert_eq!(record.stats_by_operation()[&Operation::Put].seconds[0].operations, 1);
 }
 
 #[tokio::test]

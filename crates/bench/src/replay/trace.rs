@@ -1,6 +1,6 @@
 //! Streaming reader of object traces: CSV with a header, or one JSON object per line. A record is always one line, so
-//! that an unclosed quote invalidates only its own line. Requests are sorted by time within a window of [`SORT_WINDOW_LINES`]
-//! lines, which is all that is held in memory.
+//! that an unclosed quote invalidates only its own line. Requests are sorted by time within a window of
+//! [`SORT_WINDOW_LINES`] lines, which is all that is held in memory.
 
 mod line;
 
@@ -68,10 +68,10 @@ impl Trace {
     /// Opens a trace whose keys have at most `max_key_bytes` bytes. The outer error is an I/O error; the inner one
     /// describes an invalid header.
     pub fn open(
-        text: Box<dyn BufRead + Send>,
+        reader: Box<dyn BufRead + Send>,
         max_key_bytes: usize,
     ) -> io::Result<Result<Self, InvalidLine>> {
-        let lines = TraceLines::open(text, max_key_bytes)?;
+        let lines = TraceLines::open(reader, max_key_bytes)?;
         Ok(lines.map(|lines| Self { lines, window: BinaryHeap::new(), last: Duration::ZERO }))
     }
 }
@@ -83,7 +83,7 @@ impl Iterator for Trace {
         while self.window.len() <= SORT_WINDOW_LINES {
             match self.lines.next() {
                 Ok(Some(Ok(entry))) => self.window.push(Reverse(Timed(entry))),
-                Ok(Some(Err(broken))) => return Some(Ok(Err(broken))),
+                Ok(Some(Err(invalid_line))) => return Some(Ok(Err(invalid_line))),
                 Ok(None) => break,
                 Err(e) => return Some(Err(e)),
             }
@@ -91,10 +91,10 @@ impl Iterator for Trace {
         let Reverse(Timed(entry)) = self.window.pop()?;
         if entry.time < self.last {
             let seconds = (self.last - entry.time).as_secs_f64();
-            let why = format!(
+            let reason = format!(
                 "it is {seconds} s earlier than a request more than {SORT_WINDOW_LINES} lines before it: sort the trace by time"
             );
-            return Some(Ok(Err(InvalidLine { line: entry.line, reason: why })));
+            return Some(Ok(Err(InvalidLine { line: entry.line, reason })));
         }
         self.last = entry.time;
         Some(Ok(Ok(entry)))
@@ -119,7 +119,7 @@ impl PartialOrd for Timed {
 
 /// The parsed lines, in file order.
 struct TraceLines {
-    text: Box<dyn BufRead + Send>,
+    reader: Box<dyn BufRead + Send>,
     format: LineFormat,
     max_key_bytes: usize,
     /// Number of the last line read, from 1.
@@ -132,9 +132,9 @@ struct TraceLines {
 }
 
 impl TraceLines {
-    fn open(text: Box<dyn BufRead + Send>, max_key_bytes: usize) -> io::Result<Result<Self, InvalidLine>> {
+    fn open(reader: Box<dyn BufRead + Send>, max_key_bytes: usize) -> io::Result<Result<Self, InvalidLine>> {
         let mut lines = Self {
-            text,
+            reader,
             format: LineFormat::Json,
             max_key_bytes,
             number: 0,
@@ -149,10 +149,10 @@ impl TraceLines {
             lines.is_first_pending = true;
             return Ok(Ok(lines));
         }
-        let form = lines.text().and_then(LineFormat::from_header);
-        Ok(match form {
-            Ok(form) => Ok(Self { format: form, ..lines }),
-            Err(why) => Err(InvalidLine { line: lines.number, reason: why }),
+        let format = lines.text().and_then(LineFormat::from_header);
+        Ok(match format {
+            Ok(format) => Ok(Self { format, ..lines }),
+            Err(reason) => Err(InvalidLine { line: lines.number, reason }),
         })
     }
 
@@ -162,14 +162,14 @@ impl TraceLines {
         }
         let line = self.number;
         let entry = self.text().and_then(|text| self.format.parse(text, line, self.max_key_bytes));
-        Ok(Some(entry.map_err(|why| InvalidLine { line, reason: why })))
+        Ok(Some(entry.map_err(|reason| InvalidLine { line, reason })))
     }
 
     /// Reads the next nonempty line, up to [`MAX_LINE_BYTES`]. Returns false at the end of the trace.
     fn read(&mut self) -> io::Result<bool> {
         loop {
             self.line.clear();
-            if self.text.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut self.line)? == 0 {
+            if self.reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut self.line)? == 0 {
                 return Ok(false);
             }
             self.number += 1;
@@ -188,11 +188,11 @@ impl TraceLines {
     fn skip(&mut self) -> io::Result<bool> {
         let mut is_any = false;
         loop {
-            let buffered = self.text.fill_buf()?;
+            let buffered = self.reader.fill_buf()?;
             let end = buffered.iter().position(|byte| *byte == b'\n');
             let (length, is_end) = (end.unwrap_or(buffered.len()), end.is_some() || buffered.is_empty());
             is_any |= length > 0;
-            self.text.consume(length + usize::from(end.is_some()));
+            self.reader.consume(length + usize::from(end.is_some()));
             if is_end {
                 return Ok(is_any);
             }

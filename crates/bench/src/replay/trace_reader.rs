@@ -33,11 +33,12 @@ pub(super) struct RequestQueue(mpsc::Receiver<(Duration, TraceRequest)>);
 impl TraceReader {
     pub fn start(replay: &Replay, objects: Arc<ReplayObjects>) -> Result<(Self, RequestQueue)> {
         let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS);
-        let (open, max_key_bytes, first) = (replay.open.clone(), replay.max_key_bytes, replay.trace.first_at);
-        let reading = move || read(&open, max_key_bytes, first, (&objects, &sender));
+        let (open, max_key_bytes, first_at) =
+            (replay.open.clone(), replay.max_key_bytes, replay.trace_summary.first_at);
+        let reading = move || read(&open, max_key_bytes, first_at, (&objects, &sender));
         let thread =
             std::thread::Builder::new().name("trace".to_owned()).spawn(reading).map_err(read_error)?;
-        Ok((Self { thread, expected: replay.trace.count() }, RequestQueue(receiver)))
+        Ok((Self { thread, expected: replay.trace_summary.count() }, RequestQueue(receiver)))
     }
 
     /// Joins the thread, which ends at the end of the trace or when the receiver has been dropped. Fails if the trace
@@ -60,27 +61,28 @@ fn read_error(e: io::Error) -> Error {
     Error::with_source(Reason::Io, format!("cannot read the trace again: {e}"), e)
 }
 
-fn changed_error(how: &str) -> Error {
-    Error::new(Reason::Io, format!("the trace changed during the replay: {how}"))
+fn changed_error(difference: &str) -> Error {
+    Error::new(Reason::Io, format!("the trace changed during the replay: {difference}"))
 }
 
 /// Sends all requests of the trace. Returns their number, or `None` if the receiver was dropped.
 fn read(
     open: &Arc<OpenTrace>,
     max_key_bytes: usize,
-    first: Duration,
+    first_at: Duration,
     (objects, sender): (&ReplayObjects, &mpsc::Sender<(Duration, TraceRequest)>),
 ) -> io::Result<Option<u64>> {
-    let other = |what: String| io::Error::other(what);
-    let trace = Trace::open(open()?, max_key_bytes)?.map_err(|broken| other(broken.to_string()))?;
+    let error = |message: String| io::Error::other(message);
+    let trace =
+        Trace::open(open()?, max_key_bytes)?.map_err(|invalid_line| error(invalid_line.to_string()))?;
     let mut count = 0;
     for each in trace {
         // Invalid lines were counted in the first pass.
         let Ok(entry) = each? else { continue };
-        let (line, at) = (entry.line, entry.time);
-        let request = resolve(objects, entry).ok_or_else(|| other(format!("line {line} is new")))?;
+        let (line, time) = (entry.line, entry.time);
+        let request = resolve(objects, entry).ok_or_else(|| error(format!("line {line} is new")))?;
         count += 1;
-        if sender.blocking_send((at.saturating_sub(first), request)).is_err() {
+        if sender.blocking_send((time.saturating_sub(first_at), request)).is_err() {
             return Ok(None);
         }
     }
@@ -105,28 +107,28 @@ impl RequestQueue {
     /// The requests with their start times, at `speed` times the pace of the trace. Blocks while the queue is empty.
     pub fn into_starts(mut self, speed: f64) -> impl Iterator<Item = (Duration, TraceRequest)> + Send {
         let next = move || self.0.blocking_recv();
-        std::iter::from_fn(next).map(move |(at, request)| (at.div_f64(speed), request))
+        std::iter::from_fn(next).map(move |(time, request)| (time.div_f64(speed), request))
     }
 
     /// Passes the requests to the workers as fast as they can take them, in the order of each key.
     pub async fn feed(
         mut self,
         shared: Arc<LoadState<TraceRequest>>,
-        turns: Arc<RequestOrdering>,
+        ordering: Arc<RequestOrdering>,
     ) -> (LoadRecord, ReplayCounts) {
-        let mut fed = 0;
+        let mut released = 0;
         while !shared.is_window_closed() {
-            let permit = tokio::time::timeout(END_CHECK_INTERVAL, turns.read_ahead.acquire()).await;
+            let permit = tokio::time::timeout(END_CHECK_INTERVAL, ordering.read_ahead.acquire()).await;
             let Ok(permit) = permit else { continue };
             let Ok(permit) = permit else { break };
             permit.forget();
             let Some((_, request)) = self.0.recv().await else {
-                shared.limit_requests(fed);
+                shared.limit_requests(released);
                 break;
             };
-            fed += 1;
+            released += 1;
             let ready = match request.object() {
-                Some((object, changes)) => turns.order.lock().enqueue(object, changes, request),
+                Some((object, changes)) => ordering.order.lock().enqueue(object, changes, request),
                 None => Some(request),
             };
             if let Some(request) = ready {

@@ -44,26 +44,26 @@ struct KeyState {
 impl TraceSummary {
     /// Reads a trace to its end. Fails only on I/O errors.
     pub fn read(trace: Trace) -> io::Result<Self> {
-        let (mut plan, mut known) = (Self::default(), BTreeMap::new());
+        let (mut summary, mut keys) = (Self::default(), BTreeMap::new());
         for each in trace {
             match each? {
-                Ok(entry) => plan.add(entry, &mut known),
-                Err(broken) => plan.add_invalid(broken),
+                Ok(entry) => summary.add(entry, &mut keys),
+                Err(invalid_line) => summary.add_invalid(invalid_line),
             }
         }
-        plan.first_invalid.sort_unstable();
-        plan.first_invalid.truncate(MAX_REPORTED_LINES);
-        for (size, line) in known.values().filter_map(|known: &KeyState| known.needed) {
-            plan.add_size(size, line);
+        summary.first_invalid.sort_unstable();
+        summary.first_invalid.truncate(MAX_REPORTED_LINES);
+        for (size, line) in keys.values().filter_map(|state: &KeyState| state.needed) {
+            summary.add_size(size, line);
         }
-        let needed = |(key, known): (Box<str>, KeyState)| (key, known.needed.map(|(size, _)| size));
-        plan.objects = known.into_iter().map(needed).collect();
-        Ok(plan)
+        let needed = |(key, state): (Box<str>, KeyState)| (key, state.needed.map(|(size, _)| size));
+        summary.objects = keys.into_iter().map(needed).collect();
+        Ok(summary)
     }
 
-    fn add_invalid(&mut self, broken: InvalidLine) {
+    fn add_invalid(&mut self, invalid_line: InvalidLine) {
         self.invalid_lines += 1;
-        self.first_invalid.push(broken);
+        self.first_invalid.push(invalid_line);
         // Out-of-order lines are detected later than other invalid lines, so the list must be sorted.
         if self.first_invalid.len() > 16 * MAX_REPORTED_LINES {
             self.first_invalid.sort_unstable();
@@ -71,7 +71,7 @@ impl TraceSummary {
         }
     }
 
-    fn add(&mut self, entry: TraceEntry, known: &mut BTreeMap<Box<str>, KeyState>) {
+    fn add(&mut self, entry: TraceEntry, keys: &mut BTreeMap<Box<str>, KeyState>) {
         if self.requests.is_empty() {
             self.first_at = entry.time;
         }
@@ -84,11 +84,11 @@ impl TraceSummary {
         if entry.operation == Operation::Put {
             self.add_size(length.unwrap_or(0), entry.line);
         }
-        let known = match known.get_mut(&*entry.key) {
-            Some(known) => known,
-            None => known.entry(entry.key.into()).or_default(),
+        let state = match keys.get_mut(&*entry.key) {
+            Some(state) => state,
+            None => keys.entry(entry.key.into()).or_default(),
         };
-        if known.is_changed {
+        if state.is_changed {
             return;
         }
         let size = match entry.operation {
@@ -96,10 +96,10 @@ impl TraceSummary {
             Operation::Get => Some(entry.offset + length.unwrap_or(1)),
             Operation::Head | Operation::Delete | Operation::List => Some(1),
         };
-        if let Some(size) = size.filter(|size| known.needed.is_none_or(|(needed, _)| *size > needed)) {
-            known.needed = Some((size, entry.line));
+        if let Some(size) = size.filter(|size| state.needed.is_none_or(|(needed, _)| *size > needed)) {
+            state.needed = Some((size, entry.line));
         }
-        known.is_changed = matches!(entry.operation, Operation::Put | Operation::Delete);
+        state.is_changed = matches!(entry.operation, Operation::Put | Operation::Delete);
     }
 
     fn add_size(&mut self, size: u64, line: u64) {
@@ -145,22 +145,22 @@ mod tests {
 
     use super::*;
 
-    fn plan(text: &str) -> TraceSummary {
+    fn summarize(text: &str) -> TraceSummary {
         let text = format!("time,op,key,offset,length\n{text}");
         TraceSummary::read(Trace::open(Box::new(Cursor::new(text.into_bytes())), 100).unwrap().unwrap())
             .unwrap()
     }
 
     #[test]
-    fn plan_contains_objects_read_before_they_are_written() {
-        let plan = plan(
+    fn summary_contains_objects_read_before_they_are_written() {
+        let summary = summarize(
             "5,get,read,,\n5,get,read,100,28\n6,get,read,7,\n\
              6.5,put,written,,4096\n7,get,written,5000,10\n\
              7,head,asked,,\n7,delete,removed,,\n7,get,removed,900,100\n\
              8,get,later,10,1\n8,put,later,,5\n9,get,later,0,50\n9.5,list,r,,\n",
         );
         let needed: Vec<(&str, Option<u64>)> =
-            plan.objects.iter().map(|(key, size)| (&**key, *size)).collect();
+            summary.objects.iter().map(|(key, size)| (&**key, *size)).collect();
         let expected = [
             ("asked", Some(1)),
             ("later", Some(11)),
@@ -169,21 +169,21 @@ mod tests {
             ("written", None),
         ];
         assert_eq!(needed, expected);
-        assert_eq!((plan.initial_objects(), plan.count(), plan.invalid_lines), ((4, 141), 12, 0));
-        assert_eq!((plan.first_at, plan.span), (Duration::from_secs(5), Duration::from_millis(4500)));
-        assert_eq!(plan.mix().to_string(), "put=2,get=7,head=1,list=1,delete=1");
+        assert_eq!((summary.initial_objects(), summary.count(), summary.invalid_lines), ((4, 141), 12, 0));
+        assert_eq!((summary.first_at, summary.span), (Duration::from_secs(5), Duration::from_millis(4500)));
+        assert_eq!(summary.mix().to_string(), "put=2,get=7,head=1,list=1,delete=1");
         assert_eq!(
-            (plan.size_range(), plan.sizes),
+            (summary.size_range(), summary.sizes),
             (SizeDistribution::Uniform(1, 4096), Some((1, (4096, 5))))
         );
     }
 
     #[test]
-    fn plan_keeps_the_first_ten_invalid_lines() {
+    fn summary_keeps_the_first_ten_invalid_lines() {
         let late = "99,get,a,,\n".repeat(1100) + "1,get,early,,\n";
-        let plan = plan(&(late + &"x\n".repeat(500)));
-        let lines: Vec<u64> = plan.first_invalid.iter().map(|broken| broken.line).collect();
-        assert_eq!((plan.invalid_lines, lines), (501, (1102..=1111).collect()));
-        assert_eq!(plan.count(), 1100);
+        let summary = summarize(&(late + &"x\n".repeat(500)));
+        let lines: Vec<u64> = summary.first_invalid.iter().map(|invalid_line| invalid_line.line).collect();
+        assert_eq!((summary.invalid_lines, lines), (501, (1102..=1111).collect()));
+        assert_eq!(summary.count(), 1100);
     }
 }

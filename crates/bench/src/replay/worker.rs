@@ -52,7 +52,7 @@ impl TraceRequest {
 
     /// Operation, key and size, as written to the samples.
     pub fn subject(&self, objects: &ReplayObjects) -> RequestSubject {
-        let about = match self {
+        let key = match self {
             Self::List { prefix } => SubjectKey::Prefix(objects.store_name(prefix).into()),
             Self::Put { object, .. }
             | Self::Get { object, .. }
@@ -64,7 +64,7 @@ impl TraceRequest {
             Self::Get { length, .. } => *length,
             Self::Head { .. } | Self::List { .. } | Self::Delete { .. } => Some(0),
         };
-        RequestSubject { operation: self.operation(), key: about, size }
+        RequestSubject { operation: self.operation(), key, size }
     }
 
     /// The object of the request, and whether the request may change it; `None` for listings.
@@ -134,14 +134,14 @@ impl ReplayWorker {
 
     /// Waits for the next request and returns it with its scheduled start.
     async fn next_request(&mut self) -> Option<(Duration, TraceRequest)> {
-        let starts = &self.shared.start_permits;
-        let has_waited = match starts.try_acquire() {
-            Ok(start) => {
-                start.forget();
+        let start_permits = &self.shared.start_permits;
+        let has_waited = match start_permits.try_acquire() {
+            Ok(permit) => {
+                permit.forget();
                 true
             }
             Err(_) => {
-                starts.acquire().await.ok()?.forget();
+                start_permits.acquire().await.ok()?.forget();
                 false
             }
         };
@@ -156,12 +156,12 @@ impl ReplayWorker {
 
     /// Starts the requests that waited for this one.
     fn release_successors(&self, request: &TraceRequest) {
-        let Some(turns) = &self.ordering else { return };
+        let Some(ordering) = &self.ordering else { return };
         if let Some((object, changed)) = request.object() {
-            let next = turns.order.lock().finish(object, changed);
+            let next = ordering.order.lock().finish(object, changed);
             next.into_iter().for_each(|next| self.shared.release(self.shared.now(), next));
         }
-        turns.read_ahead.add_permits(1);
+        ordering.read_ahead.add_permits(1);
     }
 
     async fn send(&mut self, request: &TraceRequest) -> Result<Completion, RequestFailure> {
@@ -169,21 +169,21 @@ impl ReplayWorker {
             TraceRequest::Put { object, size } => self.put(*object, *size).await,
             TraceRequest::Get { object, offset, length } => {
                 let start = self.objects.begin_read(*object);
-                let answered = self.get((*object, start), *offset, *length).await;
+                let result = self.get((*object, start), *offset, *length).await;
                 self.objects.end_read(*object, start);
-                answered
+                result
             }
             TraceRequest::Head { object } => {
                 let start = self.objects.begin_read(*object);
-                let answered = self.head(*object, start).await;
+                let result = self.head(*object, start).await;
                 self.objects.end_read(*object, start);
-                answered
+                result
             }
             TraceRequest::List { prefix } => {
                 let start = self.objects.begin_listing();
-                let answered = self.list(prefix, start).await;
+                let result = self.list(prefix, start).await;
                 self.objects.end_listing(start);
-                answered
+                result
             }
             TraceRequest::Delete { object } => self.delete(*object).await,
         }
@@ -271,31 +271,35 @@ impl ReplayWorker {
             )));
         }
         let end = length.map_or(size, |length| size.min(offset + length));
-        let (mut first, mut at, mut body) = (None, offset.min(size), found.body);
+        let (mut first_byte, mut position, mut body) = (None, offset.min(size), found.body);
         while let Some(piece) = body.next().await {
             let piece = piece?;
-            first.get_or_insert_with(|| self.shared.now());
-            let mut wrong = at;
+            first_byte.get_or_insert_with(|| self.shared.now());
+            let mut difference_position = position;
             numbers.retain(|number| {
                 let content = ReplayObjects::content(key, *number, size);
-                let difference = self.env.content.first_difference(content, at, &piece);
-                wrong = wrong.max(difference.unwrap_or(0));
+                let difference = self.env.content.first_difference(content, position, &piece);
+                difference_position = difference_position.max(difference.unwrap_or(0));
                 difference.is_none()
             });
             if numbers.is_empty() {
                 return Err(RequestFailure::wrong_response(format!(
-                    "{key} differs at byte {wrong} from every version that could be read at that time"
+                    "{key} differs at byte {difference_position} from every version that could be read at that time"
                 )));
             }
-            at += piece.len() as u64;
+            position += piece.len() as u64;
         }
-        if at != end.max(offset.min(size)) {
+        if position != end.max(offset.min(size)) {
             return Err(RequestFailure::wrong_response(format!(
-                "{key}: the response ended at byte {at} instead of {end}"
+                "{key}: the response ended at byte {position} instead of {end}"
             )));
         }
-        let whole = self.shared.now();
-        Ok(Completion { first_byte: first.unwrap_or(whole), last_byte: whole, bytes: at - offset.min(size) })
+        let last_byte = self.shared.now();
+        Ok(Completion {
+            first_byte: first_byte.unwrap_or(last_byte),
+            last_byte,
+            bytes: position - offset.min(size),
+        })
     }
 
     async fn head(&mut self, object: usize, start: u64) -> Result<Completion, RequestFailure> {
@@ -323,7 +327,7 @@ impl ReplayWorker {
             limit: PAGE_KEYS,
         };
         let page = self.env.store.list(&self.context, &self.env.bucket, &request).await?;
-        let (answered, answered_at) =
+        let (completion, read_end) =
             (Completion::without_body(self.shared.now(), 0), self.objects.next_tick());
         let mut listed = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
@@ -335,11 +339,11 @@ impl ReplayWorker {
             };
             listed.push((key.to_string(), summary.size));
         }
-        let times = (start, answered_at);
-        let mut judging = self.objects.judge(prefix, times, &listed, page.next.is_some());
+        let times = (start, read_end);
+        let mut check = self.objects.check_listing(prefix, times, &listed, page.next.is_some());
         loop {
-            if let Some(judged) = judging.check_chunk() {
-                return judged.map(|()| answered).map_err(RequestFailure::wrong_response);
+            if let Some(result) = check.check_chunk() {
+                return result.map(|()| completion).map_err(RequestFailure::wrong_response);
             }
             // Let other tasks of this thread send requests. Once requests are aborted there are none, and yielding
             // would only let this answered request be aborted.

@@ -16,23 +16,27 @@ const MAX_MEMORY_DIFFERENCE: f64 = 0.02;
 pub(super) fn describe_differences(before: &ResultFile, after: &ResultFile) -> Option<String> {
     let mut differing = clients(before, after);
     if let (Some(before), Some(after)) = (caches(before), caches(after)) {
-        differing.extend(different("caches before each measurement", &before, &after));
+        differing.extend(describe_difference("caches before each measurement", &before, &after));
     }
     if !before.measurements.is_empty() && !after.measurements.is_empty() {
         let [first, second] = [&before.run, &after.run];
         let connections = |run: &Run| if run.new_connections { "new for each request" } else { "reused" };
-        differing.extend(different("connections", connections(first), connections(second)));
+        differing.extend(describe_difference("connections", connections(first), connections(second)));
         let objects = |run: &Run| {
             run.files_dir.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"))
         };
-        differing.extend(different("objects on the client", &objects(first), &objects(second)));
+        differing.extend(describe_difference("objects on the client", &objects(first), &objects(second)));
         differing.extend(same_name_differences(&before.measurements, &after.measurements));
     }
     if let (Some(before), Some(after)) = (posix_conditions(before), posix_conditions(after)) {
         differing.extend(mounts(&before.mount, &after.mount));
         let caches = |conditions: &PosixConditions| conditions.caches.to_string();
-        differing.extend(different("caches before reading", &caches(before), &caches(after)));
-        differing.extend(different("time of a written file", &before.timed_calls, &after.timed_calls));
+        differing.extend(describe_difference("caches before reading", &caches(before), &caches(after)));
+        differing.extend(describe_difference(
+            "time of a written file",
+            &before.timed_calls,
+            &after.timed_calls,
+        ));
     }
     (!differing.is_empty()).then(|| {
         format!(
@@ -51,20 +55,21 @@ fn same_name_differences(before: &[Measurement], after: &[Measurement]) -> Vec<S
     };
     let warm_up = pairs().find(|(a, b)| a.warm_up_seconds != b.warm_up_seconds).and_then(|(a, b)| {
         let seconds = |measurement: &Measurement| format!("{} s", measurement.warm_up_seconds);
-        different(&format!("warm-up of {}", a.name()), &seconds(a), &seconds(b))
+        describe_difference(&format!("warm-up of {}", a.name()), &seconds(a), &seconds(b))
     });
     let trace = |measurement: &Measurement| {
         let trace = measurement.trace.as_ref()?;
-        let (requests, broken) = (trace.requests, trace.invalid_lines);
+        let (requests, invalid_lines) = (trace.requests, trace.invalid_lines);
         Some(format!(
-            "{requests} requests, {broken} invalid lines, {} of {}",
+            "{requests} requests, {invalid_lines} invalid lines, {} of {}",
             measurement.mix, measurement.sizes
         ))
     };
     let mut traces: Vec<String> = Vec::new();
     for (a, b) in pairs() {
-        let differs =
-            trace(a).zip(trace(b)).and_then(|(first, second)| different(&a.name(), &first, &second));
+        let differs = trace(a)
+            .zip(trace(b))
+            .and_then(|(first, second)| describe_difference(&a.name(), &first, &second));
         traces.extend(differs.filter(|differs| !traces.contains(differs)));
     }
     warm_up.into_iter().chain(traces).collect()
@@ -78,14 +83,14 @@ fn caches(result: &ResultFile) -> Option<String> {
 }
 
 fn posix_conditions(result: &ResultFile) -> Option<&PosixConditions> {
-    result.posix.iter().find_map(|each| match each {
+    result.posix.iter().find_map(|record| match record {
         PosixRecord::Conditions(conditions) => Some(&**conditions),
         _ => None,
     })
 }
 
-fn different(what: &str, before: &str, after: &str) -> Option<String> {
-    (before != after).then(|| format!("{what}: {before} before, {after} after"))
+fn describe_difference(condition: &str, before: &str, after: &str) -> Option<String> {
+    (before != after).then(|| format!("{condition}: {before} before, {after} after"))
 }
 
 /// Differences between the client machines.
@@ -122,13 +127,13 @@ fn clients(before: &ResultFile, after: &ResultFile) -> Vec<String> {
         format!("measured from {} before, from {} after", machines(&before), machines(&after))
     });
     let kernel = |clients: &[&ClientMachine]| listed(clients, &|client| format!("Linux {}", client.kernel));
-    let kernels = different("kernel", &kernel(&before), &kernel(&after));
+    let kernels = describe_difference("kernel", &kernel(&before), &kernel(&after));
     machines.into_iter().chain(kernels).collect()
 }
 
 fn mounts(before: &Mount, after: &Mount) -> Vec<String> {
     let named = |mount: &Mount| format!("{} of {} at {}", mount.fs_type, mount.source, mount.mount_point);
-    let system = different("file system", &named(before), &named(after));
+    let system = describe_difference("file system", &named(before), &named(after));
     let options = |mount: &Mount| -> BTreeSet<String> {
         mount.options.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect()
     };
@@ -138,7 +143,8 @@ fn mounts(before: &Mount, after: &Mount) -> Vec<String> {
         let only: Vec<&str> = one.difference(other).map(String::as_str).collect();
         if only.is_empty() { "none".to_owned() } else { only.join(",") }
     };
-    let options = different("mount options that differ", &only(&first, &second), &only(&second, &first));
+    let options =
+        describe_difference("mount options that differ", &only(&first, &second), &only(&second, &first));
     system.into_iter().chain(options).collect()
 }
 

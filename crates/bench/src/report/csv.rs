@@ -72,7 +72,7 @@ pub(super) fn write_csv(results: &[ResultFile]) -> String {
             measurement
                 .operations
                 .iter()
-                .map(move |(kind, figures)| fields(measurement, kind.name(), figures))
+                .map(move |(operation, figures)| fields(measurement, operation.name(), figures))
         });
         for fields in objects.chain(result.posix.iter().flat_map(posix::posix_lines)) {
             text += &line(&result.name, &fields);

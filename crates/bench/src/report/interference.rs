@@ -27,8 +27,8 @@ pub(super) fn sentences(measurements: &[Measurement]) -> Vec<String> {
         worst.load,
         format_short(100.0 * worst.throughput_ratio()),
         worst.concurrent_with,
-        format_short(worst.concurrent.per_second),
-        format_short(worst.alone.per_second)
+        format_short(worst.concurrent.requests_per_second),
+        format_short(worst.alone.requests_per_second)
     )];
     let known = slowdowns.iter().filter_map(|slowdown| Some((slowdown, slowdown.latency_ratio()?)));
     if let Some((slowest, times)) = known.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
@@ -88,15 +88,15 @@ pub(super) fn section(measurements: &[Measurement]) -> Markup {
 }
 
 fn row(slowdown: &Slowdown) -> Markup {
-    let Slowdown { load, concurrent_with, alone, concurrent: together } = slowdown;
+    let Slowdown { load, concurrent_with, alone, concurrent } = slowdown;
     let millis = |micros: Option<f64>| micros.map_or_else(String::new, |micros| format_short(micros / 1e3));
     html! {
         tr {
             th { (load) } td { (concurrent_with) }
-            td { (format_short(alone.per_second)) } td { (format_short(together.per_second)) }
-            td { (format_short(alone.bytes_per_second / 1e6)) } td { (format_short(together.bytes_per_second / 1e6)) }
-            td { (millis(alone.p50)) } td { (millis(together.p50)) }
-            td { (millis(alone.p99)) } td { (millis(together.p99)) }
+            td { (format_short(alone.requests_per_second)) } td { (format_short(concurrent.requests_per_second)) }
+            td { (format_short(alone.bytes_per_second / 1e6)) } td { (format_short(concurrent.bytes_per_second / 1e6)) }
+            td { (millis(alone.p50)) } td { (millis(concurrent.p50)) }
+            td { (millis(alone.p99)) } td { (millis(concurrent.p99)) }
         }
     }
 }

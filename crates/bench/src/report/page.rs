@@ -2,11 +2,11 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::compare::Verdict;
+use crate::compare::{Comparison, Verdict};
 use crate::operation::Operation;
 use crate::report::charts::{AxisScale, Series, figure, format_short, heat_map, line_chart};
 use crate::report::rows::{OperationRow, rows};
-use crate::report::sentences::{comparison, figure_name, summary};
+use crate::report::sentences::{TOO_FEW_SAMPLES, comparison, detectable_percent, figure_name, summary};
 use crate::report::{ResultFile, compare_results, interference, posix, wire_overhead};
 use crate::result::{AgentInfo, LatencySummary, Measurement, OperationFigures};
 
@@ -47,8 +47,8 @@ fn result_section(result: &ResultFile) -> Markup {
             @for sentence in summary(result) { p.said { (sentence) } }
             (environment(result))
             @for operation in Operation::ALL {
-                @let of_kind: Vec<&OperationRow<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
-                @if !of_kind.is_empty() { (operation_charts(operation, &of_kind)) }
+                @let operation_rows: Vec<&OperationRow<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
+                @if !operation_rows.is_empty() { (operation_charts(operation, &operation_rows)) }
             }
             @if !result.measurements.is_empty() {
                 (wire_overhead::section(&rows))
@@ -85,29 +85,32 @@ fn environment(result: &ResultFile) -> Markup {
 }
 
 /// Heat maps and latency curves of one operation.
-fn operation_charts(operation: Operation, of_kind: &[&OperationRow<'_>]) -> Markup {
-    let mut across: Vec<usize> = of_kind
+fn operation_charts(operation: Operation, operation_rows: &[&OperationRow<'_>]) -> Markup {
+    let mut across: Vec<usize> = operation_rows
         .iter()
         .flat_map(|row| row.by_concurrency.iter().map(|(concurrency, _)| *concurrency))
         .collect();
     across.sort_unstable();
     across.dedup();
     let names: Vec<String> = across.iter().map(ToString::to_string).collect();
-    let sizes: Vec<String> = of_kind.iter().map(|row| row.size.clone()).collect();
+    let sizes: Vec<String> = operation_rows.iter().map(|row| row.size.clone()).collect();
     let values = |figure: &dyn Fn(&OperationRow<'_>) -> Vec<(usize, f64)>| -> Vec<Vec<Option<f64>>> {
         let row = |row: &&OperationRow<'_>| {
             let found = figure(row);
-            let at =
-                |concurrency: &usize| found.iter().find(|(p, _)| p == concurrency).map(|(_, value)| *value);
+            let at = |concurrency: &usize| {
+                found.iter().find(|(other, _)| other == concurrency).map(|(_, value)| *value)
+            };
             across.iter().map(at).collect()
         };
-        of_kind.iter().map(row).collect()
+        operation_rows.iter().map(row).collect()
     };
-    let megabytes = values(&|row| row.byte_rates().into_iter().map(|(p, rate)| (p, rate / 1e6)).collect());
+    let megabytes = values(&|row| {
+        row.byte_rates().into_iter().map(|(concurrency, rate)| (concurrency, rate / 1e6)).collect()
+    });
     let rates = values(&|row| row.request_rates());
-    let latencies = of_kind.iter().flat_map(|row| {
-        let points = |part: f64| -> Vec<(f64, f64)> {
-            let found = row.latency_quantiles(part);
+    let latencies = operation_rows.iter().flat_map(|row| {
+        let points = |fraction: f64| -> Vec<(f64, f64)> {
+            let found = row.latency_quantiles(fraction);
             found.into_iter().map(|(concurrency, micros)| (concurrency as f64, micros / 1e3)).collect()
         };
         [
@@ -150,10 +153,10 @@ fn distributions(measurements: &[Measurement]) -> Markup {
     };
     let mut distributions: Vec<Series> = Vec::new();
     for measurement in first() {
-        let known = measurement.operations.iter().filter(|(_, figures)| figures.latency_us.count > 0);
-        distributions.extend(known.map(|(kind, figures)| match measurement.operations.len() {
+        let with_latency = measurement.operations.iter().filter(|(_, figures)| figures.latency_us.count > 0);
+        distributions.extend(with_latency.map(|(operation, figures)| match measurement.operations.len() {
             1 => distribution(measurement.name(), figures),
-            _ => distribution(format!("{kind} in {}", measurement.name()), figures),
+            _ => distribution(format!("{operation} in {}", measurement.name()), figures),
         }));
     }
     distributions.truncate(MAX_SERIES);
@@ -232,7 +235,7 @@ fn half_width(measurement: &Measurement) -> String {
     let rate = measurement.operations_per_second;
     rate.ci95_half_width
         .filter(|_| rate.mean > 0.0 && measurement.operations.len() == 1)
-        .map_or_else(String::new, |within| format!("{} %", format_short(100.0 * within / rate.mean)))
+        .map_or_else(String::new, |half_width| format!("{} %", format_short(100.0 * half_width / rate.mean)))
 }
 
 /// The comparison of two results.
@@ -246,13 +249,13 @@ fn comparison_section(first: &ResultFile, other: &ResultFile) -> Markup {
                 table {
                     thead { tr { th { "load" } th { "figure" } th { "before" } th { "after" } th { "ratio (95 % CI)" } th { "detectable from" } th { "" } } }
                     tbody {
-                        @for each in &compared {
+                        @for comparison in &compared {
                             tr {
-                                th { (each.name) } td { (figure_name(each.measure)) }
-                                td { (format_short(each.before)) } td { (format_short(each.after)) }
-                                td { (each.ratio_interval.map_or_else(String::new, |(low, high)| format!("{low:.3} to {high:.3}"))) }
-                                td { (each.detectable_effect.map_or_else(String::new, |factor| format!("{} %", format_short(100.0 * (factor - 1.0))))) }
-                                td { (verdict(each.verdict)) }
+                                th { (comparison.name) } td { (figure_name(comparison.figure)) }
+                                td { (format_short(comparison.before)) } td { (format_short(comparison.after)) }
+                                td { (comparison.ratio_interval.map_or_else(String::new, |(low, high)| format!("{low:.3} to {high:.3}"))) }
+                                td { (detectable_effect(comparison)) }
+                                td { (verdict(comparison.verdict)) }
                             }
                         }
                     }
@@ -260,6 +263,12 @@ fn comparison_section(first: &ResultFile, other: &ResultFile) -> Markup {
             }
         }
     }
+}
+
+/// The minimum detectable effect; empty if there are too few rounds for a test.
+fn detectable_effect(compared: &Comparison) -> String {
+    let describe = |factor| detectable_percent(factor).unwrap_or_else(|| TOO_FEW_SAMPLES.to_owned());
+    compared.detectable_effect.map_or_else(String::new, describe)
 }
 
 const fn verdict(verdict: Verdict) -> &'static str {

@@ -15,31 +15,31 @@ use crate::posix::result::{
 use tradewind_core::quantity::ByteSize;
 
 /// The complete and successful access measurements, which the charts show.
-fn complete_accesses(measured: &[PosixRecord]) -> impl Iterator<Item = &AccessResult> + Clone {
-    measured.iter().filter_map(|each| match each {
+fn complete_accesses(records: &[PosixRecord]) -> impl Iterator<Item = &AccessResult> + Clone {
+    records.iter().filter_map(|record| match record {
         PosixRecord::Access(access) if !access.partial && access.files > 0 => Some(&**access),
         _ => None,
     })
 }
 
 /// The section about the file system.
-pub(super) fn section(measured: &[PosixRecord]) -> Markup {
+pub(super) fn section(records: &[PosixRecord]) -> Markup {
     html! {
-        (tables::conditions(measured))
-        (tables::policies(measured))
-        @for (scope, what, x) in [
+        (tables::conditions(records))
+        (tables::policies(records))
+        @for (scope, subject, x) in [
             (AccessScope::Unit, "one file of 16 MiB, by call size", "call size, KiB"),
             (AccessScope::Single, "single files, by file size", "file size, KiB"),
             (AccessScope::Batch, "many files from one thread, by file size", "file size, KiB"),
         ] {
             @for phase in [Direction::Write, Direction::Read] {
-                (throughput(measured, (scope, phase), &format!("{phase} throughput, MB/s: {what}"), x))
+                (throughput(records, (scope, phase), &format!("{phase} throughput, MB/s: {subject}"), x))
             }
         }
-        @for phase in [Direction::Write, Direction::Read] { (by_threads(measured, phase)) }
-        (amplification(measured))
-        (tables::postmarks(measured))
-        (tables::accesses(measured))
+        @for phase in [Direction::Write, Direction::Read] { (by_threads(records, phase)) }
+        (amplification(records))
+        (tables::postmarks(records))
+        (tables::accesses(records))
     }
 }
 
@@ -49,13 +49,13 @@ fn kib(bytes: u64) -> f64 {
 
 /// A chart with a line for each access form that was measured with several sizes; empty if there is none.
 fn throughput(
-    measured: &[PosixRecord],
+    records: &[PosixRecord],
     (scope, phase): (AccessScope, Direction),
     caption: &str,
     x: &str,
 ) -> Markup {
     let points = |form: AccessForm| {
-        let matching = complete_accesses(measured).filter(move |access| {
+        let matching = complete_accesses(records).filter(move |access| {
             (access.scope, access.phase, access.form) == (scope, phase, form)
                 && (scope != AccessScope::Batch || access.threads == 1)
         });
@@ -75,14 +75,14 @@ fn throughput(
     }
 }
 
-fn by_threads(measured: &[PosixRecord], phase: Direction) -> Markup {
+fn by_threads(records: &[PosixRecord], phase: Direction) -> Markup {
     let is_batch = move |access: &&AccessResult| (access.scope, access.phase) == (AccessScope::Batch, phase);
-    let mut kinds: Vec<(u64, AccessForm)> =
-        complete_accesses(measured).filter(is_batch).map(|access| (access.size, access.form)).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    let series = kinds.into_iter().map(|(size, form)| {
-        let matching = complete_accesses(measured)
+    let mut combinations: Vec<(u64, AccessForm)> =
+        complete_accesses(records).filter(is_batch).map(|access| (access.size, access.form)).collect();
+    combinations.sort_unstable();
+    combinations.dedup();
+    let series = combinations.into_iter().map(|(size, form)| {
+        let matching = complete_accesses(records)
             .filter(is_batch)
             .filter(|access| (access.size, access.form) == (size, form));
         let points =
@@ -101,41 +101,38 @@ fn by_threads(measured: &[PosixRecord], phase: Direction) -> Markup {
 }
 
 /// The measured amplification, with the fitted curve of the paper's model.
-fn amplification(measured: &[PosixRecord]) -> Markup {
-    let fits: Vec<&AmplificationCurve> = measured
+fn amplification(records: &[PosixRecord]) -> Markup {
+    let fits: Vec<&AmplificationCurve> = records
         .iter()
-        .filter_map(|each| if let PosixRecord::Amplification(curve) = each { Some(curve) } else { None })
+        .filter_map(|record| if let PosixRecord::Amplification(curve) = record { Some(curve) } else { None })
         .collect();
     let chart = |scope: AccessScope, phase: Direction| -> Vec<Series> {
         let form = |form: AccessForm| {
-            let matching = complete_accesses(measured).filter(move |access| {
+            let matching = complete_accesses(records).filter(move |access| {
                 (access.scope, access.phase, access.form, access.threads) == (scope, phase, form, 1)
             });
-            let ratios =
+            let points =
                 mean_by_x(matching.filter_map(|access| Some((kib(access.size), access.amplification()?))));
             // The first curve of a kind is the paper's.
             let paper = fits.iter().find(|fit| (fit.scope, fit.phase, fit.form) == (scope, phase, form));
             let curve = paper.map(|paper| Series {
                 name: format!("{form}, 1 + {:.0} KiB / s", paper.fit.constant_kib),
-                points: ratios.iter().map(|(at, _)| (*at, paper.fit.predict(*at))).collect(),
+                points: points.iter().map(|(size, _)| (*size, paper.fit.predict(*size))).collect(),
                 is_dashed: true,
             });
-            let first = (ratios.len() > 1).then(|| Series {
-                name: form.to_string(),
-                points: ratios,
-                is_dashed: false,
-            });
-            first.into_iter().chain(curve)
+            let measured_series =
+                (points.len() > 1).then(|| Series { name: form.to_string(), points, is_dashed: false });
+            measured_series.into_iter().chain(curve)
         };
         AccessForm::ALL.into_iter().flat_map(form).collect()
     };
     html! {
-        @for (scope, what) in [(AccessScope::Single, "single files"), (AccessScope::Batch, "many files from one thread")] {
+        @for (scope, subject) in [(AccessScope::Single, "single files"), (AccessScope::Batch, "many files from one thread")] {
             @for phase in [Direction::Write, Direction::Read] {
                 @let series = chart(scope, phase);
                 @if !series.is_empty() {
                     (figure(
-                        &format!("{phase}: bytes on the wire per byte of {what}, in both directions; dashed: fitted curve"),
+                        &format!("{phase}: bytes on the wire per byte of {subject}, in both directions; dashed: fitted curve"),
                         line_chart((AxisScale::Logarithmic, "file size, KiB"), (AxisScale::Logarithmic, "ratio"), &series),
                     ))
                 }

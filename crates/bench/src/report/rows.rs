@@ -23,9 +23,9 @@ impl OperationRow<'_> {
         self.means(|measurement| measurement.bytes_per_second.mean)
     }
 
-    /// The quantile `part` of latency by concurrency, over all rounds, in microseconds. Omits concurrencies without
+    /// The quantile `fraction` of latency by concurrency, over all rounds, in microseconds. Omits concurrencies without
     /// latencies.
-    pub fn latency_quantiles(&self, part: f64) -> Vec<(usize, f64)> {
+    pub fn latency_quantiles(&self, fraction: f64) -> Vec<(usize, f64)> {
         let of_all = |measurements: &[&Measurement]| -> Option<f64> {
             let mut all = new_histogram();
             for figures in
@@ -34,7 +34,7 @@ impl OperationRow<'_> {
                 // Cannot fail: the histogram resizes automatically.
                 let _ = all.add(figures.latency_us.to_histogram());
             }
-            (!all.is_empty()).then(|| all.value_at_quantile(part) as f64)
+            (!all.is_empty()).then(|| all.value_at_quantile(fraction) as f64)
         };
         self.by_concurrency
             .iter()
@@ -63,18 +63,18 @@ pub(super) fn rows(measurements: &[Measurement]) -> Vec<OperationRow<'_>> {
             && measurement.concurrent_with.is_empty()
             && !measurement.is_partial()
     }) {
-        let mut kinds = measurement.mix.operations();
-        let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };
+        let mut operations = measurement.mix.operations();
+        let (Some(operation), None) = (operations.next(), operations.next()) else { continue };
         let size = measurement.sizes.to_string();
         let found = rows.iter().position(|row| row.operation == operation && row.size == size);
         let row = found.unwrap_or_else(|| {
             rows.push(OperationRow { operation, size, by_concurrency: Vec::new() });
             rows.len() - 1
         });
-        let by_parallel = &mut rows[row].by_concurrency;
-        match by_parallel.iter_mut().find(|(concurrency, _)| *concurrency == measurement.concurrency) {
+        let by_concurrency = &mut rows[row].by_concurrency;
+        match by_concurrency.iter_mut().find(|(concurrency, _)| *concurrency == measurement.concurrency) {
             Some((_, measurements)) => measurements.push(measurement),
-            None => by_parallel.push((measurement.concurrency, vec![measurement])),
+            None => by_concurrency.push((measurement.concurrency, vec![measurement])),
         }
     }
     rows.iter_mut().for_each(|row| row.by_concurrency.sort_by_key(|(concurrency, _)| *concurrency));

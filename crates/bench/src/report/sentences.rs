@@ -13,6 +13,10 @@ use crate::result::Measurement;
 
 /// Fraction of the best rate that counts as reaching it.
 const KNEE_FRACTION: f64 = 0.95;
+/// Maximum factor that is stated as a minimum detectable effect. Beyond it, there are too few samples.
+const MAX_DETECTABLE_EFFECT: f64 = 10.0;
+/// The reason why a minimum detectable effect is not stated.
+pub(super) const TOO_FEW_SAMPLES: &str = "too few samples";
 
 /// The lowest concurrency that reaches the best rate, with its rate.
 fn knee(rates: &[(usize, f64)]) -> Option<(f64, usize)> {
@@ -26,8 +30,9 @@ pub(super) fn summary(result: &ResultFile) -> Vec<String> {
     let mut sentences = posix::summary(&result.posix);
     let rows = rows(&result.measurements);
     for (operation, direction) in [(Operation::Put, "Write"), (Operation::Get, "Read")] {
-        let of_kind: Vec<&OperationRow<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
-        let fastest = of_kind.iter().filter_map(|row| Some((row, knee(&row.byte_rates())?)));
+        let operation_rows: Vec<&OperationRow<'_>> =
+            rows.iter().filter(|row| row.operation == operation).collect();
+        let fastest = operation_rows.iter().filter_map(|row| Some((row, knee(&row.byte_rates())?)));
         if let Some((row, (best, concurrency))) = fastest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
             sentences.push(format!(
                 "{direction} throughput: {} MB/s with {} objects at a concurrency of {concurrency}.",
@@ -35,7 +40,7 @@ pub(super) fn summary(result: &ResultFile) -> Vec<String> {
                 row.size
             ));
         }
-        let busiest = of_kind.iter().filter_map(|row| Some((row, knee(&row.request_rates())?)));
+        let busiest = operation_rows.iter().filter_map(|row| Some((row, knee(&row.request_rates())?)));
         if let Some((row, (best, concurrency))) = busiest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
             let alone = row.latency_quantiles(0.5).first().copied();
             let alone = alone.filter(|(concurrency, _)| *concurrency == 1).map(|(_, micros)| {
@@ -121,9 +126,9 @@ pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Co
             .collect();
         if !void.is_empty() {
             let names: Vec<String> = void.into_iter().collect();
-            let why = "The store was too far behind the requested rate, of that load or of a concurrent one, so these loads \
+            let reason = "The store was too far behind the requested rate, of that load or of a concurrent one, so these loads \
                        cannot be compared.";
-            sentences.insert(0, format!("Void {when} in at least one round: {}. {why}", names.join("; ")));
+            sentences.insert(0, format!("Void {when} in at least one round: {}. {reason}", names.join("; ")));
         }
     }
     let names = |result: &ResultFile| -> BTreeSet<String> {
@@ -149,14 +154,14 @@ pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Co
 /// Sentences about the significant differences, or one that says why there are none.
 fn differences(compared: &[Comparison]) -> Vec<String> {
     let differing: Vec<&Comparison> =
-        compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
+        compared.iter().filter(|comparison| comparison.verdict == Verdict::Differs).collect();
     if compared.is_empty() {
         return vec!["The results have no measurement in common.".to_owned()];
     }
-    if compared.iter().all(|each| each.verdict == Verdict::Unknown) {
-        let why =
+    if compared.iter().all(|comparison| comparison.verdict == Verdict::Unknown) {
+        let sentence =
             "One valid round each is not enough to detect differences: measure with --repeat 3 or more.";
-        return vec![why.to_owned()];
+        return vec![sentence.to_owned()];
     }
     if differing.is_empty() {
         let unknown = compared.iter().filter(|each| each.verdict == Verdict::Unknown).count();
@@ -175,15 +180,23 @@ fn differences(compared: &[Comparison]) -> Vec<String> {
 fn detectable_difference(compared: &[Comparison]) -> String {
     let mut factors: Vec<f64> = compared.iter().filter_map(|each| each.detectable_effect).collect();
     factors.sort_by(f64::total_cmp);
-    let percent = |factor: f64| format_short(100.0 * (factor - 1.0));
-    match (factors.get(factors.len() / 2), factors.last()) {
-        (Some(half), Some(all)) => format!(
-            " The minimum detectable difference (50 % power) is {} % for the median figure and {} % for the least sensitive one.",
-            percent(*half),
-            percent(*all)
+    let (Some(median), Some(max)) = (factors.get(factors.len() / 2), factors.last()) else {
+        return String::new();
+    };
+    match (detectable_percent(*median), detectable_percent(*max)) {
+        (Some(median), Some(max)) => format!(
+            " The minimum detectable difference (50 % power) is {median} for the median figure and {max} for the least sensitive one."
         ),
-        _ => String::new(),
+        (Some(median), None) => format!(
+            " The minimum detectable difference (50 % power) is {median} for the median figure; the least sensitive one has {TOO_FEW_SAMPLES}."
+        ),
+        (None, _) => format!(" The minimum detectable difference is unknown: {TOO_FEW_SAMPLES}."),
     }
+}
+
+/// A minimum detectable effect in percent; `None` if there are too few samples.
+pub(super) fn detectable_percent(factor: f64) -> Option<String> {
+    (factor <= MAX_DETECTABLE_EFFECT).then(|| format!("{} %", format_short(100.0 * (factor - 1.0))))
 }
 
 pub(super) const fn figure_name(measure: ComparedFigure) -> &'static str {
@@ -198,14 +211,14 @@ pub(super) const fn figure_name(measure: ComparedFigure) -> &'static str {
 
 fn difference(each: &Comparison) -> String {
     let ratio = each.after / each.before;
-    let is_better = (ratio > 1.0) == each.measure.is_higher_better();
+    let is_better = (ratio > 1.0) == each.figure.is_higher_better();
     let percent = 100.0 * (ratio - 1.0).abs();
     let (low, high) = each.ratio_interval.unwrap_or((ratio, ratio));
     let word = if ratio > 1.0 { "higher" } else { "lower" };
     format!(
         "{}: {} {percent:.0} % {word}, which is {} (95 % CI of the ratio: {low:.2} to {high:.2}).",
         each.name,
-        figure_name(each.measure).trim_end_matches(", us"),
+        figure_name(each.figure).trim_end_matches(", us"),
         if is_better { "better" } else { "worse" }
     )
 }

@@ -92,6 +92,17 @@ fn two_results_are_compared() {
 }
 
 #[test]
+fn two_noisy_rounds_have_no_detectable_difference() {
+    let result = |name: &str| {
+        let lines = [run_line(), measurement_line("get", 4, 1, 100.0), measurement_line("get", 4, 2, 1000.0)];
+        ResultFile::parse(name, &(lines.join("\n") + "\n")).unwrap()
+    };
+    let page = to_html(&[result("a"), result("b")]);
+    assert!(page.contains("<td>too few samples</td>"), "{page}");
+    assert!(page.contains("the least sensitive one has too few samples."), "{page}");
+}
+
+#[test]
 fn void_rounds_are_reported_and_prevent_a_comparison() {
     let result = |void: u32| {
         let line = |line: &str| {

@@ -30,7 +30,7 @@ fn wire_ratios(rows: &[OperationRow<'_>]) -> Vec<WireRatios> {
             .map(|(concurrency, _)| *concurrency)
             .min()?;
         let measurements =
-            matching().flat_map(|row| &row.by_concurrency).filter(|(at, _)| *at == concurrency);
+            matching().flat_map(|row| &row.by_concurrency).filter(|(other, _)| *other == concurrency);
         let ratios =
             mean_by_x(measurements.flat_map(|(_, measurements)| measurements).filter_map(|measurement| {
                 Some((measurement.sizes.mean() / 1024.0, measurement.amplification()?))
@@ -45,13 +45,13 @@ fn wire_ratios(rows: &[OperationRow<'_>]) -> Vec<WireRatios> {
 /// A sentence about the overhead per object, if it is the same for all sizes.
 pub(super) fn sentences(rows: &[OperationRow<'_>]) -> Vec<String> {
     let all = wire_ratios(rows);
-    let described = all
-        .iter()
-        .filter_map(|each| Some((each, each.fit.filter(|fit| fit.is_good() && fit.constant_kib > 0.0)?)));
-    let sentences = described.map(|(each, fit)| {
+    let described = all.iter().filter_map(|ratios| {
+        Some((ratios, ratios.fit.filter(|fit| fit.is_good() && fit.constant_kib > 0.0)?))
+    });
+    let sentences = described.map(|(ratios, fit)| {
         format!(
             "Each object {} adds {} KiB of overhead on the wire, in both directions together.",
-            if each.operation == Operation::Put { "written" } else { "read" },
+            if ratios.operation == Operation::Put { "written" } else { "read" },
             format_short(fit.constant_kib)
         )
     });
@@ -66,7 +66,7 @@ pub(super) fn section(rows: &[OperationRow<'_>]) -> Markup {
             Series { name: format!("{operation} x {concurrency}"), points: ratios.clone(), is_dashed: false };
         let curve = fit.map(|fit| Series {
             name: format!("{operation}, 1 + {} KiB / s", format_short(fit.constant_kib)),
-            points: ratios.iter().map(|(at, _)| (*at, fit.predict(*at))).collect(),
+            points: ratios.iter().map(|(kib, _)| (*kib, fit.predict(*kib))).collect(),
             is_dashed: true,
         });
         [measured].into_iter().chain(curve)
@@ -91,13 +91,13 @@ mod tests {
     use crate::result::{Measurement, NetworkUsage};
     use crate::size_distribution::SizeDistribution;
 
-    /// A measurement of 100 objects with an overhead of `on_top` bytes each.
-    fn measurement(operation: &str, size: u64, concurrency: usize, on_top: u64) -> Measurement {
+    /// A measurement of 100 objects with an overhead of `overhead_bytes` bytes each.
+    fn measurement(operation: &str, size: u64, concurrency: usize, overhead_bytes: u64) -> Measurement {
         let mut measurement = crate::result::tests::measurement(operation, concurrency, 1, 100.0);
         measurement.sizes = SizeDistribution::Fixed(size);
         measurement.bytes_per_second.mean = 100.0 * size as f64;
         measurement.network =
-            NetworkUsage { bytes_sent: 100 * size, bytes_received: 100 * on_top, connections: 1 };
+            NetworkUsage { bytes_sent: 100 * size, bytes_received: 100 * overhead_bytes, connections: 1 };
         measurement
     }
 

@@ -42,8 +42,8 @@ pub struct AgentMeasurement {
     pub measurement: Measurement,
 }
 
-/// Merges the measurements of agents whose starts differ by at most `start_skew`; `None` if there are none. All parts have
-/// the same load, so its description is taken from the first. Concurrency and rates are summed.
+/// Merges the measurements of agents whose starts differ by at most `start_skew`; `None` if there are none. All parts
+/// have the same load, so its description is taken from the first. Concurrency and rates are summed.
 #[must_use]
 pub fn merge_agents(parts: Vec<AgentMeasurement>, start_skew: Duration) -> Option<Measurement> {
     let max_seconds = parts.iter().map(|part| part.measurement.measured_seconds).fold(0.0, f64::max);
@@ -69,10 +69,10 @@ fn weight(measurement: &Measurement, max_seconds: f64) -> f64 {
 
 /// Converts one part into a measurement with weighted rates, its own share, and the agent's name on texts and threads.
 fn blank(part: AgentMeasurement, max_seconds: f64) -> Measurement {
-    let AgentMeasurement { address: agent, cores, mut measurement } = part;
+    let AgentMeasurement { address, cores, mut measurement } = part;
     let weight = weight(&measurement, max_seconds);
     measurement.agents = vec![AgentShare {
-        address: agent.clone(),
+        address: address.clone(),
         cores,
         operations_per_second: measurement.operations_per_second.mean,
         bytes_per_second: measurement.bytes_per_second.mean,
@@ -82,12 +82,12 @@ fn blank(part: AgentMeasurement, max_seconds: f64) -> Measurement {
     for figures in measurement.operations.values_mut() {
         figures.requests_per_second *= weight;
         figures.bytes_per_second *= weight;
-        figures.failure_samples.iter_mut().for_each(|sample| *sample = format!("{agent}: {sample}"));
+        figures.failure_samples.iter_mut().for_each(|sample| *sample = format!("{address}: {sample}"));
     }
     let threads = std::mem::take(&mut measurement.cpu_threads);
     measurement.cpu_threads =
-        threads.into_iter().map(|(name, time)| (format!("{agent}:{name}"), time)).collect();
-    measurement.notes.iter_mut().for_each(|note| *note = format!("{agent}: {note}"));
+        threads.into_iter().map(|(name, time)| (format!("{address}:{name}"), time)).collect();
+    measurement.notes.iter_mut().for_each(|note| *note = format!("{address}: {note}"));
     measurement
 }
 
@@ -95,7 +95,7 @@ impl Measurement {
     fn add(&mut self, other: Self) {
         self.concurrency = self.concurrency.saturating_add(other.concurrency);
         self.requests_per_second =
-            self.requests_per_second.zip(other.requests_per_second).map(|(mine, others)| mine + others);
+            self.requests_per_second.zip(other.requests_per_second).map(|(own, addend)| own + addend);
         self.started_ms = self.started_ms.min(other.started_ms);
         self.measured_seconds = self.measured_seconds.max(other.measured_seconds);
         for (operation, figures) in other.operations {
@@ -104,16 +104,16 @@ impl Measurement {
         if self.series_100ms.len() < other.series_100ms.len() {
             self.series_100ms.resize(other.series_100ms.len(), (0.0, 0.0));
         }
-        for (mine, others) in self.series_100ms.iter_mut().zip(&other.series_100ms) {
-            *mine = (round_to_3_decimals(mine.0 + others.0), round_to_3_decimals(mine.1 + others.1));
+        for (own, addend) in self.series_100ms.iter_mut().zip(&other.series_100ms) {
+            *own = (round_to_3_decimals(own.0 + addend.0), round_to_3_decimals(own.1 + addend.1));
         }
         self.cpu_seconds += other.cpu_seconds;
         self.cpu_threads.extend(other.cpu_threads);
         self.machine_cpu_utilization = self.machine_cpu_utilization.max(other.machine_cpu_utilization);
         self.network.add(other.network);
         self.schedule_lag_us = match (self.schedule_lag_us.take(), other.schedule_lag_us) {
-            (Some(mine), Some(others)) => Some(added(&mine, &others)),
-            (mine, others) => mine.or(others),
+            (Some(own), Some(addend)) => Some(added(&own, &addend)),
+            (own, addend) => own.or(addend),
         };
         self.repeated_reads = self.repeated_reads.saturating_add(other.repeated_reads);
         self.never_started = self.never_started.saturating_add(other.never_started);
@@ -154,31 +154,31 @@ fn add_figures(
     operation: Operation,
     other: OperationFigures,
 ) {
-    let Some(mine) = all.get_mut(&operation) else {
+    let Some(merged) = all.get_mut(&operation) else {
         all.insert(operation, other);
         return;
     };
-    mine.operations = mine.operations.saturating_add(other.operations);
-    mine.bytes = mine.bytes.saturating_add(other.bytes);
-    mine.requests_per_second += other.requests_per_second;
-    mine.bytes_per_second += other.bytes_per_second;
-    mine.truncated = mine.truncated.saturating_add(other.truncated);
+    merged.operations = merged.operations.saturating_add(other.operations);
+    merged.bytes = merged.bytes.saturating_add(other.bytes);
+    merged.requests_per_second += other.requests_per_second;
+    merged.bytes_per_second += other.bytes_per_second;
+    merged.truncated = merged.truncated.saturating_add(other.truncated);
     for (kind, count) in other.failures {
-        let sum = mine.failures.entry(kind).or_default();
+        let sum = merged.failures.entry(kind).or_default();
         *sum = sum.saturating_add(count);
     }
     // Take samples from every part, so that those of the first do not displace the others.
-    mine.failure_samples.truncate(
+    merged.failure_samples.truncate(
         MAX_FAILURE_SAMPLES.div_ceil(2).max(MAX_FAILURE_SAMPLES.saturating_sub(other.failure_samples.len())),
     );
-    let room = MAX_FAILURE_SAMPLES.saturating_sub(mine.failure_samples.len());
-    mine.failure_samples.extend(other.failure_samples.into_iter().take(room));
-    mine.latency_us = added(&mine.latency_us, &other.latency_us);
-    mine.first_byte_us = added(&mine.first_byte_us, &other.first_byte_us);
-    if mine.series_1s.len() < other.series_1s.len() {
-        mine.series_1s.resize(other.series_1s.len(), [0; 5]);
+    let capacity = MAX_FAILURE_SAMPLES.saturating_sub(merged.failure_samples.len());
+    merged.failure_samples.extend(other.failure_samples.into_iter().take(capacity));
+    merged.latency_us = added(&merged.latency_us, &other.latency_us);
+    merged.first_byte_us = added(&merged.first_byte_us, &other.first_byte_us);
+    if merged.series_1s.len() < other.series_1s.len() {
+        merged.series_1s.resize(other.series_1s.len(), [0; 5]);
     }
-    mine.series_1s.iter_mut().zip(&other.series_1s).for_each(|(mine, others)| *mine = second(*mine, *others));
+    merged.series_1s.iter_mut().zip(&other.series_1s).for_each(|(own, addend)| *own = second(*own, *addend));
 }
 
 /// Merges one second of two machines: requests, bytes, failures, mean latency and maximum latency.

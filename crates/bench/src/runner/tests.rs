@@ -66,10 +66,10 @@ async fn run_measures_every_step_and_clean_removes_all_objects() {
 #[tokio::test]
 async fn steps_of_a_stage_run_concurrently_on_their_own_objects() {
     let env = env().await;
-    let until =
+    let stop_condition =
         StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
     let loads = ["get 1KiB x 2", "put 1KiB x 2"].map(|loads| loads.parse().unwrap()).to_vec();
-    let plan = TestPlan { stop_condition: until, loads, ..plan(&[], &[]) };
+    let plan = TestPlan { stop_condition, loads, ..plan(&[], &[]) };
     let [get, put] = <[Step; 2]>::try_from(plan.steps(1)).unwrap();
     let mut runner = Runner::new(&env, "there/", 2, (2, false));
     let mut measurements = Vec::new();
@@ -105,9 +105,10 @@ async fn steps_of_a_stage_run_concurrently_on_their_own_objects() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn load_concurrent_with_an_overrun_load_is_void() {
     let env = env().await;
-    let until = StopCondition { max_requests: None, duration: Duration::from_secs(3), max_ci_fraction: None };
+    let stop_condition =
+        StopCondition { max_requests: None, duration: Duration::from_secs(3), max_ci_fraction: None };
     let loads = ["get 1KiB x 1", "head 1KiB x 1 at 1000000/s"].map(|loads| loads.parse().unwrap()).to_vec();
-    let mut stage = TestPlan { stop_condition: until, loads, ..plan(&[], &[]) }.steps(1);
+    let mut stage = TestPlan { stop_condition, loads, ..plan(&[], &[]) }.steps(1);
     // Just enough requests to overflow the queue at once.
     stage[1].load.arrival_mode = ArrivalMode::Open { requests_per_second: 1e9, spacing: Spacing::Fixed };
     stage[1].load.stop_condition.max_requests = Some((1 << 20) + 100_000);

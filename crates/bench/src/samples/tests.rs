@@ -182,14 +182,14 @@ async fn full_disk_loses_only_the_samples_after_it() {
 }
 
 fn step(mix: &str, arrival_mode: ArrivalMode) -> Step {
-    let until =
+    let stop_condition =
         StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
     let warm_up = Duration::from_millis(100);
     let load = Load {
         mix: mix.parse().unwrap(),
         concurrency: 4,
         arrival_mode,
-        stop_condition: until,
+        stop_condition,
         warm_up,
         seed: 1,
         phase: 0.0,
@@ -255,7 +255,7 @@ async fn unanswered_requests_have_a_line() {
     let env = BenchEnv { store: Faulty::new(env.store.clone(), plan), ..env };
     let sheet = Sheet::default();
     let samples = SampleFile::start(sheet.clone(), 4).unwrap();
-    let gauge = Arc::new(Progress::with_samples(samples.next_measurement(1)));
+    let progress = Arc::new(Progress::with_samples(samples.next_measurement(1)));
     let object_set = Arc::new(ObjectSet::new("run/".to_owned(), SizeDistribution::Fixed(10)));
     let stop = StopSignal::default();
     let stopping = stop.clone();
@@ -266,9 +266,9 @@ async fn unanswered_requests_have_a_line() {
     let arrival_mode =
         ArrivalMode::Open { requests_per_second: 100.0, spacing: crate::arrivals::Spacing::Fixed };
     let load = Load { warm_up: Duration::ZERO, ..step("put", arrival_mode).load };
-    let outcome = run_load(&env, &object_set, &load, &stop, &gauge).await.unwrap();
+    let outcome = run_load(&env, &object_set, &load, &stop, &progress).await.unwrap();
     assert!(outcome.never_started > 0);
-    gauge.finish_samples().await.unwrap();
+    progress.finish_samples().await.unwrap();
     let lines = sheet.lines();
     let outcomes = |what: &str| lines.iter().filter(|line| line[10] == what).count() as u64;
     assert_eq!((outcomes("Unanswered"), outcomes("NeverStarted")), (4, outcome.never_started), "{lines:?}");

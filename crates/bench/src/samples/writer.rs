@@ -44,7 +44,7 @@ pub(super) struct SampleBatch {
 /// State of the writer thread.
 pub(super) struct SampleWriter<W> {
     out: W,
-    spare: Arc<BatchPool>,
+    batch_pool: Arc<BatchPool>,
     /// Lines not yet written, and their number by measurement.
     text: String,
     unflushed: BTreeMap<u64, u64>,
@@ -54,9 +54,9 @@ pub(super) struct SampleWriter<W> {
 }
 
 impl<W: Write> SampleWriter<W> {
-    pub fn new(out: W, spare: Arc<BatchPool>) -> Self {
+    pub fn new(out: W, batch_pool: Arc<BatchPool>) -> Self {
         let text = String::with_capacity(2 * WRITE_BYTES);
-        Self { out, spare, text, unflushed: BTreeMap::new(), written: BTreeMap::new(), failed: None }
+        Self { out, batch_pool, text, unflushed: BTreeMap::new(), written: BTreeMap::new(), failed: None }
     }
 
     /// Runs until [`WriterMessage::End`], or until all senders were dropped. Returns the first write error.
@@ -81,17 +81,17 @@ impl<W: Write> SampleWriter<W> {
             batch.samples.iter().for_each(|sample| write_line(&mut self.text, &batch, sample));
             *self.unflushed.entry(batch.measurement).or_default() += batch.samples.len() as u64;
         }
-        self.spare.release(batch.samples);
+        self.batch_pool.release(batch.samples);
         if self.text.len() >= WRITE_BYTES {
             self.flush();
         }
     }
 
     fn flush(&mut self) {
-        let waiting = std::mem::take(&mut self.unflushed);
+        let unflushed = std::mem::take(&mut self.unflushed);
         match self.out.write_all(self.text.as_bytes()).and_then(|()| self.out.flush()) {
             Ok(()) => {
-                waiting
+                unflushed
                     .into_iter()
                     .for_each(|(measurement, lines)| *self.written.entry(measurement).or_default() += lines);
             }
@@ -102,14 +102,7 @@ impl<W: Write> SampleWriter<W> {
 }
 
 fn write_line(text: &mut String, batch: &SampleBatch, sample: &RequestSample) {
-    let RequestSample {
-        subject,
-        scheduled_us: scheduled,
-        started_us: started,
-        first_byte_us: first,
-        ended_us: ended,
-        failure,
-    } = sample;
+    let RequestSample { subject, scheduled_us, started_us, first_byte_us, ended_us, failure } = sample;
     let key = match &subject.key {
         SubjectKey::Object(number) => batch.names.name(*number),
         SubjectKey::Prefix(prefix) => prefix.to_string(),
@@ -120,10 +113,10 @@ fn write_line(text: &mut String, batch: &SampleBatch, sample: &RequestSample) {
         write!(text, "{},{},{},{},", batch.measurement, batch.round, subject.operation.name(), quoted(&key));
     write_optional(text, subject.size);
     write_optional(text, batch.worker);
-    let _ = write!(text, "{scheduled},");
-    write_optional(text, *started);
-    write_optional(text, *first);
-    let _ = writeln!(text, "{ended},{}", quoted(failure.as_deref().unwrap_or(SUCCESS)));
+    let _ = write!(text, "{scheduled_us},");
+    write_optional(text, *started_us);
+    write_optional(text, *first_byte_us);
+    let _ = writeln!(text, "{ended_us},{}", quoted(failure.as_deref().unwrap_or(SUCCESS)));
 }
 
 /// Writes a field, empty if `None`, and the comma after it.

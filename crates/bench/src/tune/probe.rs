@@ -1,10 +1,10 @@
 //! One probe: requests of one size at one concurrency, for as short a time as gives a precise result.
 //!
-//! The measurement starts when every worker has completed a request: until then, connections are opened and congestion
-//! windows grow. A failed request adds to the time but not to the completed requests. If packets are lost, the
+//! The measurement starts when a request of every worker has ended: until then, connections are opened and congestion
+//! windows grow. A failed request adds to the time but not to the successful requests. If packets are lost, the
 //! measurement is extended, and it starts only when throughput is steady.
 
-mod worker_log;
+mod probe_log;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
-use tradewind_model::store_model::Direction;
-use tradewind_model::tune::sampling::{MAX_MEASURED_ROUNDS, MIN_MEASURED_SECONDS};
+use tradewind_model::store_statistics::Direction;
+use tradewind_model::tune::sampling::{MIN_MEASURED_SECONDS, SUFFICIENT_ROUNDS};
 use tradewind_model::tune::{OperatingPoint, Sample, TailLatency};
 
-use self::worker_log::WorkerLog;
+use self::probe_log::ProbeLog;
 use super::probe_target::{ProbeTarget, ProbeWorker};
 use crate::cpu_usage::CpuUsage;
 use crate::drive::StopSignal;
@@ -27,7 +27,7 @@ use crate::tcp_counters::TcpCounters;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Pause after an evaluation of the log, as a multiple of the time that it took, because the workers need the CPU.
 const EVALUATION_PAUSE_FACTOR: u32 = 30;
-/// Minimum measured time, unless [`MAX_MEASURED_ROUNDS`] are completed earlier.
+/// Minimum measured time, unless [`SUFFICIENT_ROUNDS`] are over earlier.
 const MIN_TIME: Duration = Duration::from_millis((MIN_MEASURED_SECONDS * 1e3) as u64);
 /// Minimum number of measured rounds.
 const MIN_ROUNDS: f64 = 2.0;
@@ -35,21 +35,21 @@ const MIN_ROUNDS: f64 = 2.0;
 const LOSS_WARM_UP: Duration = Duration::from_millis(700);
 /// Minimum measured time on a lossy path.
 const MIN_TIME_WITH_LOSSES: Duration = Duration::from_millis(800);
-/// Maximum total time on a lossy path with many connections.
+/// Maximum total time on a lossy path, if losses average out over the connections.
 const MAX_TIME_WITH_LOSSES: Duration = Duration::from_millis(2300);
 /// Number of connections from which the effect of losses averages out over the connections. Fewer connections need a
 /// longer measurement, which averages over time.
-const MANY_CONNECTIONS: usize = 16;
-/// Minimum number of losses per connection for a probe with few connections. The losses of downloads are known only to
-/// the sender, so downloads use the full limits below.
+const MIN_CONNECTIONS_TO_AVERAGE_OVER: usize = 16;
+/// Minimum number of losses per connection for a probe that averages over time. The losses of downloads are known only
+/// to the sender, so downloads use the full limits below.
 const MIN_LOSSES_PER_CONNECTION: u64 = 6;
-/// Maximum total time on a lossy path with few connections.
-const MAX_TIME_FEW_CONNECTIONS: Duration = Duration::from_millis(4500);
-/// Maximum bytes on a lossy path with few connections.
-const MAX_BYTES_FEW_CONNECTIONS: u64 = 20 << 20;
-/// Maximum bytes on a lossy path with many connections.
-const MAX_BYTES_MANY_CONNECTIONS: u64 = 192 << 20;
-/// A probe with many connections on a lossy path may use the remaining budget divided by this.
+/// Maximum total time of a probe that averages losses over time.
+const MAX_TIME_TO_AVERAGE_OVER_TIME: Duration = Duration::from_millis(4500);
+/// Maximum bytes of a probe that averages losses over time.
+const MAX_BYTES_TO_AVERAGE_OVER_TIME: u64 = 20 << 20;
+/// Maximum bytes on a lossy path, if losses average out over the connections.
+const MAX_BYTES_WITH_LOSSES: u64 = 192 << 20;
+/// A probe on a lossy path whose losses average out over the connections may use the remaining budget divided by this.
 const LOSSY_BUDGET_DIVISOR: u64 = 4;
 /// Bytes of an initial congestion window (RFC 6928). The window does not limit requests up to this size.
 const INITIAL_WINDOW_BYTES: u64 = 10 * 1460;
@@ -83,13 +83,13 @@ pub struct ProbeResult {
     pub point: OperatingPoint,
     /// The measured sample; `None` if no request succeeded.
     pub sample: Option<Sample>,
-    /// Successful requests in the measured time.
+    /// Number of successful requests in the measured time.
     pub requests: u64,
-    /// Failed requests.
+    /// Number of failed requests, including those outside the measured time.
     pub failures: u64,
     /// Message of one failure.
     pub failure: Option<String>,
-    /// Tail of the latency.
+    /// Tail of the durations of successful requests.
     pub tail: TailLatency,
     /// CPU time of this process per request, in seconds.
     pub cpu_seconds_per_request: f64,
@@ -104,7 +104,7 @@ pub struct ProbeResult {
 /// State shared by the workers of a probe.
 #[derive(Debug)]
 struct ProbeState {
-    log: WorkerLog,
+    log: ProbeLog,
     /// Message of the first failure.
     failure: Mutex<Option<String>>,
     /// Message of a denied request, if requests are not permitted at all.
@@ -114,26 +114,29 @@ struct ProbeState {
     is_over: AtomicBool,
 }
 
-/// Executes a probe. Dropping the future cancels it; objects it wrote remain. Fails only if requests are not permitted
-/// at all. Other failed requests are part of the measurement.
+/// Executes a probe. Dropping the future cancels it; objects it wrote remain. Fails if requests are not permitted at
+/// all, if the store cannot be opened, or if the CPU time cannot be read. Other failed requests are part of the
+/// measurement.
 pub async fn run_probe(
     target: &Arc<ProbeTarget>,
     (direction, point): (Direction, OperatingPoint),
     limits: ProbeLimits,
-    (cores, stop): (usize, &StopSignal),
+    (cpus, stop): (usize, &StopSignal),
 ) -> Result<ProbeResult> {
     let clock = target.env().clock.clone();
-    let has_few_connections = point.concurrency < MANY_CONNECTIONS && point.bytes > INITIAL_WINDOW_BYTES;
+    // On a lossy path: few connections, and requests limited by their congestion windows.
+    let needs_average_over_time =
+        point.concurrency < MIN_CONNECTIONS_TO_AVERAGE_OVER && point.bytes > INITIAL_WINDOW_BYTES;
     let request_count = |bytes: u64| (bytes / point.bytes.max(1)).max(1);
     // With losses, the measurement takes longer and may use more requests.
-    let max_bytes_with_losses = if has_few_connections {
-        MAX_BYTES_FEW_CONNECTIONS.min(limits.max_bytes_with_losses)
+    let max_bytes_with_losses = if needs_average_over_time {
+        MAX_BYTES_TO_AVERAGE_OVER_TIME.min(limits.max_bytes_with_losses)
     } else {
-        MAX_BYTES_MANY_CONNECTIONS.min(limits.max_bytes_with_losses / LOSSY_BUDGET_DIVISOR)
+        MAX_BYTES_WITH_LOSSES.min(limits.max_bytes_with_losses / LOSSY_BUDGET_DIVISOR)
     };
     let extra_requests = request_count(max_bytes_with_losses).saturating_sub(request_count(limits.max_bytes));
     let shared = Arc::new(ProbeState {
-        log: WorkerLog::new(point.concurrency),
+        log: ProbeLog::new(point.concurrency),
         failure: Mutex::default(),
         denied: Mutex::default(),
         remaining_requests: AtomicU64::new(request_count(limits.max_bytes)),
@@ -148,8 +151,8 @@ pub async fn run_probe(
     }
     // The end of the warm-up: the time, and the CPU usage until then.
     let mut warm: Option<(Duration, CpuUsage)> = None;
-    // The end of the warm-up before losses were found. The measurement starts there if the time after the longer
-    // warm-up is too short.
+    // The end of the first, shorter warm-up, saved when losses extend it. The measurement starts there if the time
+    // after the longer warm-up is too short.
     let mut start_before_losses = None;
     let packets_before = TcpCounters::read();
     let packets = || TcpCounters::read().since(&packets_before);
@@ -171,10 +174,10 @@ pub async fn run_probe(
                 if is_lossy { shared.log.steady_start((*from, now)) } else { (*from, true) };
             let stats = shared.log.stats_with_error((from, now));
             let min_losses = MIN_LOSSES_PER_CONNECTION * point.concurrency as u64;
-            let has_enough_losses = !is_lossy || !has_few_connections || retransmits() >= min_losses;
+            let has_enough_losses = !is_lossy || !needs_average_over_time || retransmits() >= min_losses;
             let has_min_time = now - from >= min_time && has_enough_losses;
-            let has_max_rounds = stats.rounds >= MAX_MEASURED_ROUNDS && !is_lossy;
-            let is_long = has_min_time || has_max_rounds;
+            let has_sufficient_rounds = stats.rounds >= SUFFICIENT_ROUNDS && !is_lossy;
+            let is_long = has_min_time || has_sufficient_rounds;
             let is_precise = stats.rounds >= MIN_ROUNDS && stats.relative_error <= MAX_ERROR;
             let is_enough = is_long && is_steady && is_precise && !shared.log.is_still_growing((from, now));
             let evaluation_end = clock.now();
@@ -184,7 +187,8 @@ pub async fn run_probe(
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }
-        let hard_limit = if has_few_connections { MAX_TIME_FEW_CONNECTIONS } else { MAX_TIME_WITH_LOSSES };
+        let hard_limit =
+            if needs_average_over_time { MAX_TIME_TO_AVERAGE_OVER_TIME } else { MAX_TIME_WITH_LOSSES };
         let may_extend = (is_enough || is_spent) && !is_lossy && now - start < hard_limit;
         if may_extend && (target.is_lossy() || target.is_loss_significant(packets().loss_events())) {
             target.mark_lossy();
@@ -196,7 +200,7 @@ pub async fn run_probe(
             break now;
         }
     };
-    // If a worker never completed a request, the measured time begins at the start of the probe.
+    // If no request of some worker ended, the measured time begins at the start of the probe.
     let (from, usage_before) =
         measurement_start(warm, start_before_losses, end).unwrap_or((start, usage_at_start));
     let used = usage()?.since(&usage_before);
@@ -207,24 +211,24 @@ pub async fn run_probe(
         workers.shutdown().await;
     }
     let seconds = (end - from).as_secs_f64();
-    let requests = shared.log.stats((from, end)).requests;
+    let fractional_requests = shared.log.stats((from, end)).fractional_requests;
     let (steady_from, _) = if is_lossy { shared.log.steady_start((from, end)) } else { (from, true) };
     let mut stats = shared.log.stats_with_error((steady_from, end));
-    if stats.completed == 0 {
-        // No request completed within the measured window: use the window from the start of the probe.
+    if stats.succeeded == 0 {
+        // No request succeeded within the measured window: use the window from the start of the probe.
         stats = shared.log.stats_with_error((start, end));
     }
     let utilization =
-        if seconds > 0.0 { used.total().as_secs_f64() / seconds / cores.max(1) as f64 } else { 0.0 };
+        if seconds > 0.0 { used.total().as_secs_f64() / seconds / cpus.max(1) as f64 } else { 0.0 };
     Ok(ProbeResult {
         direction,
         point,
         sample: stats.to_sample(point),
-        requests: stats.completed,
+        requests: stats.succeeded,
         failures: shared.log.failure_count(),
         failure: shared.failure.lock().clone(),
         tail: stats.tail,
-        cpu_seconds_per_request: used.total().as_secs_f64() / requests.max(1.0),
+        cpu_seconds_per_request: used.total().as_secs_f64() / fractional_requests.max(1.0),
         cpu_utilization: utilization,
         bytes: shared.log.started_count().saturating_mul(point.bytes),
         time: clock.now() - start,
@@ -263,11 +267,11 @@ async fn run_worker(
             tokio::time::sleep(POLL_INTERVAL).await;
             continue;
         }
-        // A store that always completes immediately would otherwise starve the other tasks.
+        // A store that always responds immediately would otherwise starve the other tasks.
         tokio::task::coop::consume_budget().await;
         shared.log.request_started(number, clock.now());
         let result = worker.execute_request().await;
-        shared.log.request_completed(number, clock.now(), result.is_ok());
+        shared.log.request_ended(number, clock.now(), result.is_ok());
         match result {
             Ok(()) => pause = FAILURE_BACKOFF,
             Err(failure) => {

@@ -15,7 +15,7 @@ use tradewind_core::listing::{ListEntry, ListRequest};
 use tradewind_core::range::ByteRange;
 use tradewind_core::store::{GetRequest, Select};
 use tradewind_core::{Address, Context, ObjectStore};
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_pattern::ContentId;
 
 use crate::drive::BenchEnv;
@@ -29,9 +29,9 @@ const PAGE_KEYS: usize = 1000;
 /// Maximum number of candidate objects for reading. The largest are kept.
 const MAX_CANDIDATES: usize = 256;
 
-/// Lists the sizes of objects below a prefix until at least `max` are known, in whole pages. The flag is true if there
-/// are more objects.
-pub async fn sizes_below(env: &BenchEnv, prefix: &str, max: usize) -> Result<(Vec<u64>, bool)> {
+/// Lists the sizes of objects below a prefix until at least `enough` are known, in whole pages. The flag is true if
+/// there are more objects.
+pub async fn sizes_below(env: &BenchEnv, prefix: &str, enough: usize) -> Result<(Vec<u64>, bool)> {
     let context = crate::drive::request_context(env).await?;
     let mut request = ListRequest { prefix: prefix.to_owned(), limit: PAGE_KEYS, ..ListRequest::default() };
     let mut sizes = Vec::new();
@@ -41,7 +41,7 @@ pub async fn sizes_below(env: &BenchEnv, prefix: &str, max: usize) -> Result<(Ve
             ListEntry::Key(_, summary) => Some(summary.size),
             ListEntry::CommonPrefix(_) => None,
         }));
-        if page.next.is_none() || sizes.len() >= max {
+        if page.next.is_none() || sizes.len() >= enough {
             return Ok((sizes, page.next.is_some()));
         }
         request.after = page.next;
@@ -240,7 +240,7 @@ impl ProbeWorker {
     }
 
     fn name(&self) -> String {
-        // The name is reused, so that the store never holds more objects than there are workers.
+        // The name is reused, so that the store never holds more objects of one size than there are workers.
         format!("{}{}-{}", self.target.prefix, self.bytes, self.number)
     }
 
@@ -278,11 +278,11 @@ impl ProbeWorker {
         let request = GetRequest { select, ..GetRequest::default() };
         let mut response = env.store.get(&self.context, &address, request).await?;
         let mut received = 0;
-        while let Some(chunk) = response.body.next().await {
-            let chunk = chunk?;
-            received += chunk.len() as u64;
+        while let Some(piece) = response.body.next().await {
+            let piece = piece?;
+            received += piece.len() as u64;
             if let Some(file) = &mut file {
-                file.write(chunk).await?;
+                file.write(piece).await?;
             }
         }
         if received != self.bytes {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tradewind_core::ObjectStore;
 use tradewind_core::error::{ErrorKind, Reason};
 use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation as Call};
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::Goal;
 use tradewind_model::tune::goal;
 
@@ -23,7 +23,7 @@ fn target(env: &BenchEnv) -> Arc<ProbeTarget> {
 
 fn config(probes: usize) -> SamplingConfig {
     let points = OperatingPoint::grid(&[1 << 10, 64 << 10, 1 << 20], &[1, 4, 16]);
-    SamplingConfig { points, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
+    SamplingConfig { points, budget: SamplingBudget { bytes: 64e6, seconds: 10.0, probes }, cpus: 2 }
 }
 
 const LIMITS: ProbeLimits = ProbeLimits {
@@ -48,7 +48,7 @@ async fn sample_stays_in_budget_and_clean_removes_all_objects() {
         assert!(sampled.probes.iter().all(|probed| probed.failures == 0), "{:?}", sampled.probes);
         let bytes: u64 = sampled.probes.iter().map(|probed| probed.bytes).sum();
         assert!(bytes > 0 && (bytes as f64 - (64e6 - sampled.remaining_budget.bytes)).abs() < 1.0, "{bytes}");
-        assert!(goal::choose(&sampled.surface, &config(1).points, Goal::Bandwidth).is_some());
+        assert!(goal::choose(&sampled.surface, &config(1).points, Goal::Throughput).is_some());
     }
     assert!(target.clean().await.unwrap() > 0);
     assert!(target.add_existing_objects("").await.unwrap().is_empty(), "nothing is left");
@@ -59,12 +59,13 @@ fn probe_limits_are_bounded_by_a_part_of_the_remaining_budget() {
     // About 0.6 MB if it is precise after 32 rounds, 7.7 MB if it runs for the full time.
     let quick =
         Prediction { point: OperatingPoint { bytes: 1 << 10, concurrency: 1 }, latency: 1e-4, std_dev: 0.5 };
-    let bytes =
-        |left| probe_limits(&quick, &Budget { bytes: left, seconds: 1.0, probes: 8 }).max_bytes as f64 / 1e6;
+    let bytes = |left| {
+        probe_limits(&quick, &SamplingBudget { bytes: left, seconds: 1.0, probes: 8 }).max_bytes as f64 / 1e6
+    };
     for (left, expected) in [(1e9, 7.7), (20e6, 2.0), (2e6, 0.6), (0.3e6, 0.3)] {
         assert!((bytes(left) - expected).abs() < 0.1, "{} of {left}", bytes(left));
     }
-    let time = probe_limits(&quick, &Budget { bytes: 1e9, seconds: 1.0, probes: 8 }).max_time;
+    let time = probe_limits(&quick, &SamplingBudget { bytes: 1e9, seconds: 1.0, probes: 8 }).max_time;
     assert_eq!(time, Duration::from_secs(1), "at most the remaining time");
 }
 

@@ -27,7 +27,7 @@ const PAGE_KEYS: usize = 1000;
 /// Objects with known names.
 #[derive(Debug, Clone)]
 pub(super) enum KnownObjects {
-    Stock(Arc<ObjectSet>),
+    ObjectSet(Arc<ObjectSet>),
     Replayed(Arc<ReplayObjects>),
     /// Names, and true for those that were certainly written.
     Named(Vec<(String, bool)>),
@@ -36,7 +36,7 @@ pub(super) enum KnownObjects {
 impl KnownObjects {
     fn count(&self) -> u64 {
         match self {
-            Self::Stock(object_set) => object_set.allocated(),
+            Self::ObjectSet(object_set) => object_set.allocated(),
             Self::Replayed(objects) => objects.count() as u64,
             Self::Named(names) => names.len() as u64,
         }
@@ -45,7 +45,7 @@ impl KnownObjects {
     /// The numbers of the objects that certainly exist: written, and not removed since.
     fn existing(&self) -> Vec<u64> {
         match self {
-            Self::Stock(object_set) => object_set.numbers(),
+            Self::ObjectSet(object_set) => object_set.numbers(),
             Self::Replayed(_) => Vec::new(),
             Self::Named(names) => {
                 (0..).zip(names).filter(|(_, (_, exists))| *exists).map(|(number, _)| number).collect()
@@ -56,7 +56,7 @@ impl KnownObjects {
     /// The number of objects that certainly exist.
     fn count_existing(&self) -> usize {
         match self {
-            Self::Stock(object_set) => object_set.len(),
+            Self::ObjectSet(object_set) => object_set.len(),
             Self::Replayed(_) => 0,
             Self::Named(names) => names.iter().filter(|(_, exists)| *exists).count(),
         }
@@ -64,7 +64,7 @@ impl KnownObjects {
 
     fn name(&self, number: u64) -> String {
         match self {
-            Self::Stock(object_set) => object_set.key(number),
+            Self::ObjectSet(object_set) => object_set.key(number),
             Self::Replayed(objects) => objects.name(usize::try_from(number).unwrap_or(usize::MAX)),
             Self::Named(names) => names[usize::try_from(number).unwrap_or(usize::MAX)].0.clone(),
         }
@@ -82,13 +82,13 @@ enum PassResult {
 }
 
 /// Removes everything below a prefix and returns the number of objects. Passes are repeated until the listing is empty.
-/// If listing is denied, the objects in `made` are removed by name; without `made`, that is an error. If the listing
-/// showed fewer objects than certainly exist, the latter are removed by name as well. `is_uncertain` means that
-/// requests were cancelled and the store may still carry them out, so a second empty listing is required.
+/// If listing is denied, `known_objects` are removed by name; without them, that is an error. If the listing showed
+/// fewer objects than certainly exist, the latter are removed by name as well. `is_uncertain` means that requests were
+/// cancelled and the store may still carry them out, so a second empty listing is required.
 pub(super) async fn remove_all(
     env: &BenchEnv,
     prefix: &str,
-    made: Option<&[KnownObjects]>,
+    known_objects: Option<&[KnownObjects]>,
     is_uncertain: bool,
 ) -> Result<u64> {
     let deadline = Deadline::none(env.clock.clone());
@@ -103,23 +103,23 @@ pub(super) async fn remove_all(
             }
             Ok(PassResult::Empty) => break,
             Ok(PassResult::Removed) if pass >= MAX_PASSES => {
-                let what = format!(
+                let message = format!(
                     "objects below {prefix} are still listed after they were removed {MAX_PASSES} times: another \
                      client writes there, or the store lists removed objects"
                 );
-                return Err(Error::new(Reason::Io, what));
+                return Err(Error::new(Reason::Io, message));
             }
             Ok(PassResult::Removed) => {}
             Ok(PassResult::ListingDenied) => {
-                let unknown = || {
-                    let what = format!(
+                let names_unknown = || {
+                    let message = format!(
                         "cannot remove objects below {prefix}: listing is denied and names are unknown"
                     );
-                    Error::new(Reason::AccessDenied, what)
+                    Error::new(Reason::AccessDenied, message)
                 };
                 tracing::debug!("listing is denied: objects are removed by name");
-                for made in made.ok_or_else(unknown)? {
-                    let names = (0..made.count()).map(|number| made.name(number));
+                for known_objects in known_objects.ok_or_else(names_unknown)? {
+                    let names = (0..known_objects.count()).map(|number| known_objects.name(number));
                     removed += remove_by_name(env, &context, names).await?;
                 }
                 return Ok(removed);
@@ -133,10 +133,10 @@ pub(super) async fn remove_all(
             }
         }
     }
-    let existing: usize = made.into_iter().flatten().map(KnownObjects::count_existing).sum();
+    let existing: usize = known_objects.into_iter().flatten().map(KnownObjects::count_existing).sum();
     if removed < existing as u64 {
-        for made in made.into_iter().flatten() {
-            let names = made.existing().into_iter().map(|number| made.name(number));
+        for known_objects in known_objects.into_iter().flatten() {
+            let names = known_objects.existing().into_iter().map(|number| known_objects.name(number));
             remove_by_name(env, &context, names).await?;
         }
     }
@@ -161,17 +161,17 @@ async fn remove_listed(
         let names: Vec<String> = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
         if let Some(other) = names.iter().find(|name| !name.starts_with(prefix)) {
             // Such a store ignores the prefix: deleting what it lists would destroy objects of other users.
-            let what = format!(
+            let message = format!(
                 "the store listed {other} although only names with the prefix {prefix} were requested"
             );
-            return Err(Error::new(Reason::Io, what));
+            return Err(Error::new(Reason::Io, message));
         }
         if !names.is_empty() {
             result = PassResult::Removed;
         }
-        let (more, why) = remove(env, context, names).await;
-        *removed += more;
-        failed = why.or(failed);
+        let (removed_here, error) = remove(env, context, names).await;
+        *removed += removed_here;
+        failed = error.or(failed);
         after = page.next;
         if after.is_none() {
             return failed.map_or(Ok(result), Err);

@@ -23,14 +23,14 @@ pub(crate) async fn create_source_files(
     };
     // From here on, names and contents of sources are those of files.
     object_set.use_source_files(count);
-    let made = (0..count).take_while(|_| !stop.is_triggered()).map(|number| {
+    let creating = (0..count).take_while(|_| !stop.is_triggered()).map(|number| {
         let (name, content, size) =
             (object_set.source_key(number), object_set.content(number), object_set.size(number));
         async move { files.create_source(&name, env.content.clone(), content, size).await }
     });
-    let mut made = futures::stream::iter(made).buffer_unordered(FILE_CONCURRENCY);
-    while let Some(made) = made.next().await {
-        made.map_err(|e| Error::with_source(Reason::Io, e.to_string(), e))?;
+    let mut creating = futures::stream::iter(creating).buffer_unordered(FILE_CONCURRENCY);
+    while let Some(created) = creating.next().await {
+        created.map_err(|e| Error::with_source(Reason::Io, e.to_string(), e))?;
     }
     Ok(())
 }

@@ -6,8 +6,11 @@
 //! - A **share** is a dynamic threshold (Choudhury and Hahne, *Dynamic queue length thresholds*, 1998). An account may
 //!   hold at most [`ACCOUNT_FREE_MULTIPLE`] times the memory that is free after the allocation, and a tenant
 //!   [`TENANT_FREE_MULTIPLE`] times. One tenant alone gets nearly everything, and a second one still gets memory at
-//!   once. An equal part of the budget is always within the share. So is the first request of an account that holds
-//!   nothing.
+//!   once.
+//! - An **equal part** is always within the share. For a tenant, it is the capacity divided by n + 1, where n tenants
+//!   hold memory. For an account, it is the tenant's part divided by m + 1, where m accounts of the tenant hold memory.
+//! - A **first request**, of an account that holds nothing, is always within the account's share. The share of its
+//!   tenant still applies, unless the tenant holds nothing either.
 //! - **Order**: of the requests within their share, that of the tenant that holds least is granted first, then that of
 //!   the account that holds least, then the oldest. If that request does not fit, all others wait as well. Requests of
 //!   one account stay in order.
@@ -89,17 +92,18 @@ impl Account {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The priority of the account's requests. The lowest rank is granted first.
-    fn rank(&self) -> Rank {
-        Rank {
+    /// The precedence of the account's requests. The lowest value is granted first.
+    fn precedence(&self) -> Precedence {
+        Precedence {
             tenant_held: self.0.tenant.0.held.load(Ordering::Relaxed),
             held: self.0.held.load(Ordering::Relaxed),
         }
     }
 }
 
+/// The order in which accounts get memory, the lowest first. The oldest request decides between equal ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct Precedence {
     tenant_held: usize,
     held: usize,
 }
@@ -107,7 +111,7 @@ struct Rank {
 /// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A request cannot start without the memory. Granted in order of rank.
+    /// A request cannot start without the memory. Granted in order of precedence.
     Admission,
     /// The caller can proceed without the memory. Every waiting request has priority.
     Optional,
@@ -176,7 +180,7 @@ impl Shares {
         if !self.queues.is_empty() {
             let has_queue = self.queues.iter().any(|queue| queue.account.is_same(account));
             let has_priority = |next: usize| match purpose {
-                Purpose::Admission => self.queues[next].account.rank() <= account.rank(),
+                Purpose::Admission => self.queues[next].account.precedence() <= account.precedence(),
                 Purpose::Optional => true,
             };
             if has_queue || self.next_queue().is_some_and(has_priority) {
@@ -266,13 +270,13 @@ impl Shares {
     /// The index of the queue whose oldest request is granted next. That request is within its share, but may have to
     /// wait for memory.
     fn next_queue(&self) -> Option<usize> {
-        let mut best: Option<(Rank, u64, usize)> = None;
+        let mut best: Option<(Precedence, u64, usize)> = None;
         for (index, queue) in self.queues.iter().enumerate() {
             let Some(request) = queue.requests.front() else { continue };
             if !self.is_within_share(&queue.account, request.grains) {
                 continue;
             }
-            let candidate = (queue.account.rank(), request.ticket, index);
+            let candidate = (queue.account.precedence(), request.ticket, index);
             if best.is_none_or(|best| candidate < best) {
                 best = Some(candidate);
             }

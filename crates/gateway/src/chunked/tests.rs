@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Decoder, Step};
 use crate::error::{Code, WireError};
-use crate::sigv4::testing::{ChunkSignatureChain, chunk_signer};
+use crate::sigv4::testing::{ClientSignatureChain, chunk_signatures};
 use tradewind_wire::sigv4::SigningKey;
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
@@ -53,7 +53,7 @@ fn rejection_code(length: u64, body: &str) -> Code {
 
 /// A signed body, built as a client does.
 fn signed_body(chunks: &[&[u8]], trailers: &[(&str, &str)]) -> Vec<u8> {
-    let mut client = ChunkSignatureChain::new(SECRET, DATE, SCOPE, &[7; 32]);
+    let mut client = ClientSignatureChain::new(SECRET, DATE, SCOPE, &[7; 32]);
     let mut body = Vec::new();
     for chunk in chunks.iter().chain([&b"".as_slice()]) {
         let signature = client.sign("PAYLOAD", &sha256(chunk));
@@ -77,10 +77,10 @@ fn sha256(data: &[u8]) -> [u8; 32] {
     ring::digest::digest(&ring::digest::SHA256, data).as_ref().try_into().unwrap()
 }
 
-fn signed_decoder(length: u64, trailer: bool) -> Decoder {
-    let announced = if trailer { vec![HeaderName::from_static(CRC)] } else { vec![] };
-    let signer = chunk_signer(SECRET, DATE, SCOPE, &[7; 32]);
-    Decoder::new(length, Some(signer), trailer, announced)
+fn signed_decoder(length: u64, has_trailers: bool) -> Decoder {
+    let announced = if has_trailers { vec![HeaderName::from_static(CRC)] } else { vec![] };
+    let signatures = chunk_signatures(SECRET, DATE, SCOPE, &[7; 32]);
+    Decoder::new(length, Some(signatures), has_trailers, announced)
 }
 
 /// The example in AWS's documentation of chunked uploads: 66,560 times `a` in two chunks.
@@ -97,8 +97,9 @@ fn the_published_example_is_decoded() {
         b"\r\n0;chunk-signature=b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9\r\n\r\n",
     ]
     .concat();
-    let signer = chunk_signer(SECRET, DATE, SCOPE, &seed);
-    let (data, trailers) = decode(Decoder::new(66_560, Some(signer), false, vec![]), &[&body], 1000).unwrap();
+    let signatures = chunk_signatures(SECRET, DATE, SCOPE, &seed);
+    let decoder = Decoder::new(66_560, Some(signatures), false, vec![]);
+    let (data, trailers) = decode(decoder, &[&body], 1000).unwrap();
     assert_eq!(data, [b'a'; 66_560]);
     assert!(trailers.is_empty());
     assert_eq!(format!("{:?}", SigningKey::derive(SECRET, SCOPE)), "SigningKey(<redacted>)");

@@ -7,7 +7,7 @@ use super::client::{self, Chain};
 use super::input::Input;
 use crate::chunked::{Decoder, Step};
 use crate::error::Code;
-use crate::sigv4::{ChunkSigner, Payload};
+use crate::sigv4::{BodyDeclaration, ChunkSignatureChain};
 
 const SIGNATURE: &str = "x-amz-trailer-signature";
 const TRAILERS: [&str; 3] = ["x-amz-checksum-crc32c", "x-amz-meta-a", SIGNATURE];
@@ -185,9 +185,9 @@ impl Case {
     }
 
     fn decode(&self, pieces: &[&[u8]], max_bytes: usize) -> Outcome {
-        let signer = self.is_signed.then(|| signer(self.has_trailers));
+        let signatures = self.is_signed.then(|| signatures(self.has_trailers));
         let announced = self.announced.iter().copied().map(HeaderName::from_static).collect();
-        let mut decoder = Decoder::new(self.length, signer, self.has_trailers, announced);
+        let mut decoder = Decoder::new(self.length, signatures, self.has_trailers, announced);
         let mut pieces = pieces.iter().map(|piece| Bytes::copy_from_slice(piece));
         let (mut data, mut trailers) = (Vec::new(), None);
         let end = loop {
@@ -289,8 +289,8 @@ fn request_signature(has_trailers: bool) -> String {
     client::sign(client::SCOPE, text.as_bytes())
 }
 
-/// The signer as the server obtains it: by verifying that request.
-fn signer(has_trailers: bool) -> ChunkSigner {
+/// The chain of signatures as the server obtains it: by verifying that request.
+fn signatures(has_trailers: bool) -> ChunkSignatureChain {
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={}/{},SignedHeaders=host;x-amz-content-sha256;x-amz-date,Signature={}",
         client::ID,
@@ -303,8 +303,10 @@ fn signer(has_trailers: bool) -> ChunkSigner {
         .header("x-amz-content-sha256", payload_word(has_trailers))
         .header("authorization", authorization);
     let verified = client::VERIFIER.verify(&request.body(()).unwrap().into_parts().0).unwrap();
-    match verified.payload {
-        Payload::SignedChunks { signer, trailer } if trailer == has_trailers => signer,
-        other => panic!("unexpected payload: {other:?}"),
+    match verified.declared {
+        BodyDeclaration::SignedChunks { signatures, has_trailers: declared } if declared == has_trailers => {
+            signatures
+        }
+        other => panic!("unexpected declaration: {other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode;
 
 use super::client;
 use super::input::Input;
-use crate::sigv4::{Payload, Verified};
+use crate::sigv4::{BodyDeclaration, Verified};
 
 /// Verifies a request. Any request must be verified without a panic, and accepted for a key only if the independent
 /// check agrees. A request signed by a client must be accepted; with one bit flipped it must be rejected, unless its
@@ -38,18 +38,18 @@ fn signed_request(input: &mut Input<'_>) {
         sign_header(&mut parts, word)
     }
     let verified = verify(&parts).unwrap_or_else(|| panic!("a signed request was rejected: {parts:?}"));
-    let is_as_declared = match verified.payload {
-        Payload::Unsigned => word == "UNSIGNED-PAYLOAD",
-        Payload::Sha256(hash) => word == hex::encode(hash),
-        Payload::SignedChunks { trailer, .. } => {
-            word == "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER" && trailer
-                || word == "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" && !trailer
+    let is_as_declared = match verified.declared {
+        BodyDeclaration::Unsigned => word == "UNSIGNED-PAYLOAD",
+        BodyDeclaration::Sha256(hash) => word == hex::encode(hash),
+        BodyDeclaration::SignedChunks { has_trailers, .. } => {
+            word == "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER" && has_trailers
+                || word == "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" && !has_trailers
         }
-        Payload::UnsignedChunks => word == "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        BodyDeclaration::UnsignedChunks => word == "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
     };
     assert!(
         is_as_declared && verified.presigned == in_query,
-        "{word} was verified as another payload: {parts:?}"
+        "{word} was verified as another declaration: {parts:?}"
     );
 
     let mut wire = render(&parts);

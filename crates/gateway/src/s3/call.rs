@@ -14,8 +14,8 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::{Address, BucketName, Context, ObjectKey, Staged};
 
+use super::authorized_operation::AuthorizedOperation;
 use super::failure::{Failure, Result};
-use super::intent::Intent;
 use super::operation::Operation;
 use super::query::Query;
 use crate::auth::{Access, Authenticated};
@@ -43,13 +43,13 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(
-        intent: Intent,
+        authorized: AuthorizedOperation,
         headers: HeaderMap,
         auth: Authenticated,
         context: Context,
         body: RequestBody,
     ) -> Self {
-        let Intent { operation, bucket, key, query, is_bucket_in_host } = intent;
+        let AuthorizedOperation { operation, bucket, key, query, is_bucket_in_host } = authorized;
         Self {
             operation,
             bucket,

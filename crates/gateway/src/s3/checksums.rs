@@ -14,27 +14,28 @@ use crate::error::Code;
 
 /// The checksums that a request declares for its body.
 #[derive(Debug, Default)]
-pub(super) struct ChecksumPlan {
+pub(super) struct DeclaredChecksums {
     /// `Content-MD5`.
     pub(super) md5: Option<[u8; 16]>,
-    /// A value from a header.
-    pub(super) declared: Option<Checksum>,
+    /// The value of a header.
+    pub(super) in_header: Option<Checksum>,
     /// The algorithm of a value that follows in the trailer.
     pub(super) trailing: Option<Algorithm>,
 }
 
-impl ChecksumPlan {
+impl DeclaredChecksums {
     /// Reads the headers. Headers with unknown names were rejected before.
     pub(super) fn read(call: &Call) -> Result<Self> {
-        let plan = Self { md5: content_md5(call)?, declared: header_value(call)?, trailing: trailing(call)? };
-        if plan.declared.is_some() && plan.trailing.is_some() {
+        let declared =
+            Self { md5: content_md5(call)?, in_header: header_value(call)?, trailing: trailing(call)? };
+        if declared.in_header.is_some() && declared.trailing.is_some() {
             return Err(more_than_one());
         }
         if let Some(named) = named_algorithm(call, "x-amz-sdk-checksum-algorithm")? {
-            match plan.algorithm() {
+            match declared.algorithm() {
                 Some(algorithm) if algorithm == named => {}
                 Some(_) => return Err(invalid_value("x-amz-sdk-checksum-algorithm")),
-                None if plan.md5.is_some() => {}
+                None if declared.md5.is_some() => {}
                 None => {
                     return Err(Failure::invalid_request(
                         "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or \
@@ -43,26 +44,26 @@ impl ChecksumPlan {
                 }
             }
         }
-        Ok(plan)
+        Ok(declared)
     }
 
     /// Reads the headers of a request with an XML body. A completion's checksum headers refer to the object that it
     /// creates, its trailer to the XML.
     pub(super) fn for_document(call: &Call) -> Result<Self> {
         if call.operation == Operation::CompleteMultipartUpload {
-            return Ok(Self { md5: content_md5(call)?, declared: None, trailing: trailing(call)? });
+            return Ok(Self { md5: content_md5(call)?, in_header: None, trailing: trailing(call)? });
         }
         Self::read(call)
     }
 
     /// The algorithm declared by the client, in a header or for the trailer.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
-        self.declared.map(|c| c.algorithm()).or(self.trailing)
+        self.in_header.map(|c| c.algorithm()).or(self.trailing)
     }
 
     /// The values that the commit must verify. Call after the body was read to its end.
     pub(super) fn expected(&self, call: &Call, size: Option<u64>) -> Result<Expected> {
-        let mut checksums: Vec<Checksum> = self.declared.into_iter().collect();
+        let mut checksums: Vec<Checksum> = self.in_header.into_iter().collect();
         if let Some(algorithm) = self.trailing {
             let value = call.auth.trailers.get().and_then(|trailers| trailers.get(algorithm.header()));
             let value = value.and_then(|value| value.to_str().ok()).ok_or_else(|| {
@@ -93,7 +94,7 @@ impl ChecksumPlan {
 
     /// Returns true if no checksum was declared.
     pub(super) const fn is_empty(&self) -> bool {
-        self.md5.is_none() && self.declared.is_none() && self.trailing.is_none()
+        self.md5.is_none() && self.in_header.is_none() && self.trailing.is_none()
     }
 }
 

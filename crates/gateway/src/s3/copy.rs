@@ -28,16 +28,16 @@ pub(super) async fn object(
     call: &Call,
     _: CopyObjectInput,
 ) -> Result<S3Response<CopyObjectOutput>> {
-    let plan = CopyPlan::read(call)?;
+    let parameters = CopyParameters::read(call)?;
     let destination = call.address()?;
-    if plan.source == destination && !plan.changes_source() {
-        head_source(service, call, &plan).await?;
+    if parameters.source == destination && !parameters.changes_source() {
+        head_source(service, call, &parameters).await?;
         return Err(Failure::invalid_request(
             "This copy request is illegal because it is trying to copy an object to itself without changing \
              the object's metadata, storage class, website redirect location or encryption attributes.",
         ));
     }
-    let committed = execute(service, call, &plan, &destination).await?;
+    let committed = execute(service, call, &parameters, &destination).await?;
     let mut result = CopyObjectResult {
         e_tag: Some(xml_etag(&committed.etag)),
         last_modified: Some(xml_time(committed.modified)),
@@ -49,7 +49,7 @@ pub(super) async fn object(
 }
 
 /// The parameters of a copy.
-struct CopyPlan {
+struct CopyParameters {
     source: Address,
     conditions: ReadConditions,
     /// All metadata comes from the headers instead of the source.
@@ -67,7 +67,7 @@ struct CopyPlan {
     tags: Option<Tags>,
 }
 
-impl CopyPlan {
+impl CopyParameters {
     fn read(call: &Call) -> Result<Self> {
         let replaces_metadata = is_replace(call, "x-amz-metadata-directive")?;
         let tags = match is_replace(call, "x-amz-tagging-directive")? {
@@ -134,32 +134,32 @@ impl CopyPlan {
 async fn execute(
     service: &ServiceContext,
     call: &Call,
-    plan: &CopyPlan,
+    parameters: &CopyParameters,
     destination: &Address,
 ) -> Result<Committed> {
     let mut request = CopyRequest {
-        source: plan.source.clone(),
-        source_conditions: plan.conditions.clone(),
+        source: parameters.source.clone(),
+        source_conditions: parameters.conditions.clone(),
         destination: destination.clone(),
-        metadata: plan.metadata(None),
-        tags: plan.tags.clone(),
+        metadata: parameters.metadata(None),
+        tags: parameters.tags.clone(),
         algorithm: checksums::named_algorithm(call, "x-amz-checksum-algorithm")?,
         precondition: conditions::write_precondition(call)?,
         etag: service.options.etag,
     };
-    if !plan.needs_source_metadata() {
+    if !parameters.needs_source_metadata() {
         return service.store.copy(&call.context, request).await.map_err(conditions::source_failure);
     }
     let mut attempt = 1;
     loop {
-        let info = head_source(service, call, plan).await?;
-        request.metadata = plan.metadata(Some(&info));
+        let info = head_source(service, call, parameters).await?;
+        request.metadata = parameters.metadata(Some(&info));
         request.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
         match service.store.copy(&call.context, request.clone()).await {
             Err(error)
                 if error.reason() == Reason::PreconditionFailed
                     && attempt < MAX_ATTEMPTS
-                    && head_source(service, call, plan).await?.etag != info.etag =>
+                    && head_source(service, call, parameters).await?.etag != info.etag =>
             {
                 attempt += 1;
             }
@@ -168,9 +168,13 @@ async fn execute(
     }
 }
 
-async fn head_source(service: &ServiceContext, call: &Call, plan: &CopyPlan) -> Result<ObjectInfo> {
-    let request = GetRequest { conditions: plan.conditions.clone(), ..GetRequest::default() };
-    let found = service.store.head(&call.context, &plan.source, request).await;
+async fn head_source(
+    service: &ServiceContext,
+    call: &Call,
+    parameters: &CopyParameters,
+) -> Result<ObjectInfo> {
+    let request = GetRequest { conditions: parameters.conditions.clone(), ..GetRequest::default() };
+    let found = service.store.head(&call.context, &parameters.source, request).await;
     Ok(found.map_err(conditions::source_failure)?.info)
 }
 

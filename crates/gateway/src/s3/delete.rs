@@ -8,7 +8,7 @@ use tradewind_core::object::ETag;
 use tradewind_core::{Address, BucketName, ObjectKey, Precondition};
 
 use super::call::Call;
-use super::checksums::ChecksumPlan;
+use super::checksums::DeclaredChecksums;
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::operation::key_too_long_error;
@@ -29,7 +29,7 @@ pub(super) async fn many(
     call: &Call,
     input: DeleteObjectsInput,
 ) -> Result<S3Response<DeleteObjectsOutput>> {
-    if ChecksumPlan::read(call)?.is_empty() {
+    if DeclaredChecksums::read(call)?.is_empty() {
         return Err(Failure::invalid_request(
             "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
         ));

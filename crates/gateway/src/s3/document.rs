@@ -14,7 +14,7 @@ use futures::StreamExt as _;
 use tradewind_core::{Algorithm, Window};
 
 use super::call::Call;
-use super::checksums::ChecksumPlan;
+use super::checksums::DeclaredChecksums;
 use super::elements;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
@@ -28,7 +28,7 @@ const CDATA_CLOSE: &[u8] = b"]]>";
 pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
     let Some(mut body) = call.take_body() else { return Ok(Bytes::new()) };
     if body.is_empty() {
-        ChecksumPlan::for_document(call)?.verify(call, &[])?;
+        DeclaredChecksums::for_document(call)?.verify(call, &[])?;
         return Ok(Bytes::new());
     }
     let too_big = || Failure::new(Code::MaxMessageLengthExceeded, "Your request was too big.");
@@ -52,7 +52,7 @@ pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
             "You did not provide the number of bytes specified by the Content-Length HTTP header.",
         ));
     }
-    ChecksumPlan::for_document(call)?.verify(call, &all)?;
+    DeclaredChecksums::for_document(call)?.verify(call, &all)?;
     convert(call.operation, reserved.attach(all.freeze()), &call.context.window)
 }
 

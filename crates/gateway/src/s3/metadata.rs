@@ -6,7 +6,7 @@ use tradewind_core::metadata::{SystemHeaders, UserMetadata};
 use tradewind_core::{Classes, Metadata, Tags};
 use tradewind_wire::encoded_word;
 use tradewind_wire::headers::{
-    DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, STORAGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
+    DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, STORAGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
     USER_PREFIX, WEBSITE_REDIRECT,
 };
 
@@ -147,9 +147,9 @@ pub(super) fn classes(call: &Call) -> Result<Classes> {
 
 /// The object's class; `None` if absent. An empty header is an error, except on a copy, where it removes the class.
 pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>> {
-    let text = call.header(OBJECT_CLASS.as_str())?;
+    let text = call.header(DSS_OBJECT_CLASS.as_str())?;
     let is_copy = call.headers.contains_key("x-amz-copy-source");
-    if text.is_none() && (is_copy || !call.headers.contains_key(OBJECT_CLASS)) {
+    if text.is_none() && (is_copy || !call.headers.contains_key(DSS_OBJECT_CLASS)) {
         return Ok(None);
     }
     Ok(Some(Classes::parse_object(text.unwrap_or_default())?))
@@ -157,17 +157,17 @@ pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>>
 
 /// Returns true if the headers of a copy replace the object's class. An empty header removes it.
 pub(super) fn has_object_class(call: &Call) -> bool {
-    call.headers.contains_key(OBJECT_CLASS)
+    call.headers.contains_key(DSS_OBJECT_CLASS)
 }
 
 /// Returns true if the headers of a copy replace the classes of ranges. An empty header removes them.
 pub(super) fn has_range_classes(call: &Call) -> bool {
-    call.headers.contains_key(RANGE_CLASS)
+    call.headers.contains_key(DSS_RANGE_CLASS)
 }
 
 /// The classes of ranges; `None` if absent.
 pub(super) fn range_classes(call: &Call) -> Result<Option<Vec<tradewind_core::class::ClassRange>>> {
-    let Some(text) = call.header_list(RANGE_CLASS.as_str())? else { return Ok(None) };
+    let Some(text) = call.header_list(DSS_RANGE_CLASS.as_str())? else { return Ok(None) };
     Ok(Some(Classes::parse_ranges(&text)?))
 }
 
@@ -190,10 +190,10 @@ pub(super) fn add_headers(headers: &mut HeaderMap, metadata: &Metadata) {
         headers.insert(TAGGING_COUNT, tags.into());
     }
     if let Some(class) = metadata.classes.object {
-        headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
+        headers.insert(DSS_OBJECT_CLASS, u16::from(class.value()).into());
     }
     if let Some(ranges) = metadata.classes.format_ranges() {
-        insert(headers, RANGE_CLASS, &ranges);
+        insert(headers, DSS_RANGE_CLASS, &ranges);
     }
 }
 

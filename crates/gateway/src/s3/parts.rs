@@ -12,7 +12,7 @@ use tradewind_core::store::{CopyPartRequest, StageRequest};
 use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Reason};
 
 use super::call::Call;
-use super::checksums::{self, ChecksumPlan, fill_checksums};
+use super::checksums::{self, DeclaredChecksums, fill_checksums};
 use super::conditions;
 use super::copy::parse_source;
 use super::failure::{Failure, Result};
@@ -25,22 +25,23 @@ use super::service_context::ServiceContext;
 pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let (address, number) = (call.address()?, call.part_number()?);
     let length = call.payload_length()?;
-    let plan = ChecksumPlan::read(call)?;
+    let declared = DeclaredChecksums::read(call)?;
     let upload_algorithm = upload_info(service, call).await?.checksum.map(|(algorithm, _)| algorithm);
-    let algorithms = algorithms(upload_algorithm, plan.algorithm())?;
+    let algorithms = algorithms(upload_algorithm, declared.algorithm())?;
     // The response has the checksum that the client declared, else the one that the upload determines, else all.
-    let returned = plan.algorithm().or(upload_algorithm);
+    let returned = declared.algorithm().or(upload_algorithm);
     let request = StageRequest {
         size: Some(length),
         algorithms,
-        verify_md5: plan.md5.is_some(),
+        verify_md5: declared.md5.is_some(),
         etag: service.options.etag,
+        checksum: declared.in_header,
         ..StageRequest::default()
     };
     let mut staged =
         service.store.stage_part(&call.context, &address, &call.upload_id(), number, request).await?;
     call.stream_payload(staged.as_mut()).await?;
-    let expected = plan.expected(call, Some(length))?;
+    let expected = declared.expected(call, Some(length))?;
     let (committed, _) = staged.commit(expected).await?;
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(ETAG, quoted_etag(&committed.etag));

@@ -38,7 +38,7 @@ const READ_OVERHEAD_BYTES: usize = 128 << 10;
 pub(super) async fn get(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
-    let (found, select) = match find(service, call, request.clone()).await {
+    let (found, select) = match read_selected(service, call, request.clone()).await {
         Ok(found) => found,
         Err(error) => return Err(explain(service, call, &request, error).await),
     };
@@ -91,7 +91,7 @@ fn selection(call: &Call) -> Result<GetRequest> {
 
 /// Reads an object. A range with `If-Range` is served only if the object has that entity tag, which the store checks
 /// atomically with the read. A date in `If-Range` is too coarse for that, so the whole object is served.
-async fn find(
+async fn read_selected(
     service: &ServiceContext,
     call: &Call,
     mut request: GetRequest,
@@ -184,6 +184,7 @@ async fn explain(service: &ServiceContext, call: &Call, request: &GetRequest, er
         return failure;
     };
     if reason == Reason::NotModified {
+        // The object changed since: its validators do not belong to this 304.
         if request.conditions.check(&found.info.etag, found.info.modified).is_ok() {
             return failure;
         }

@@ -5,7 +5,7 @@ use http::header::{ETAG, HeaderMap};
 use tradewind_core::store::StageRequest;
 
 use super::call::Call;
-use super::checksums::{self, ChecksumPlan};
+use super::checksums::{self, DeclaredChecksums};
 use super::conditions;
 use super::failure::Result;
 use super::metadata;
@@ -16,20 +16,20 @@ use super::service_context::ServiceContext;
 pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let address = call.address()?;
     let length = call.payload_length()?;
-    let plan = ChecksumPlan::read(call)?;
+    let declared = DeclaredChecksums::read(call)?;
     let precondition = conditions::write_precondition(call)?;
     let request = StageRequest {
         metadata: metadata::read(call)?,
         size: Some(length),
-        algorithms: plan.algorithm().into_iter().collect(),
-        verify_md5: plan.md5.is_some(),
+        algorithms: declared.algorithm().into_iter().collect(),
+        verify_md5: declared.md5.is_some(),
         etag: service.options.etag,
         precondition,
-        checksum: None,
+        checksum: declared.in_header,
     };
     let mut staged = service.store.stage(&call.context, &address, request).await?;
     call.stream_payload(staged.as_mut()).await?;
-    let expected = plan.expected(call, Some(length))?;
+    let expected = declared.expected(call, Some(length))?;
     let (committed, _) = staged.commit(expected).await?;
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(ETAG, quoted_etag(&committed.etag));

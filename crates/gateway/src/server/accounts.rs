@@ -67,14 +67,14 @@ pub(crate) struct CachedAccount(Mutex<Option<(Arc<Identity>, Account)>>);
 impl CachedAccount {
     /// Like [`Accounts::find`], but cached.
     pub(crate) fn find(&self, accounts: &Accounts, identity: &Arc<Identity>, peer: Peer) -> Account {
-        let mut last = self.0.lock();
-        if let Some((known, account)) = &*last
-            && Arc::ptr_eq(known, identity)
+        let mut latest = self.0.lock();
+        if let Some((cached, account)) = &*latest
+            && Arc::ptr_eq(cached, identity)
         {
             return account.clone();
         }
         let account = accounts.find(identity, peer);
-        *last = Some((identity.clone(), account.clone()));
+        *latest = Some((identity.clone(), account.clone()));
         account
     }
 }
@@ -106,14 +106,14 @@ mod tests {
         let second = accounts.find(&one, peer(2));
         assert_eq!((second.held(), second.tenant_held()), (0, 4096));
         assert_eq!(accounts.find(&other, peer(1)).tenant_held(), 0);
-        let last = CachedAccount::default();
-        assert_eq!(last.find(&accounts, &one, peer(1)).held(), 4096);
-        assert_eq!(last.find(&accounts, &one, peer(1)).held(), 4096);
-        assert_eq!(last.find(&accounts, &other, peer(1)).held(), 0);
+        let cached = CachedAccount::default();
+        assert_eq!(cached.find(&accounts, &one, peer(1)).held(), 4096);
+        assert_eq!(cached.find(&accounts, &one, peer(1)).held(), 4096);
+        assert_eq!(cached.find(&accounts, &other, peer(1)).held(), 0);
     }
 
     #[test]
-    fn unused_accounts_are_forgotten() {
+    fn unused_accounts_are_removed() {
         let (accounts, one) = (Accounts::default(), key("one"));
         let kept = accounts.find(&one, peer(0));
         for n in 1..10_000 {

@@ -8,9 +8,10 @@ use tradewind_core::{ByteRange, Window};
 
 use crate::config::Limits;
 
-/// Window of a read: the blocks that a fast disk reads ahead of the client.
+/// Window of a read: two pieces (256 KiB each), one in the connection's queue and one being read.
 const READ_WINDOW_BYTES: u64 = 512 << 10;
-/// Window of a write: one read from the connection, and the bytes that wait to be hashed and written.
+/// Window of a write, an estimate: nothing is carved out of it. It stands for one read from the connection, and for the
+/// bytes that wait to be hashed and written.
 const WRITE_WINDOW_BYTES: u64 = 768 << 10;
 /// Window of a copy, which reads and writes, and of an XML body, which is read whole.
 const LARGE_WINDOW_BYTES: u64 = 1280 << 10;
@@ -27,9 +28,9 @@ pub(super) struct Requirements {
     pub(super) timeout: Duration,
 }
 
-/// Marks the memory of a large head as overhead of the window, which was requested with `window_bytes + head_bytes`. A
-/// small budget limits the window to less than requested. Then the overhead is what exceeds `window_bytes`, so that the
-/// operation gets the memory that it requires first.
+/// Excludes the memory of a large head from the window, so that no buffer can be reserved from it. If a small budget
+/// granted less than `window_bytes + head_bytes`, the operation's `window_bytes` have priority. Only what remains
+/// beyond `window_bytes` becomes overhead.
 pub(super) fn mark_head_overhead(window: &Window, window_bytes: usize, head_bytes: usize) {
     window.add_overhead(window.size().saturating_sub(window_bytes).min(head_bytes));
 }
@@ -61,7 +62,8 @@ pub(super) fn requirements(parts: &Parts, length: Option<u64>, limits: &Limits) 
     Requirements { window_bytes: usize::try_from(window_bytes).unwrap_or(usize::MAX), timeout }
 }
 
-/// The window of a read. A range bounds the bytes that will be read.
+/// The window of a read. A range bounds the window. A store may read more: the rest of the range's first and last
+/// blocks, or a whole inline object.
 fn read_window(parts: &Parts) -> u64 {
     let range = parts.headers.get(header::RANGE).and_then(|value| ByteRange::parse(value.to_str().ok()?));
     match range {

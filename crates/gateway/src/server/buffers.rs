@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::connection::MAX_READ_BUFFER_BYTES;
+use super::connection::MAX_BUFFER_BYTES;
 use super::connection_state::{Command, ConnectionState, Phase};
 use super::peer::Peer;
 use crate::config::GatewayConfig;
@@ -118,7 +118,7 @@ impl BufferLimits {
             slots: (config.memory_bytes / HEADS_BUDGET_DIVISOR / slot_bytes).max(MIN_SLOTS),
             slot_bytes,
             heads: Mutex::default(),
-            max_kept_buffers: config.memory_bytes / GROWN_BUDGET_DIVISOR / MAX_READ_BUFFER_BYTES,
+            max_kept_buffers: config.memory_bytes / GROWN_BUDGET_DIVISOR / MAX_BUFFER_BYTES,
             kept_buffers: AtomicUsize::new(0),
         })
     }
@@ -160,7 +160,7 @@ impl BufferLimits {
         match connection.slot() {
             Slot::None => return,
             Slot::Waiting => heads.dequeue(connection),
-            Slot::Held(ticket) => heads.reclaim(connection, ticket),
+            Slot::Held(ticket) => heads.release(connection, ticket),
         }
         connection.set_slot(Slot::None);
         while heads.held < self.slots {
@@ -197,7 +197,7 @@ impl HeadSlots {
         self.peers.entry(connection.peer).or_default().staying.insert(self.last_ticket, connection);
     }
 
-    fn reclaim(&mut self, connection: &ConnectionState, ticket: u64) {
+    fn release(&mut self, connection: &ConnectionState, ticket: u64) {
         self.held -= 1;
         if !self.turned_away.remove(&ticket)
             && let Some(heads) = self.peers.get_mut(&connection.peer)
@@ -378,7 +378,7 @@ mod tests {
     fn kept_buffers_are_limited_by_the_request_memory() {
         let buffers = buffers();
         let kept = (0..1000).filter(|_| buffers.try_keep_buffer()).count();
-        assert_eq!(kept, (128 << 20) / GROWN_BUDGET_DIVISOR / MAX_READ_BUFFER_BYTES);
+        assert_eq!(kept, (128 << 20) / GROWN_BUDGET_DIVISOR / MAX_BUFFER_BYTES);
         buffers.release_kept_buffer();
         assert!(buffers.try_keep_buffer() && !buffers.try_keep_buffer());
     }

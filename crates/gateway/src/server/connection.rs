@@ -16,16 +16,17 @@ use tokio::net::TcpStream;
 
 use super::connection_state::{Command, ConnectionState, IdleAction, Phase, WaitingFor};
 use super::tracked_socket::{AwaitRequest, PrefixedStream, TrackedSocket};
-use super::{Registered, service};
+use super::{GatewayState, Registered, service};
 
-/// The maximum size of hyper's read buffer for one connection, which also bounds a single read.
-pub(super) const MAX_READ_BUFFER_BYTES: usize = 128 << 10;
+/// hyper's limit for the read buffer of a connection, which also bounds a single read, and for the response bytes that
+/// it queues before it stops polling the body (`max_buf_size`).
+pub(super) const MAX_BUFFER_BYTES: usize = 128 << 10;
 
 /// The response to a connection that is rejected or turned away.
 pub(super) const SLOW_DOWN_RESPONSE: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-type: application/xml\r\n\
-content-length: 125\r\nconnection: close\r\n\r\n\
+content-length: 138\r\nconnection: close\r\n\r\n\
 <?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-<Error><Code>SlowDown</Code><Message>There are too many connections.</Message></Error>";
+<Error><Code>SlowDown</Code><Message>The server is at a limit of its connections.</Message></Error>";
 
 /// The reason why serving HTTP on a connection ended or was suspended.
 enum HttpEnd {
@@ -39,37 +40,38 @@ enum HttpEnd {
     Evicted,
 }
 
-pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(registered: &Registered, socket: TcpStream, address: SocketAddr) {
     let Registered { shared, connection, .. } = registered;
     let socket = TrackedSocket::new(socket, connection.clone());
     match &shared.tls {
-        None => serve_http(registered, socket, peer).await,
+        None => serve_http(registered, socket, address).await,
         // Boxed: otherwise the TLS state would enlarge every connection's task.
         Some(tls) => match Box::pin(handshake_unless_closed(connection, tls.accept(socket))).await {
             Some(Ok(socket)) => {
                 connection.end_request();
-                Box::pin(serve_http(registered, socket, peer)).await;
+                Box::pin(serve_http(registered, socket, address)).await;
             }
-            Some(Err(e)) => tracing::debug!(%peer, error = %e, "the TLS handshake failed"),
-            None => tracing::debug!(%peer, "the TLS handshake took too long"),
+            Some(Err(e)) => tracing::debug!(%address, error = %e, "the TLS handshake failed"),
+            None if connection.command() == Command::Close => record_slow_client(shared, address),
+            None => tracing::debug!(%address, "the connection was closed during its TLS handshake"),
         },
     }
 }
 
 /// Drives a TLS handshake. Returns `None` if the connection gets a command to close first.
-async fn handshake_unless_closed<F: Future>(connection: &ConnectionState, work: F) -> Option<F::Output> {
-    let mut work = pin!(work);
+async fn handshake_unless_closed<F: Future>(connection: &ConnectionState, handshake: F) -> Option<F::Output> {
+    let mut handshake = pin!(handshake);
     std::future::poll_fn(|cx| {
         connection.waker.register(cx.waker());
         if connection.command() != Command::None {
             return Poll::Ready(None);
         }
-        work.as_mut().poll(cx).map(Some)
+        handshake.as_mut().poll(cx).map(Some)
     })
     .await
 }
 
-async fn serve_http<T>(registered: &Registered, socket: T, peer: SocketAddr)
+async fn serve_http<T>(registered: &Registered, socket: T, address: SocketAddr)
 where
     T: AwaitRequest + AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -81,15 +83,19 @@ where
     let mut stream = PrefixedStream { stream: socket, prefix: Bytes::new() };
     loop {
         if !wait_for_request(registered, &mut stream).await {
-            if connection.command() == Command::TurnAway {
-                shared.metrics.count_rejected_connection();
+            let command = connection.command();
+            if command == Command::TurnAway {
+                shared.metrics.count_refused_connection();
                 turn_away(connection, &mut stream).await;
-            } else {
-                shut_down(&mut stream).await;
+                return;
             }
+            if command == Command::Close {
+                record_slow_client(shared, address);
+            }
+            shut_down(&mut stream).await;
             return;
         }
-        // hyper starts with a small buffer, so a pending request to park is obsolete.
+        // hyper starts with a small buffer, so a pending `IdleAction::Park` is obsolete.
         connection.reset_buffer_state();
         let mut http = shared.http.serve_connection(TokioIo::new(stream), &service);
         let mut is_finishing = false;
@@ -131,13 +137,12 @@ where
         let parts = match ended {
             HttpEnd::Finished(Ok(())) => return,
             HttpEnd::Finished(Err(e)) => {
-                tracing::debug!(%peer, error = %e, "the connection ended early");
+                tracing::debug!(%address, error = %e, "the connection ended early");
                 return;
             }
             HttpEnd::Parked | HttpEnd::Evicted | HttpEnd::Commanded(Command::TurnAway) => http.into_parts(),
             HttpEnd::Commanded(_) => {
-                shared.metrics.count_slow_client();
-                tracing::debug!(%peer, "the client was too slow; its connection is closed");
+                record_slow_client(shared, address);
                 return;
             }
         };
@@ -152,7 +157,7 @@ where
                 return;
             }
             _ => {
-                shared.metrics.count_rejected_connection();
+                shared.metrics.count_refused_connection();
                 turn_away(connection, &mut stream).await;
                 return;
             }
@@ -179,6 +184,12 @@ async fn wait_for_request<T: AwaitRequest>(registered: &Registered, stream: &mut
         Poll::Pending
     })
     .await
+}
+
+/// Records that a connection is closed because its client was too slow ([`Command::Close`]).
+fn record_slow_client(shared: &GatewayState, address: SocketAddr) {
+    shared.metrics.count_slow_client();
+    tracing::debug!(%address, "the client was too slow; its connection is closed");
 }
 
 /// Responds with 503 if no response has begun, then shuts down. Makes one attempt at each step and does not wait for

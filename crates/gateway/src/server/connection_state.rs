@@ -1,5 +1,5 @@
 //! The state of a connection. Its task publishes the state by a few relaxed stores per request, and the watchdog
-//! evaluates it at each tick. No request sets a timer or reads a clock for its timeouts.
+//! evaluates it in each pass. No request sets a timer or reads a clock for its timeouts.
 //!
 //! A connection that waits too long for its client (for a request, for a body's bytes, for space in the send buffer) is
 //! closed. A connection that waits for the store is never closed for its waiting time.
@@ -73,12 +73,18 @@ pub(crate) enum IdleAction {
 /// The client action that a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitingFor {
+    /// No action: the connection waits for the store or for memory.
     Nothing,
+    /// The first byte of a request.
     Request,
+    /// The rest of a request's head, or of a TLS handshake.
     Head,
+    /// Bytes of a request's body.
     Body,
+    /// Reading of the response: the send buffer is full.
     Write,
-    End,
+    /// The end of the client's stream, in the lingering close.
+    Eof,
 }
 
 /// The published state of one connection, and the commands to it.
@@ -182,7 +188,8 @@ impl ConnectionState {
         self.window.lock().upgrade()
     }
 
-    /// Records the end of a request (its response is sent or aborted) or of a TLS handshake.
+    /// Records the end of a request (the last buffer of its response was taken by hyper, or the response was aborted)
+    /// or of a TLS handshake.
     pub(crate) fn end_request(&self) {
         self.reads_large_body.store(false, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
@@ -228,8 +235,8 @@ impl ConnectionState {
         self.body_unread.load(Ordering::Relaxed)
     }
 
-    /// The number of bytes that may be read now; `None` if the connection must wait for a slot first. Its waker is then
-    /// called.
+    /// The number of bytes that may be read now; `None` if the connection must wait for a slot first. Its waker is
+    /// called when it gets one or is turned away.
     pub(crate) fn read_limit(self: &Arc<Self>) -> Option<usize> {
         match self.phase() {
             Phase::Idle | Phase::Head => {
@@ -389,7 +396,7 @@ impl ConnectionState {
             Phase::Head => WaitingFor::Head,
             Phase::Admission | Phase::Working => WaitingFor::Nothing,
             Phase::Body => WaitingFor::Body,
-            Phase::Lingering => WaitingFor::End,
+            Phase::Lingering => WaitingFor::Eof,
         }
     }
 }

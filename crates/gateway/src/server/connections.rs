@@ -95,7 +95,7 @@ impl ConnectionEntry {
         match (self.connection.waits_for(), self.connection.phase()) {
             (WaitingFor::Request, _) if self.connection.requests() == 0 => Some(EvictionCost::Unused),
             (WaitingFor::Request, _) => Some(EvictionCost::Idle),
-            (WaitingFor::Head | WaitingFor::End, _) => Some(EvictionCost::NoRequest),
+            (WaitingFor::Head | WaitingFor::Eof, _) => Some(EvictionCost::NoRequest),
             (WaitingFor::Body | WaitingFor::Write, _) => Some(EvictionCost::Waiting),
             (WaitingFor::Nothing, Phase::Admission) => Some(EvictionCost::Admission),
             (WaitingFor::Nothing, _) => None,
@@ -223,15 +223,15 @@ impl ConnectionTable {
     /// Returns true if the rules of the module allow a newcomer to replace a connection.
     fn may_replace(&self, newcomer: Option<Peer>, entry: &ConnectionEntry, cost: EvictionCost) -> bool {
         let peer = entry.connection.peer;
-        let open_here = self.count(peer);
+        let open_of_peer = self.count(peer);
         // Includes the new connection. An unknown peer counts as one without other connections.
         let open_for_newcomer = newcomer.map_or(0, |newcomer| self.count(newcomer)) + 1;
         match cost {
             EvictionCost::Unused | EvictionCost::Idle => {
-                newcomer == Some(peer) || open_here >= open_for_newcomer
+                newcomer == Some(peer) || open_of_peer >= open_for_newcomer
             }
             EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => {
-                open_here > open_for_newcomer
+                open_of_peer > open_for_newcomer
             }
         }
     }

@@ -1,5 +1,5 @@
-//! One request, from its head to the last byte of its response: authentication, admission, execution by the fast path
-//! or by the operations, one log entry on failure, and metrics.
+//! One request, from its head until the last buffer of its response is handed to the connection: authentication,
+//! admission, execution by the fast path or by the operations, one log entry on failure, and metrics.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -27,7 +27,7 @@ use crate::body::{BoxError, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::fast;
 use crate::metrics::OperationMetrics;
-use crate::outcome::{self, Failure, Operation};
+use crate::outcome::{self, LoggedError, OperationName};
 use crate::payload::{self, UnreadBody, WireBody};
 use crate::request_id::{RequestId, host_id};
 use crate::s3::Operations;
@@ -113,8 +113,8 @@ struct Exchange {
     connection: Arc<ConnectionState>,
     id: RequestId,
     has_large_body: bool,
-    /// The request's window. Held until the response is sent, even if the store has dropped its reference. Released
-    /// early if the response is an error.
+    /// The request's window. Held until hyper has taken the last buffer of the response, even if the store has dropped
+    /// its reference. Released early if the response is an error.
     memory: OnceLock<Arc<Window>>,
 }
 
@@ -124,7 +124,7 @@ impl Exchange {
             Ok(verified) => verified,
             Err(error) => return self.error_response(error, &parts),
         };
-        let Some(read) = fast::plan(&parts, &verified) else {
+        let Some(read) = fast::recognize(&parts, &verified) else {
             return Box::pin(self.run_operation(parts, body, verified, None)).await;
         };
         let required = admission::requirements(&parts, Some(0), &self.shared.config.limits);
@@ -149,7 +149,9 @@ impl Exchange {
         Ok(verified)
     }
 
-    /// Executes a request that is not a plain read.
+    /// Executes a request by the S3 operations: one that the fast path does not handle, or a plain read that failed
+    /// there. `context` is that of the failed read, which is already admitted. If it is `None`, the request is admitted
+    /// here.
     async fn run_operation(
         &self,
         mut parts: Parts,
@@ -157,7 +159,7 @@ impl Exchange {
         verified: Verified,
         context: Option<Context>,
     ) -> Response<ResponseBody> {
-        let Verified { identity, payload, .. } = verified;
+        let Verified { identity, declared, .. } = verified;
         if identity.key_id().is_none()
             && !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS)
         {
@@ -165,7 +167,7 @@ impl Exchange {
         }
         let limits = &self.shared.config.limits;
         let prepared =
-            payload::prepare(&mut parts, body, payload, self.connection.clone(), limits.body_bytes);
+            payload::prepare(&mut parts, body, declared, self.connection.clone(), limits.body_bytes);
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return self.error_response(error, &parts),
@@ -221,7 +223,7 @@ impl Exchange {
 
     fn error_response(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {
         let mut response = error.to_response(self.id, parts.uri.path(), parts.method == Method::HEAD);
-        outcome::set_failure(&mut response, error);
+        outcome::set_logged_error(&mut response, error);
         response
     }
 
@@ -250,8 +252,8 @@ impl Exchange {
         is_read
     }
 
-    /// Adds the headers common to all responses, logs a failure, and attaches the guard that ends the request after the
-    /// last byte of its response.
+    /// Adds the headers common to all responses, logs the failure of an error response, and attaches the guard that
+    /// ends the request with the last buffer of its response.
     fn finish(
         self,
         started: Duration,
@@ -263,9 +265,8 @@ impl Exchange {
         headers.insert(REQUEST_ID, self.id.to_header());
         headers.insert(HOST_ID, host_id().clone());
         headers.insert(header::SERVER, SERVER);
-        let operation =
-            response.extensions_mut().remove::<Operation>().map_or("Unknown", |operation| operation.0);
-        let failure = response.extensions_mut().remove::<Failure>();
+        let operation = response.extensions_mut().remove::<OperationName>().map_or("Unknown", |name| name.0);
+        let logged_error = response.extensions_mut().remove::<LoggedError>();
         let status = response.status();
         if !span.is_disabled() {
             span.record("operation", operation);
@@ -274,15 +275,17 @@ impl Exchange {
                 span.record("class", class);
             }
         }
-        log(self.id, operation, status, failure.as_ref());
+        log(self.id, operation, status, logged_error.as_ref());
         let guard = ResponseGuard {
+            id: self.id,
+            operation,
             metrics: self.shared.metrics.operation(operation),
             shared: self.shared,
             connection: self.connection,
             _memory: self.memory.into_inner(),
             started,
             status,
-            body_bytes: head.body_bytes,
+            received_bytes: head.body_bytes,
             sent_bytes: 0,
         };
         let is_head_method = head.is_head_method;
@@ -307,10 +310,10 @@ fn check_head(shared: &GatewayState, parts: &Parts) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Logs a failure. No other code logs failures of requests. The log has the store's message, while the client received
-/// S3's message.
-fn log(id: RequestId, operation: &'static str, status: StatusCode, failure: Option<&Failure>) {
-    let Some(Failure(error)) = failure else { return };
+/// Logs the failure of an error response. The log has the store's message, while the client received S3's message. A
+/// body that fails after its head was sent is logged by [`CountedBody`].
+fn log(id: RequestId, operation: &'static str, status: StatusCode, logged_error: Option<&LoggedError>) {
+    let Some(LoggedError(error)) = logged_error else { return };
     let status_code = status.as_u16();
     if status == StatusCode::INTERNAL_SERVER_ERROR || status == StatusCode::INSUFFICIENT_STORAGE {
         tracing::error!(%id, operation, status = status_code, ?error, "request failed");
@@ -332,7 +335,7 @@ fn is_for_operator(inner: &tradewind_core::Error) -> bool {
     inner.kind() == ErrorKind::Invalid && !is_explained
 }
 
-/// A response body that counts its bytes and carries the request's [`ResponseGuard`].
+/// A response body that counts its bytes, logs its failure and carries the request's [`ResponseGuard`].
 pub(super) struct CountedBody {
     body: ResponseBody,
     guard: ResponseGuard,
@@ -352,9 +355,14 @@ impl Body for CountedBody {
                 self.guard.sent_bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
             }
             Poll::Ready(Some(Err(error))) => {
-                // The head was sent already, so hyper closes the connection: that tells the client that bytes are
-                // missing.
-                tracing::warn!(error = %error, "a response was cut off");
+                // hyper closes the connection, by which the client detects that bytes are missing.
+                let ResponseGuard { id, operation, .. } = &self.guard;
+                tracing::warn!(
+                    %id,
+                    operation,
+                    error = %error,
+                    "request failed: its response ended early, after the head was sent"
+                );
             }
             Poll::Ready(None) | Poll::Pending => {}
         }
@@ -370,23 +378,28 @@ impl Body for CountedBody {
     }
 }
 
-/// The end of a request. When its response is sent or aborted, hyper drops the body and with it the guard, which counts
-/// the request in the metrics, marks the connection as idle and releases the request's memory.
+/// The end of a request. When hyper has taken the last buffer of the response, or the response is aborted, it drops the
+/// body and with it the guard. The guard counts the request in the metrics, marks the connection as idle and releases
+/// its reference to the window. Buffers that are queued for the socket hold the window until they are written.
 struct ResponseGuard {
+    id: RequestId,
+    operation: &'static str,
     metrics: Arc<OperationMetrics>,
     shared: Arc<GatewayState>,
     connection: Arc<ConnectionState>,
     _memory: Option<Arc<Window>>,
     started: Duration,
     status: StatusCode,
-    body_bytes: u64,
+    /// Length of the request's body as declared by `Content-Length`.
+    received_bytes: u64,
+    /// Bytes of the response's body.
     sent_bytes: u64,
 }
 
 impl Drop for ResponseGuard {
     fn drop(&mut self) {
         let duration = self.shared.clock.now().saturating_sub(self.started);
-        self.metrics.count(self.status, duration, self.body_bytes, self.sent_bytes);
+        self.metrics.count(self.status, duration, self.received_bytes, self.sent_bytes);
         self.connection.end_request();
     }
 }

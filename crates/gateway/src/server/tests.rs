@@ -98,9 +98,9 @@ async fn start_gateway_on(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let served = tokio::spawn({
+    let serve_task = tokio::spawn({
         let (gateway, shutdown) = (gateway.clone(), shutdown.clone());
         async move { gateway.serve(listener, shutdown).await }
     });
-    TestGateway { address, gateway, shutdown, serve_task: served }
+    TestGateway { address, gateway, shutdown, serve_task }
 }

@@ -1,9 +1,9 @@
-//! Watchdog of the connections: checks every connection once a tick and closes those that have waited too long for
-//! their clients.
+//! Watchdog of the connections: each pass checks every connection and closes those that have waited too long for their
+//! clients.
 //!
-//! The watchdog ticks faster while requests wait for memory, because a client that holds memory without progress then
-//! delays other clients. The requests of such *stalled* connections are aborted: only as many as the waiting requests
-//! need, and those of the tenants with most memory first. No tenant loses memory to a tenant that holds more.
+//! Passes are more frequent while requests wait for memory, because a client that holds memory but transfers little
+//! then delays other clients. The requests of such *stalled* connections are aborted: only as many as the waiting
+//! requests need, and those of the tenants with most memory first. No tenant loses memory to a tenant that holds more.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -26,8 +26,8 @@ const MAX_STALL_TIME: Duration = Duration::from_secs(1);
 /// Once a request has waited this long for memory, requests of stalled connections are aborted for it.
 const MAX_WAIT_TIME: Duration = Duration::from_millis(500);
 
-/// The longest time between passes while requests wait for memory or little of it is free.
-const MAX_PRESSURE_TICK: Duration = Duration::from_millis(250);
+/// The maximum interval between passes while requests wait for memory or little of it is free.
+const MAX_PRESSURE_PASS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A connection that has waited this long for its next request, or for the rest of a head, is parked (see
 /// `connection`).
@@ -36,10 +36,10 @@ const PARK_TIME: Duration = Duration::from_secs(2);
 /// Intervals derived from the limits: shorter limits give shorter intervals.
 #[derive(Debug, Clone, Copy)]
 struct Intervals {
-    /// Time between passes.
-    tick: Duration,
-    /// Time between passes under memory pressure.
-    pressure_tick: Duration,
+    /// The interval between passes.
+    pass_interval: Duration,
+    /// The interval between passes under memory pressure.
+    pressure_pass_interval: Duration,
     /// See [`MAX_STALL_TIME`].
     max_stall: Duration,
     /// See [`MAX_WAIT_TIME`].
@@ -49,10 +49,10 @@ struct Intervals {
 impl Intervals {
     fn new(limits: &Limits) -> Self {
         let shortest = limits.header_time.min(limits.idle_time).min(limits.slow_client_time);
-        let tick = (shortest / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
+        let pass_interval = (shortest / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
         Self {
-            tick,
-            pressure_tick: tick.min(MAX_PRESSURE_TICK),
+            pass_interval,
+            pressure_pass_interval: pass_interval.min(MAX_PRESSURE_PASS_INTERVAL),
             max_stall: MAX_STALL_TIME.min(limits.slow_client_time),
             max_wait: MAX_WAIT_TIME.min(limits.slow_client_time),
         }
@@ -66,7 +66,7 @@ pub(super) async fn run(shared: Arc<GatewayState>) {
     loop {
         let now = shared.clock.now();
         watchdog.run_pass(&shared, now, intervals);
-        shared.clock.sleep_until(now + intervals.pressure_tick).await;
+        shared.clock.sleep_until(now + intervals.pressure_pass_interval).await;
     }
 }
 
@@ -77,7 +77,7 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Checks all connections, if a tick has passed or there is memory pressure.
+    /// Checks all connections, if a pass is due or there is memory pressure.
     fn run_pass(&mut self, shared: &GatewayState, now: Duration, intervals: Intervals) {
         let budget = &shared.budget;
         let demands = budget.demands(now, Duration::ZERO);
@@ -85,7 +85,7 @@ impl Watchdog {
         if now < self.next_pass && demands.is_empty() && !is_scarce {
             return;
         }
-        self.next_pass = now + intervals.tick;
+        self.next_pass = now + intervals.pass_interval;
         enforce_descriptor_limit(shared, now);
         let mut records = HashMap::new();
         let mut holders = Vec::new();
@@ -132,8 +132,8 @@ fn enforce_descriptor_limit(shared: &GatewayState, now: Duration) {
     {}
 }
 
-/// Returns true if requests wait for memory that this window could free: those of tenants that hold no more than the
-/// window's tenant.
+/// Returns true if requests of tenants that hold no more than the window's tenant wait for memory. Only for those may
+/// the window's memory be taken.
 fn is_memory_needed(window: &Window, demands: &[Demand]) -> bool {
     let held = window.account().tenant_held();
     demands.iter().any(|demand| demand.tenant_held <= held)
@@ -143,12 +143,12 @@ fn is_memory_needed(window: &Window, demands: &[Demand]) -> bool {
 struct MemoryHolder {
     connection: Arc<ConnectionState>,
     window: Arc<Window>,
-    /// Time since the client last made progress; zero while the connection waits for the store.
+    /// Time since the connection's last [`StallMark`]; zero while it waits for the store.
     stalled_for: Duration,
 }
 
-/// Selects the stalled holders to abort: as many as the `urgent` demands require. A holder is stalled if its client
-/// made no progress for `max_stall`.
+/// Selects the stalled holders to abort: as many as the `urgent` demands require. A holder is stalled if its last
+/// [`StallMark`] is at least `max_stall` ago.
 fn select_stalled(holders: Vec<MemoryHolder>, urgent: &[Demand], max_stall: Duration) -> Vec<MemoryHolder> {
     if urgent.is_empty() {
         return Vec::new();
@@ -177,25 +177,28 @@ fn select_stalled(holders: Vec<MemoryHolder>, urgent: &[Demand], max_stall: Dura
     stalled
 }
 
-/// The watchdog's record of one connection: its state when its current wait began or last made progress.
+/// The watchdog's record of one connection. Two timers: `since` for slow and idle clients, `stall` for stalled ones.
 #[derive(Debug, Clone, Copy)]
 struct ConnectionRecord {
     wait: WaitingFor,
     requests: u32,
+    /// The byte count when the current wait began, or when the client was last fast enough.
     transferred: u64,
+    /// The time of `transferred`, or of a later [`Command::FailBody`].
     since: Duration,
     /// End of the memory pressure, during which the client must transfer [`MIN_PRESSURE_BYTES`]. The pressure lasts for
-    /// half of `slow_client_time` after the last tick with demand for its memory, so that short gaps in the demand do
+    /// half of `slow_client_time` after the last pass with demand for its memory, so that short gaps in the demand do
     /// not end it.
     pressure_until: Duration,
-    progress: Progress,
+    stall: StallMark,
     /// The connection already received [`IdleAction::Park`] during this wait.
     is_park_requested: bool,
 }
 
-/// The byte count and the time when the client had last transferred another `slow_client_bytes`.
+/// The byte count and the time when the client had last transferred another `slow_client_bytes`. While the connection
+/// does not wait for the client, each pass sets it.
 #[derive(Debug, Clone, Copy)]
-struct Progress {
+struct StallMark {
     transferred: u64,
     at: Duration,
 }
@@ -208,7 +211,7 @@ impl ConnectionRecord {
             transferred: 0,
             since: now,
             pressure_until: Duration::ZERO,
-            progress: Progress { transferred: 0, at: now },
+            stall: StallMark { transferred: 0, at: now },
             is_park_requested: false,
         }
     }
@@ -218,10 +221,10 @@ impl ConnectionRecord {
     }
 
     fn stalled_for(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.progress.at)
+        now.saturating_sub(self.stall.at)
     }
 
-    /// Updates the record at a tick and returns the command for the connection, if any. A client is too slow only if it
+    /// Updates the record in a pass and returns the command for the connection, if any. A client is too slow only if it
     /// was slow for the whole `slow_client_time`: memory pressure for a shorter time does not close its connection.
     fn update(
         &mut self,
@@ -236,10 +239,10 @@ impl ConnectionRecord {
         let is_new_request = requests != self.requests;
         // Bytes in the kernel's send buffer count only until the connection blocks, so the count may have decreased.
         self.transferred = self.transferred.min(transferred);
-        self.progress.transferred = self.progress.transferred.min(transferred);
-        let since_progress = transferred - self.progress.transferred;
-        if is_new_request || !waits_for_client || since_progress >= limits.slow_client_bytes {
-            self.progress = Progress { transferred, at: now };
+        self.stall.transferred = self.stall.transferred.min(transferred);
+        let bytes_since_mark = transferred - self.stall.transferred;
+        if is_new_request || !waits_for_client || bytes_since_mark >= limits.slow_client_bytes {
+            self.stall = StallMark { transferred, at: now };
         }
         if is_memory_needed {
             self.pressure_until = now + limits.slow_client_time / 2;
@@ -250,8 +253,8 @@ impl ConnectionRecord {
         } else {
             limits.slow_client_bytes
         };
-        let has_progress = waits_for_client && transferred - self.transferred >= required_bytes;
-        if wait != self.wait || is_new_request || has_progress || wait == WaitingFor::Nothing {
+        let is_fast_enough = waits_for_client && transferred - self.transferred >= required_bytes;
+        if wait != self.wait || is_new_request || is_fast_enough || wait == WaitingFor::Nothing {
             *self = Self { wait, requests, transferred, since: now, is_park_requested: false, ..*self };
             return None;
         }
@@ -261,7 +264,7 @@ impl ConnectionRecord {
             WaitingFor::Head => limits.header_time,
             WaitingFor::Body | WaitingFor::Write => limits.slow_client_time,
             // Further bytes do not extend the lingering close.
-            WaitingFor::End => limits.slow_client_time.min(Duration::from_secs(2)),
+            WaitingFor::Eof => limits.slow_client_time.min(Duration::from_secs(2)),
         };
         if self.waited(now) < timeout {
             return None;

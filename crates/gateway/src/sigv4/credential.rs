@@ -39,7 +39,7 @@ impl<'a> Credential<'a> {
     }
 }
 
-/// A signature as claimed in the `Authorization` header.
+/// A signature as claimed in the `Authorization` header or a presigned URL.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Claim<'a> {
     pub(crate) credential: Credential<'a>,
@@ -143,19 +143,19 @@ pub(crate) struct Presigned<'a> {
 impl<'a> Presigned<'a> {
     /// Parses a query; `None` if it has no parameter of a signature. Fails for a signature of version 2.
     pub(crate) fn from_query(query: &'a str) -> Result<Option<Self>, WireError> {
-        let mut found = Self::default();
+        let mut presigned = Self::default();
         let (mut is_presigned, mut is_sigv2) = (false, false);
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let slot = match name {
-                "X-Amz-Algorithm" => &mut found.algorithm,
-                "X-Amz-Credential" => &mut found.credential,
-                "X-Amz-Date" => &mut found.date,
-                "X-Amz-Expires" => &mut found.expires,
-                "X-Amz-SignedHeaders" => &mut found.signed_headers,
-                "X-Amz-Signature" => &mut found.signature,
-                "X-Amz-Security-Token" => &mut found.token,
-                "X-Amz-Content-Sha256" => &mut found.payload,
+                "X-Amz-Algorithm" => &mut presigned.algorithm,
+                "X-Amz-Credential" => &mut presigned.credential,
+                "X-Amz-Date" => &mut presigned.date,
+                "X-Amz-Expires" => &mut presigned.expires,
+                "X-Amz-SignedHeaders" => &mut presigned.signed_headers,
+                "X-Amz-Signature" => &mut presigned.signature,
+                "X-Amz-Security-Token" => &mut presigned.token,
+                "X-Amz-Content-Sha256" => &mut presigned.payload,
                 "Signature" | "AWSAccessKeyId" => {
                     is_sigv2 = true;
                     continue;
@@ -175,7 +175,7 @@ impl<'a> Presigned<'a> {
         if !is_presigned && is_sigv2 {
             return Err(unsupported_mechanism());
         }
-        Ok(is_presigned.then_some(found))
+        Ok(is_presigned.then_some(presigned))
     }
 
     /// Returns true if the query has a session token.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::Request;
 
-use tradewind_wire::sigv4::{AmzDate, ChunkSigner, EMPTY_SHA256, SigningKey, sha256};
+use tradewind_wire::sigv4::{AmzDate, ChunkSignatureChain, EMPTY_SHA256, SigningKey, sha256};
 
 /// The credentials and date of a signing client.
 pub(crate) struct Signer {
@@ -112,21 +112,26 @@ fn sorted(query: &str) -> String {
     pairs.join("&")
 }
 
-/// The verifier of a chain of chunk signatures.
-pub(crate) fn chunk_signer(secret: &str, date: &str, scope: &str, seed: &[u8; 32]) -> ChunkSigner {
+/// The server's side of a chain of chunk signatures.
+pub(crate) fn chunk_signatures(
+    secret: &str,
+    date: &str,
+    scope: &str,
+    seed: &[u8; 32],
+) -> ChunkSignatureChain {
     let date = AmzDate::parse(date.as_bytes()).unwrap();
-    ChunkSigner::new(Arc::new(SigningKey::derive(secret, scope)), &date, scope, seed)
+    ChunkSignatureChain::new(Arc::new(SigningKey::derive(secret, scope)), &date, scope, seed)
 }
 
 /// The client's side of a chain of chunk signatures.
-pub(crate) struct ChunkSignatureChain {
+pub(crate) struct ClientSignatureChain {
     key: SigningKey,
     date: String,
     scope: String,
     previous: String,
 }
 
-impl ChunkSignatureChain {
+impl ClientSignatureChain {
     pub(crate) fn new(secret: &str, date: &str, scope: &str, seed: &[u8; 32]) -> Self {
         let previous = hex::encode(seed);
         Self {

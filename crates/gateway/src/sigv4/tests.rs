@@ -6,7 +6,7 @@ use http::Request;
 use tradewind_core::{Clock, Timestamp};
 
 use super::testing::{SIGNER, Signer};
-use super::{Payload, Verified, Verifier};
+use super::{BodyDeclaration, Verified, Verifier};
 use crate::auth::{Buckets, Permissions};
 use crate::error::{Code, WireError};
 use crate::keys::{AccessKey, Keys};
@@ -90,7 +90,7 @@ fn the_published_examples_are_verified() {
         request = with(request, "range", "bytes=0-9");
         let verified = verify_at(SIGNED_AT, request).unwrap();
         assert_eq!(verified.identity.key_id(), Some(SIGNER.id), "{uri}");
-        assert!(matches!(verified.payload, Payload::Sha256(_)));
+        assert!(matches!(verified.declared, BodyDeclaration::Sha256(_)));
     }
     let presigned = "/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404";
     assert!(verify_at(SIGNED_AT + 86_400, get(presigned)).unwrap().presigned);
@@ -175,7 +175,7 @@ fn payload_hashes_in_header_and_query_must_be_equal() {
         SIGNER.presign(&mut request, "60");
         verify_at(SIGNED_AT, request).map_err(|e| e.code())
     };
-    assert!(matches!(presigned("UNSIGNED-PAYLOAD").unwrap().payload, Payload::Unsigned));
+    assert!(matches!(presigned("UNSIGNED-PAYLOAD").unwrap().declared, BodyDeclaration::Unsigned));
     assert_eq!(presigned(EMPTY).unwrap_err(), Code::InvalidRequest);
 }
 

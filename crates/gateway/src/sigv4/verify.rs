@@ -7,7 +7,9 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use tradewind_core::{Clock, Timestamp};
 use tradewind_wire::sigv4::hex::{from_hex, to_hex};
-use tradewind_wire::sigv4::{AmzDate, ChunkSigner, EMPTY_SHA256, SignedParts, sha256, string_to_sign};
+use tradewind_wire::sigv4::{
+    AmzDate, ChunkSignatureChain, EMPTY_SHA256, SignedParts, sha256, string_to_sign,
+};
 
 use super::coverage::{check_coverage, check_names};
 use super::credential::{Claim, Presigned, signature_mismatch};
@@ -18,25 +20,25 @@ use crate::keys::Keys;
 /// The maximum difference between a client's clock and the server's, in seconds.
 const MAX_CLOCK_SKEW_SECONDS: i64 = 15 * 60;
 
-/// The client's declaration about the body.
+/// The client's declaration about the body, by `x-amz-content-sha256`.
 #[derive(Debug)]
-pub enum Payload {
-    /// No declaration: the body is not signed.
+pub enum BodyDeclaration {
+    /// No declaration, or `UNSIGNED-PAYLOAD`: the body is not signed.
     Unsigned,
     /// The SHA-256 of the whole body.
     Sha256([u8; 32]),
     /// aws-chunked with a signature for each chunk and for the trailers, if any.
     SignedChunks {
-        /// Verifies the signatures.
-        signer: ChunkSigner,
-        /// True if trailers follow.
-        trailer: bool,
+        /// The chain that the signatures must follow.
+        signatures: ChunkSignatureChain,
+        /// True if trailers follow the last chunk.
+        has_trailers: bool,
     },
     /// aws-chunked without signatures, followed by trailers.
     UnsignedChunks,
 }
 
-impl Payload {
+impl BodyDeclaration {
     /// Returns true if the body has aws-chunked framing.
     #[must_use]
     pub const fn is_chunked(&self) -> bool {
@@ -60,7 +62,7 @@ pub struct Verified {
     /// The sender of the request.
     pub identity: Arc<Identity>,
     /// The declaration that the body must conform to.
-    pub payload: Payload,
+    pub declared: BodyDeclaration,
     /// True if the signature was in the query.
     pub presigned: bool,
 }
@@ -113,16 +115,16 @@ impl Verifier {
     }
 
     fn anonymous(&self, parts: &Parts) -> Result<Verified, WireError> {
-        let payload = match parts.headers.get("x-amz-content-sha256") {
-            None => Payload::Unsigned,
-            Some(value) => match PayloadHeader::parse(value.as_bytes())? {
-                PayloadHeader::Unsigned => Payload::Unsigned,
-                PayloadHeader::Sha256(hash) => Payload::Sha256(hash),
-                PayloadHeader::UnsignedChunks => Payload::UnsignedChunks,
-                PayloadHeader::SignedChunks { .. } => return Err(WireError::access_denied()),
+        let declared = match parts.headers.get("x-amz-content-sha256") {
+            None => BodyDeclaration::Unsigned,
+            Some(value) => match ContentSha256::parse(value.as_bytes())? {
+                ContentSha256::Unsigned => BodyDeclaration::Unsigned,
+                ContentSha256::Sha256(hash) => BodyDeclaration::Sha256(hash),
+                ContentSha256::UnsignedChunks => BodyDeclaration::UnsignedChunks,
+                ContentSha256::SignedChunks { .. } => return Err(WireError::access_denied()),
             },
         };
-        Ok(Verified { identity: self.keys.anonymous(), payload, presigned: false })
+        Ok(Verified { identity: self.keys.anonymous(), declared, presigned: false })
     }
 
     fn verify_header(&self, parts: &Parts, claim: &Claim<'_>) -> Result<Verified, WireError> {
@@ -135,13 +137,13 @@ impl Verifier {
                 "The difference between the request time and the current time is too large.",
             ));
         }
-        let payload = parts.headers.get("x-amz-content-sha256").ok_or_else(|| {
+        let content_sha256 = parts.headers.get("x-amz-content-sha256").ok_or_else(|| {
             WireError::new(
                 Code::InvalidRequest,
                 "Missing required header for this request: x-amz-content-sha256",
             )
         })?;
-        self.check(parts, claim, &date, payload.as_bytes(), Code::AuthorizationHeaderMalformed, false)
+        self.check(parts, claim, &date, content_sha256.as_bytes(), Code::AuthorizationHeaderMalformed, false)
     }
 
     fn verify_query(&self, parts: &Parts, presigned: &Presigned<'_>) -> Result<Verified, WireError> {
@@ -169,16 +171,18 @@ impl Verifier {
                 "Header x-amz-content-sha256 contradicts the query parameter of that name",
             ));
         }
-        let payload = in_query.or(in_header).unwrap_or(b"UNSIGNED-PAYLOAD");
-        self.check(parts, &claim, &date, payload, Code::AuthorizationQueryParametersError, true)
+        let content_sha256 = in_query.or(in_header).unwrap_or(b"UNSIGNED-PAYLOAD");
+        self.check(parts, &claim, &date, content_sha256, Code::AuthorizationQueryParametersError, true)
     }
 
+    /// Verifies a claim. `content_sha256` is the value of `x-amz-content-sha256`, and `malformed` the code of a
+    /// malformed credential.
     fn check(
         &self,
         parts: &Parts,
         claim: &Claim<'_>,
         date: &AmzDate,
-        payload: &[u8],
+        content_sha256: &[u8],
         malformed: Code,
         presigned: bool,
     ) -> Result<Verified, WireError> {
@@ -191,13 +195,13 @@ impl Verifier {
             let message = format!("the region '{}' is wrong; expecting '{region}'", credential.region);
             return Err(WireError::new(malformed, message));
         }
-        let Some(known) = self.keys.find(credential.id) else {
+        let Some(key) = self.keys.find(credential.id) else {
             return Err(WireError::new(
                 Code::InvalidAccessKeyId,
                 "The AWS Access Key Id you provided does not exist in our records.",
             ));
         };
-        let declared = PayloadHeader::parse(payload)?;
+        let header = ContentSha256::parse(content_sha256)?;
         check_names(&parts.headers, claim.signed_headers)?;
         check_coverage(&parts.headers, claim.signed_headers)?;
         let canonical = SignedParts {
@@ -206,32 +210,32 @@ impl Verifier {
             query: parts.uri.query(),
             headers: &parts.headers,
             names: claim.signed_headers,
-            payload,
+            payload: content_sha256,
         }
         .text()?;
-        let (key, is_cached) = known.signing_key(credential.scope);
+        let (signing_key, is_cached) = key.signing_key(credential.scope);
         let text = string_to_sign(date, credential.scope, &sha256(&canonical));
-        if !key.verify(&text, &claim.signature) {
+        if !signing_key.verify(&text, &claim.signature) {
             return Err(signature_mismatch());
         }
         if !is_cached {
-            known.cache_signing_key(credential.scope, &key);
+            key.cache_signing_key(credential.scope, &signing_key);
         }
-        let payload = match declared {
-            PayloadHeader::Unsigned => Payload::Unsigned,
-            PayloadHeader::Sha256(hash) => Payload::Sha256(hash),
-            PayloadHeader::UnsignedChunks => Payload::UnsignedChunks,
-            PayloadHeader::SignedChunks { trailer } => Payload::SignedChunks {
-                signer: ChunkSigner::new(key, date, credential.scope, &claim.signature),
-                trailer,
+        let declared = match header {
+            ContentSha256::Unsigned => BodyDeclaration::Unsigned,
+            ContentSha256::Sha256(hash) => BodyDeclaration::Sha256(hash),
+            ContentSha256::UnsignedChunks => BodyDeclaration::UnsignedChunks,
+            ContentSha256::SignedChunks { has_trailers } => BodyDeclaration::SignedChunks {
+                signatures: ChunkSignatureChain::new(signing_key, date, credential.scope, &claim.signature),
+                has_trailers,
             },
         };
-        Ok(Verified { identity: known.identity().clone(), payload, presigned })
+        Ok(Verified { identity: key.identity().clone(), declared, presigned })
     }
 }
 
-fn reject_token(present: bool) -> Result<(), WireError> {
-    if present {
+fn reject_token(has_token: bool) -> Result<(), WireError> {
+    if has_token {
         return Err(WireError::new(
             Code::InvalidToken,
             "The provided token is malformed or otherwise invalid: this server issues no session tokens.",
@@ -256,20 +260,20 @@ fn header_date(headers: &HeaderMap) -> Result<AmzDate, WireError> {
     })
 }
 
-/// The value of `x-amz-content-sha256`.
-enum PayloadHeader {
+/// The parsed value of `x-amz-content-sha256`.
+enum ContentSha256 {
     Unsigned,
     Sha256([u8; 32]),
-    SignedChunks { trailer: bool },
+    SignedChunks { has_trailers: bool },
     UnsignedChunks,
 }
 
-impl PayloadHeader {
+impl ContentSha256 {
     fn parse(text: &[u8]) -> Result<Self, WireError> {
         match text {
             b"UNSIGNED-PAYLOAD" => Ok(Self::Unsigned),
-            b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD" => Ok(Self::SignedChunks { trailer: false }),
-            b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER" => Ok(Self::SignedChunks { trailer: true }),
+            b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD" => Ok(Self::SignedChunks { has_trailers: false }),
+            b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER" => Ok(Self::SignedChunks { has_trailers: true }),
             b"STREAMING-UNSIGNED-PAYLOAD-TRAILER" => Ok(Self::UnsignedChunks),
             text if text.starts_with(b"STREAMING-AWS4-ECDSA") => Err(WireError::new(
                 Code::NotImplemented,

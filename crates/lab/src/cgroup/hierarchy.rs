@@ -242,16 +242,16 @@ impl Mounted {
 /// Parses /proc/thread-self/mountinfo (proc(5)).
 fn mounts(text: &str) -> Vec<Mounted> {
     let mount = |line: &str| {
-        let (place, kind) = line.split_once(" - ")?;
-        let place: Vec<&str> = place.split(' ').collect();
-        let kind: Vec<&str> = kind.split(' ').collect();
-        let version = match *kind.first()? {
+        let (location, file_system) = line.split_once(" - ")?;
+        let location: Vec<&str> = location.split(' ').collect();
+        let file_system: Vec<&str> = file_system.split(' ').collect();
+        let version = match *file_system.first()? {
             "cgroup" => CgroupVersion::V1,
             "cgroup2" => CgroupVersion::V2,
             _ => return None,
         };
-        let options = kind.get(2)?.split(',').map(str::to_owned).collect();
-        Some(Mounted { version, root: place.get(3)?.into(), point: place.get(4)?.into(), options })
+        let options = file_system.get(2)?.split(',').map(str::to_owned).collect();
+        Some(Mounted { version, root: location.get(3)?.into(), point: location.get(4)?.into(), options })
     };
     text.lines().filter_map(mount).collect()
 }

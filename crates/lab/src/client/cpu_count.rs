@@ -73,19 +73,18 @@ pub(super) fn parse_cpu_list(text: &str) -> Vec<usize> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-pub(super) fn format_cpu_list(processors: &[usize]) -> String {
-    processors.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+pub(super) fn format_cpu_list(cpus: &[usize]) -> String {
+    cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Chooses the CPUs assigned to the fewest other clients, highest numbers first: CPU 0 handles most interrupts.
 pub(super) fn choose_cpus(allowed: &[usize], taken: &[usize], count: usize) -> Vec<usize> {
     let mut times: BTreeMap<usize, usize> = BTreeMap::new();
-    for processor in taken {
-        *times.entry(*processor).or_default() += 1;
+    for cpu in taken {
+        *times.entry(*cpu).or_default() += 1;
     }
     let mut order = allowed.to_vec();
-    order
-        .sort_by_key(|processor| (times.get(processor).copied().unwrap_or_default(), usize::MAX - processor));
+    order.sort_by_key(|cpu| (times.get(cpu).copied().unwrap_or_default(), usize::MAX - cpu));
     order.truncate(count.max(1));
     order.sort_unstable();
     order
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_parse_and_compute_quotas() {
+    fn cpu_counts_parse_and_compute_quotas() {
         let parsed = |text| CpuCount::parse(text).unwrap();
         assert_eq!((parsed("2").whole_cpus(), parsed("2").quota_micros()), (2, None));
         assert_eq!((parsed("0.5").whole_cpus(), parsed("0.5").quota_micros()), (1, Some((10_000, 20_000))));

@@ -45,40 +45,45 @@ impl ClientProfile {
         Self::new("hou-campus", 4, 8 << 30, "lab disk --read 167MB/s --write 137MB/s; lab wan --rate 1gbit"),
     ];
 
-    const fn new(name: &'static str, processors: usize, memory: u64, beside: &'static str) -> Self {
-        Self { name, cpus: processors, memory_bytes: memory, companion_commands: beside }
+    const fn new(
+        name: &'static str,
+        cpus: usize,
+        memory_bytes: u64,
+        companion_commands: &'static str,
+    ) -> Self {
+        Self { name, cpus, memory_bytes, companion_commands }
     }
 
-    /// Scales the profile to a machine with the given number of CPUs and bytes of memory.
+    /// Scales the profile to a machine with `available_cpus` CPUs and `memory` bytes of memory, if known.
     #[must_use]
-    pub fn scaled(&self, processors: usize, memory: Option<u64>) -> ScaledClient {
-        let mut differs = Vec::new();
+    pub fn scaled(&self, available_cpus: usize, memory: Option<u64>) -> ScaledClient {
+        let mut differences = Vec::new();
         let max_cpus = Self::ALL.iter().map(|profile| profile.cpus).max().unwrap_or(1);
-        let mut given = CpuCount::from_whole(self.cpus);
-        if processors < max_cpus {
-            given = given.scaled(processors as f64 / max_cpus as f64);
-            differs.push(format!(
-                "this machine has {processors} CPUs and the paper's largest client {max_cpus}: all are scaled by \
-                 {processors}/{max_cpus}, this one has {} instead of {}",
-                given.as_f64(),
+        let mut cpus = CpuCount::from_whole(self.cpus);
+        if available_cpus < max_cpus {
+            cpus = cpus.scaled(available_cpus as f64 / max_cpus as f64);
+            differences.push(format!(
+                "this machine has {available_cpus} CPUs and the paper's largest client {max_cpus}: all are scaled by \
+                 {available_cpus}/{max_cpus}, this one has {} instead of {}",
+                cpus.as_f64(),
                 self.cpus
             ));
         }
         let max_memory = Self::ALL.iter().map(|profile| profile.memory_bytes).max().unwrap_or(1);
-        let mut bytes = self.memory_bytes;
+        let mut memory_bytes = self.memory_bytes;
         if let Some(memory) = memory.filter(|memory| *memory < max_memory) {
-            let part = u128::from(bytes) * u128::from(memory) / u128::from(max_memory);
-            bytes = u64::try_from(part).unwrap_or(bytes);
-            differs.push(format!(
+            let part = u128::from(memory_bytes) * u128::from(memory) / u128::from(max_memory);
+            memory_bytes = u64::try_from(part).unwrap_or(memory_bytes);
+            differences.push(format!(
                 "this machine has {} MiB of memory and the paper's largest client {}: all are scaled by the ratio, \
                  this one has {} MiB instead of {}",
                 memory >> 20,
                 max_memory >> 20,
-                bytes >> 20,
+                memory_bytes >> 20,
                 self.memory_bytes >> 20
             ));
         }
-        ScaledClient { cpus: given, memory_bytes: bytes, differences: differs }
+        ScaledClient { cpus, memory_bytes, differences }
     }
 }
 
@@ -86,9 +91,9 @@ impl ClientProfile {
 mod tests {
     use super::*;
 
-    fn scaled(name: &str, processors: usize, memory: u64) -> ScaledClient {
+    fn scaled(name: &str, available_cpus: usize, memory: u64) -> ScaledClient {
         let profile = ClientProfile::ALL.iter().find(|profile| profile.name == name).unwrap();
-        profile.scaled(processors, Some(memory))
+        profile.scaled(available_cpus, Some(memory))
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Flash memory: units that work in parallel, and one bus shared by all transfers.
 //!
-//! A request occupies the first free unit, then takes its turn on the bus. The offset is irrelevant. Background work
+//! A request occupies the first free unit, then waits for the bus. The offset is irrelevant. Background work
 //! (garbage collection, wear levelling) is not modelled.
 
 use std::time::Duration;
@@ -26,28 +26,28 @@ pub struct FlashParams {
 
 #[derive(Debug)]
 pub(super) struct Flash {
-    figures: FlashParams,
+    params: FlashParams,
     /// The time at which each unit becomes free.
     units: Vec<Duration>,
     bus_free_at: Duration,
 }
 
 impl Flash {
-    pub fn new(figures: FlashParams) -> Self {
-        let units = vec![Duration::ZERO; figures.units.max(1)];
-        Self { figures, units, bus_free_at: Duration::ZERO }
+    pub fn new(params: FlashParams) -> Self {
+        let units = vec![Duration::ZERO; params.units.max(1)];
+        Self { params, units, bus_free_at: Duration::ZERO }
     }
 
-    pub fn serve(&mut self, now: Duration, request: DeviceRequest, chance: &mut SplitMix64) -> ServiceTimes {
+    pub fn serve(&mut self, now: Duration, request: DeviceRequest, rng: &mut SplitMix64) -> ServiceTimes {
         let (latency, bandwidth) = match request.access {
-            Access::Read => (self.figures.read_latency, self.figures.read_bytes_per_second),
-            Access::Write => (self.figures.write_latency, self.figures.write_bytes_per_second),
+            Access::Read => (self.params.read_latency, self.params.read_bytes_per_second),
+            Access::Write => (self.params.write_latency, self.params.write_bytes_per_second),
         };
         let unit = (0..self.units.len()).min_by_key(|unit| self.units[*unit]).unwrap_or_default();
-        let begun = self.units[unit].max(now);
-        let ready = begun + latency + chance.below(self.figures.latency_jitter);
+        let started_at = self.units[unit].max(now);
+        let ready = started_at + latency + rng.below(self.params.latency_jitter);
         self.bus_free_at = self.bus_free_at.max(ready) + transfer_time(request.bytes, bandwidth);
         self.units[unit] = self.bus_free_at;
-        ServiceTimes { started_at: begun, done_at: self.bus_free_at }
+        ServiceTimes { started_at, done_at: self.bus_free_at }
     }
 }

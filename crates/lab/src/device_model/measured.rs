@@ -1,4 +1,4 @@
-//! A device known only by its speed for some request sizes, one request at a time.
+//! A device known only by its speed for some request sizes. It serves requests one after another.
 //!
 //! The request time is interpolated linearly between measured sizes. A smaller request takes as long as the smallest;
 //! a larger one has the speed of the largest. Offsets and concurrency are not measured and have no effect.
@@ -41,19 +41,19 @@ impl MeasuredRow {
 
 #[derive(Debug)]
 pub(super) struct Measured {
-    figures: MeasuredParams,
+    params: MeasuredParams,
     free_at: Duration,
 }
 
 impl Measured {
-    pub const fn new(figures: MeasuredParams) -> Self {
-        Self { figures, free_at: Duration::ZERO }
+    pub const fn new(params: MeasuredParams) -> Self {
+        Self { params, free_at: Duration::ZERO }
     }
 
     pub fn serve(&mut self, now: Duration, request: DeviceRequest) -> ServiceTimes {
-        let begun = self.free_at.max(now);
-        self.free_at = begun + self.figures.time(request.access, request.bytes);
-        ServiceTimes { started_at: begun, done_at: self.free_at }
+        let started_at = self.free_at.max(now);
+        self.free_at = started_at + self.params.time(request.access, request.bytes);
+        ServiceTimes { started_at, done_at: self.free_at }
     }
 }
 

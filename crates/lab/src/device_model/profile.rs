@@ -98,25 +98,25 @@ impl DeviceProfile {
     #[must_use]
     pub fn limits(self) -> IoLimits {
         match self.medium() {
-            Medium::Spindle(figures) => {
-                let requests = per_second(figures.mean_seek() + figures.rotation_time / 2);
+            Medium::Spindle(params) => {
+                let requests = per_second(params.mean_seek() + params.rotation_time / 2);
                 IoLimits {
-                    read_bytes_per_second: Some(figures.read_bytes_per_second),
-                    write_bytes_per_second: Some(figures.write_bytes_per_second),
+                    read_bytes_per_second: Some(params.read_bytes_per_second),
+                    write_bytes_per_second: Some(params.write_bytes_per_second),
                     read_iops: Some(requests),
                     write_iops: Some(requests),
                 }
             }
-            Medium::Flash(figures) => {
+            Medium::Flash(params) => {
                 let requests = |latency: Duration, bandwidth: u64| {
-                    let by_units = per_second(latency + figures.latency_jitter / 2) * figures.units as u64;
+                    let by_units = per_second(latency + params.latency_jitter / 2) * params.units as u64;
                     by_units.min(bandwidth / 4096)
                 };
                 IoLimits {
-                    read_bytes_per_second: Some(figures.read_bytes_per_second),
-                    write_bytes_per_second: Some(figures.write_bytes_per_second),
-                    read_iops: Some(requests(figures.read_latency, figures.read_bytes_per_second)),
-                    write_iops: Some(requests(figures.write_latency, figures.write_bytes_per_second)),
+                    read_bytes_per_second: Some(params.read_bytes_per_second),
+                    write_bytes_per_second: Some(params.write_bytes_per_second),
+                    read_iops: Some(requests(params.read_latency, params.read_bytes_per_second)),
+                    write_iops: Some(requests(params.write_latency, params.write_bytes_per_second)),
                 }
             }
             Medium::Measured(MeasuredParams(rows)) => {

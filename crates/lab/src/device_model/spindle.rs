@@ -34,15 +34,15 @@ impl SpindleParams {
 
 #[derive(Debug)]
 pub(super) struct Spindle {
-    figures: SpindleParams,
+    params: SpindleParams,
     /// Offset of the head.
     head: u64,
     free_at: Duration,
 }
 
 impl Spindle {
-    pub const fn new(figures: SpindleParams) -> Self {
-        Self { figures, head: 0, free_at: Duration::ZERO }
+    pub const fn new(params: SpindleParams) -> Self {
+        Self { params, head: 0, free_at: Duration::ZERO }
     }
 
     pub fn serve(
@@ -50,28 +50,28 @@ impl Spindle {
         now: Duration,
         request: DeviceRequest,
         is_sequential: bool,
-        chance: &mut SplitMix64,
+        rng: &mut SplitMix64,
     ) -> ServiceTimes {
-        let figures = self.figures;
-        let begun = self.free_at.max(now);
+        let params = self.params;
+        let started_at = self.free_at.max(now);
         let reached = if is_sequential {
-            begun
+            started_at
         } else {
-            begun + self.seek(request.offset) + chance.below(figures.rotation_time)
+            started_at + self.seek(request.offset) + rng.below(params.rotation_time)
         };
         let bandwidth = match request.access {
-            Access::Read => figures.read_bytes_per_second,
-            Access::Write => figures.write_bytes_per_second,
+            Access::Read => params.read_bytes_per_second,
+            Access::Write => params.write_bytes_per_second,
         };
         self.free_at = reached + transfer_time(request.bytes, bandwidth);
-        self.head = request.offset.saturating_add(request.bytes).min(figures.capacity_bytes);
-        ServiceTimes { started_at: begun, done_at: self.free_at }
+        self.head = request.offset.saturating_add(request.bytes).min(params.capacity_bytes);
+        ServiceTimes { started_at, done_at: self.free_at }
     }
 
     fn seek(&self, to: u64) -> Duration {
-        let distance = self.head.abs_diff(to.min(self.figures.capacity_bytes));
-        let part = distance as f64 / self.figures.capacity_bytes.max(1) as f64;
-        let range = self.figures.max_seek.saturating_sub(self.figures.min_seek);
-        self.figures.min_seek + range.mul_f64(part.clamp(0.0, 1.0).sqrt())
+        let distance = self.head.abs_diff(to.min(self.params.capacity_bytes));
+        let part = distance as f64 / self.params.capacity_bytes.max(1) as f64;
+        let range = self.params.max_seek.saturating_sub(self.params.min_seek);
+        self.params.min_seek + range.mul_f64(part.clamp(0.0, 1.0).sqrt())
     }
 }

@@ -52,8 +52,8 @@ fn hdd_sequential_read_reaches_bandwidth() {
     }
     let mut device = DeviceModel::new(DeviceProfile::Hdd.medium(), 1);
     (0..10).for_each(|n| _ = device.submit(Duration::ZERO, read(n * PAGE, PAGE)));
-    assert_eq!((device.work().requests, device.work().sequential_requests), (10, 9));
-    assert_eq!(device.work().bytes, 10 * PAGE);
+    assert_eq!((device.stats().requests, device.stats().sequential_requests), (10, 9));
+    assert_eq!(device.stats().bytes, 10 * PAGE);
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn measured_device_interpolates_between_sizes() {
         read_bytes_per_second: read,
         write_bytes_per_second: 1,
     };
-    let figures = MeasuredParams(vec![row(1000, 1_000_000), row(3000, 1_500_000)]);
+    let params = MeasuredParams(vec![row(1000, 1_000_000), row(3000, 1_500_000)]);
     let time = |bytes| {
-        DeviceModel::new(Medium::Measured(figures.clone()), 0)
+        DeviceModel::new(Medium::Measured(params.clone()), 0)
             .submit(Duration::ZERO, read(0, bytes))
             .as_micros()
     };
@@ -135,14 +135,14 @@ fn requests() -> impl Strategy<Value = Vec<(u64, DeviceRequest)>> {
 proptest! {
     #[test]
     fn completions_are_ordered_and_within_bandwidth(
-        profile in profiles(), seed in any::<u64>(), requests in requests(), all_at_once in any::<bool>(),
+        profile in profiles(), seed in any::<u64>(), requests in requests(), is_burst in any::<bool>(),
     ) {
         let rates = profile.limits();
         let fastest = rates.read_bytes_per_second.max(rates.write_bytes_per_second).unwrap() as f64;
         let mut device = DeviceModel::new(profile.medium(), seed);
         let (mut now, mut last, mut bytes, mut first) = (Duration::ZERO, Duration::ZERO, 0_u64, None);
         for (pause, request) in requests {
-            now += if all_at_once { Duration::ZERO } else { Duration::from_nanos(pause) };
+            now += if is_burst { Duration::ZERO } else { Duration::from_nanos(pause) };
             first.get_or_insert(now);
             let done = device.submit(now, request);
             prop_assert!(done >= now && done >= last);

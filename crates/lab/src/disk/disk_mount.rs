@@ -81,12 +81,12 @@ impl DiskMount {
         // Otherwise the kernel initializes the inode tables later, in the background.
         mount(device.path(), &directory, "ext4", MountFlags::NOATIME, Some(c"noinit_itable"))
             .map_err(cannot(what("mount a file system at")))?;
-        let place = Self { directory, number: device.number, bytes, stays_mounted: false };
+        let disk_mount = Self { directory, number: device.number, bytes, stays_mounted: false };
         if is_here {
             // Relative paths would still refer to the directory below the mount.
-            chdir(&place.directory).map_err(cannot(what("re-enter")))?;
+            chdir(&disk_mount.directory).map_err(cannot(what("re-enter")))?;
         }
-        Ok(place)
+        Ok(disk_mount)
     }
 
     pub const fn device(&self) -> DeviceNumber {

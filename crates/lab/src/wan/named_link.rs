@@ -1,9 +1,9 @@
 //! Named links, which persist until they are taken down.
 //!
-//! The process that created a link forwards its packets and serves a socket in the link's directory (see `place`),
-//! which also contains its metadata. A link is up while the socket is served. Its near end is a named network
-//! namespace, as for `ip netns`. Remains of a killed relay are detected by the metadata and removed; no process is
-//! signalled by PID alone.
+//! The process that created a link forwards its packets and serves a socket in the link's directory (see
+//! `LinkDirectory`), which also contains its metadata. A link is up while the socket is served. Its near end is a named
+//! network namespace, as for `ip netns`. Remains of a killed relay are detected by the metadata and removed; no process
+//! is signalled by PID alone.
 
 mod link_directory;
 
@@ -36,11 +36,11 @@ const STOP_REQUEST: &[u8; 1] = b"x";
 /// A link that is up, in the process that forwards its packets.
 #[derive(Debug)]
 pub struct NamedLink {
-    carrier: PacketForwarder,
+    forwarder: PacketForwarder,
     far_address: Ipv4Addr,
     stop_handle: StopHandle,
     /// Removes the link's directory and namespace name before clients that requested the stop are notified.
-    _place: LinkDirectory,
+    _directory: LinkDirectory,
     _responder: ResponderThread,
 }
 
@@ -86,29 +86,34 @@ impl NamedLink {
                 return Err(failed_to(io::Error::new(io::ErrorKind::AlreadyExists, why)));
             }
         }
-        let mut place = LinkDirectory::create(name).map_err(failed_to)?;
-        let ending = StopHandle::new().map_err(failed_to)?;
-        let ((), carrier, far) = create_link(options, |far| {
-            place.take_namespace(far).map_err(cannot(format!("name the network namespace {name}")))
+        let mut directory = LinkDirectory::create(name).map_err(failed_to)?;
+        let stop_handle = StopHandle::new().map_err(failed_to)?;
+        let ((), forwarder, far_address) = create_link(options, |far_address| {
+            directory
+                .take_namespace(far_address)
+                .map_err(cannot(format!("name the network namespace {name}")))
         })?;
-        let listener = place.listen().map_err(failed_to)?;
+        let listener = directory.listen().map_err(failed_to)?;
         let started = Instant::now();
         let responder = StatusResponder {
             name: name.clone(),
             options,
-            far,
-            via: carrier.via(),
-            carried: carrier.counter(),
+            far_address,
+            via: forwarder.via(),
+            counter: forwarder.counter(),
             started,
         };
-        let ended = ending.clone();
-        let (gone, until_gone) = mpsc::channel();
+        let (handle, (link_guard, until_removed)) = (stop_handle.clone(), mpsc::channel());
         let thread = thread::Builder::new()
-            .name("answers".to_owned())
-            .spawn(move || responder.serve(&listener, &ended, &until_gone))
+            .name("responder".to_owned())
+            .spawn(move || responder.serve(&listener, &handle, &until_removed))
             .map_err(failed_to)?;
-        let thread = ResponderThread { ending: ending.clone(), gone: Some(gone), thread: Some(thread) };
-        Ok(Self { carrier, far_address: far, stop_handle: ending, _place: place, _responder: thread })
+        let responder = ResponderThread {
+            stop_handle: stop_handle.clone(),
+            link_guard: Some(link_guard),
+            thread: Some(thread),
+        };
+        Ok(Self { forwarder, far_address, stop_handle, _directory: directory, _responder: responder })
     }
 
     /// Address of the far end.
@@ -120,35 +125,36 @@ impl NamedLink {
     /// The packet forwarder in use: never [`ForwarderKind::Auto`].
     #[must_use]
     pub const fn via(&self) -> ForwarderKind {
-        self.carrier.via()
+        self.forwarder.via()
     }
 
     /// A handle that stops the link from another thread.
     #[must_use]
-    pub fn ending(&self) -> StopHandle {
+    pub fn stop_handle(&self) -> StopHandle {
         self.stop_handle.clone()
     }
 
-    /// Forwards packets until the link is taken down, then removes it. Before the first packet, `on_begun` is called
+    /// Forwards packets until the link is taken down, then removes it. Before the first packet, `on_start` is called
     /// with the result of requesting real-time priority, without which packets may be late.
-    pub fn run(mut self, on_begun: impl FnOnce(Result<(), TimingWarning>)) -> Result<(), LabError> {
-        on_begun(self.carrier.raise_priority());
-        self.carrier.run(self.stop_handle.0.as_fd(), false).map_err(cannot("carry packets"))
+    pub fn run(mut self, on_start: impl FnOnce(Result<(), TimingWarning>)) -> Result<(), LabError> {
+        on_start(self.forwarder.raise_priority());
+        self.forwarder.run(self.stop_handle.0.as_fd(), false).map_err(cannot("forward packets"))
     }
 }
 
 /// The thread that serves the socket. Dropped last of a link, it stops the thread.
 #[derive(Debug)]
 struct ResponderThread {
-    ending: StopHandle,
-    gone: Option<mpsc::Sender<()>>,
+    stop_handle: StopHandle,
+    /// Dropped once the link is removed: the thread waits for that before it releases its clients.
+    link_guard: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for ResponderThread {
     fn drop(&mut self) {
-        self.ending.stop();
-        self.gone = None;
+        self.stop_handle.stop();
+        self.link_guard = None;
         if let Some(thread) = self.thread.take() {
             // The thread's panic was already reported.
             let _ = thread.join();
@@ -160,53 +166,52 @@ impl Drop for ResponderThread {
 struct StatusResponder {
     name: LinkName,
     options: WanOptions,
-    far: Ipv4Addr,
+    far_address: Ipv4Addr,
     via: ForwarderKind,
-    carried: LinkCounter,
+    counter: LinkCounter,
     started: Instant,
 }
 
 impl StatusResponder {
     /// Serves until the link stops; clients that requested the stop are released once it is removed.
-    fn serve(&self, listener: &UnixListener, ending: &StopHandle, until_gone: &mpsc::Receiver<()>) {
+    fn serve(&self, listener: &UnixListener, stop_handle: &StopHandle, until_removed: &mpsc::Receiver<()>) {
         let mut waiting = Vec::new();
         loop {
-            let mut awaited =
-                [listener.as_fd(), ending.0.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let mut awaited = [listener.as_fd(), stop_handle.0.as_fd()]
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             if poll(&mut awaited, None).is_err() {
                 continue;
             }
-            let [is_asked, is_over] = awaited.map(|fd| !fd.revents().is_empty());
-            if is_over {
+            let [is_connecting, is_stopped] = awaited.map(|fd| !fd.revents().is_empty());
+            if is_stopped {
                 break;
             }
             // Without a client, accept would block beyond the end of the link.
-            if !is_asked {
+            if !is_connecting {
                 continue;
             }
-            let Ok((mut asking, _)) = listener.accept() else { continue };
-            let mut question = [0];
-            let asked = asking
-                .set_read_timeout(Some(REQUEST_TIMEOUT))
-                .and_then(|()| asking.read_exact(&mut question));
-            match (asked, &question) {
+            let Ok((mut client, _)) = listener.accept() else { continue };
+            let mut request = [0];
+            let received =
+                client.set_read_timeout(Some(REQUEST_TIMEOUT)).and_then(|()| client.read_exact(&mut request));
+            match (received, &request) {
                 (Ok(()), STATUS_REQUEST) => {
                     // A client that has gone away does not need the response.
-                    let _ = asking.write_all(self.status().to_string().as_bytes());
+                    let _ = client.write_all(self.status().to_string().as_bytes());
                 }
                 (Ok(()), STOP_REQUEST) => {
-                    waiting.push(asking);
-                    ending.stop();
+                    waiting.push(client);
+                    stop_handle.stop();
                 }
                 _ => {}
             }
         }
         // Clients are not sent anything: dropping their connections is the notification.
-        let _ = until_gone.recv();
+        let _ = until_removed.recv();
     }
 
     fn status(&self) -> Value {
-        let mut status = link_report(self.options, self.via, self.far, &self.carried.read());
+        let mut status = link_report(self.options, self.via, self.far_address, &self.counter.read());
         status["name"] = json!(self.name.to_string());
         status["seconds"] = json!(self.started.elapsed().as_secs_f64());
         status
@@ -216,35 +221,35 @@ impl StatusResponder {
 /// The state of the link with the given name.
 pub fn link_state(name: &LinkName) -> Result<LinkState, LabError> {
     use io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound};
-    let place = LinkDirectory::new(name);
-    let asked = match ask(&place, STATUS_REQUEST) {
+    let directory = LinkDirectory::new(name);
+    let state = match send_request(&directory, STATUS_REQUEST) {
         // It ended during the request.
-        Ok(answer) if answer.is_empty() => {
-            Ok(if place.exists() { LinkState::Stale } else { LinkState::Absent })
+        Ok(response) if response.is_empty() => {
+            Ok(if directory.exists() { LinkState::Stale } else { LinkState::Absent })
         }
-        Ok(answer) => serde_json::from_str(&answer).map(LinkState::Up).map_err(io::Error::from),
+        Ok(response) => serde_json::from_str(&response).map(LinkState::Up).map_err(io::Error::from),
         Err(e) if is_timeout(&e) => Ok(LinkState::Unresponsive),
         Err(e) => match e.kind() {
-            NotFound | ConnectionRefused | ConnectionReset if place.exists() => Ok(LinkState::Stale),
+            NotFound | ConnectionRefused | ConnectionReset if directory.exists() => Ok(LinkState::Stale),
             NotFound | ConnectionRefused | ConnectionReset => Ok(LinkState::Absent),
             _ => Err(e),
         },
     };
-    asked.map_err(cannot(format!("query the link {name}")))
+    state.map_err(cannot(format!("query the link {name}")))
 }
 
 /// Takes a link down, or removes the remains of one; returns true if it was up. A relay that does not respond is
 /// killed.
 pub fn down(name: &LinkName) -> Result<bool, LabError> {
-    let place = LinkDirectory::new(name);
+    let directory = LinkDirectory::new(name);
     let failed_to = |error: io::Error| cannot(format!("take down the link {name}"))(error);
-    let was_up = match ask(&place, STOP_REQUEST) {
+    let was_up = match send_request(&directory, STOP_REQUEST) {
         Ok(_) => true,
         Err(e) if is_timeout(&e) => {
-            place.kill_relay().map_err(failed_to)?;
+            directory.kill_relay().map_err(failed_to)?;
             true
         }
-        Err(_) if !place.exists() => {
+        Err(_) if !directory.exists() => {
             return Err(failed_to(io::Error::new(io::ErrorKind::NotFound, "there is no link of that name")));
         }
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(failed_to(e)),
@@ -253,7 +258,7 @@ pub fn down(name: &LinkName) -> Result<bool, LabError> {
     // A relay that exits cleanly has already removed it.
     let _lock = link_directory::lock().map_err(failed_to)?;
     if matches!(link_state(name)?, LinkState::Stale) {
-        place.remove().map_err(failed_to)?;
+        directory.remove().map_err(failed_to)?;
     }
     Ok(was_up)
 }
@@ -263,11 +268,11 @@ pub fn enter(name: &LinkName) -> Result<Ipv4Addr, LabError> {
     let failed_to = |error: io::Error| cannot(format!("enter the link {name}"))(error);
     let why = match link_state(name)? {
         LinkState::Up(_) | LinkState::Unresponsive => {
-            let place = LinkDirectory::new(name);
-            let namespace = place.namespace().map_err(failed_to)?;
+            let directory = LinkDirectory::new(name);
+            let namespace = directory.namespace().map_err(failed_to)?;
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|e| failed_to(e.into()))?;
-            return place.far_address().map_err(failed_to);
+            return directory.far_address().map_err(failed_to);
         }
         LinkState::Absent => {
             format!("there is no link of that name; create it with `tradewind lab wan up {name}`")
@@ -282,13 +287,13 @@ pub fn enter(name: &LinkName) -> Result<Ipv4Addr, LabError> {
 }
 
 /// Sends a request to the link's process and reads until the connection ends.
-fn ask(place: &LinkDirectory, question: &[u8]) -> io::Result<String> {
-    let mut stream = UnixStream::connect(place.socket_path())?;
+fn send_request(directory: &LinkDirectory, request: &[u8]) -> io::Result<String> {
+    let mut stream = UnixStream::connect(directory.socket_path())?;
     stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
-    stream.write_all(question)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    stream.write_all(request)?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    Ok(response)
 }
 
 fn is_timeout(error: &io::Error) -> bool {

@@ -32,7 +32,7 @@ impl LinkCounter {
     /// The counters out and back; an error if the kernel does not report them.
     pub fn read(&self) -> io::Result<(LinkCounts, LinkCounts)> {
         match self {
-            Self::Relay(gauge) => Ok(gauge.read()),
+            Self::Relay(counter) => Ok(counter.read()),
             Self::Netem(counter) => counter.read(),
         }
     }
@@ -45,9 +45,9 @@ impl PacketForwarder {
         match options.via {
             ForwarderKind::Relay => relay(),
             ForwarderKind::Netem => {
-                let made = Netem::create(options, far)
+                let created = Netem::create(options, far)
                     .map_err(cannot("create a link with the kernel's netem (not needed with --via relay)"));
-                made.map(|(netem, far)| (Self::Netem(netem), far))
+                created.map(|(netem, far)| (Self::Netem(netem), far))
             }
             ForwarderKind::Auto => match Netem::create(options, far) {
                 Ok((netem, far)) => Ok((Self::Netem(netem), far)),
@@ -92,7 +92,7 @@ impl PacketForwarder {
 
     pub fn counter(&self) -> LinkCounter {
         match self {
-            Self::Relay(relay) => LinkCounter::Relay(relay.gauge()),
+            Self::Relay(relay) => LinkCounter::Relay(relay.counter()),
             Self::Netem(netem) => LinkCounter::Netem(netem.counter()),
         }
     }

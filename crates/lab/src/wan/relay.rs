@@ -51,7 +51,7 @@ pub(super) struct RelayCounter {
 
 impl RelayCounter {
     fn new(near: &TunDevice, far: &TunDevice) -> Self {
-        Self { counts: Arc::default(), device_drops: [near.refusals(), far.refusals()] }
+        Self { counts: Arc::default(), device_drops: [near.drops(), far.drops()] }
     }
 
     /// The counters out and back, including packets dropped by the devices.
@@ -193,15 +193,15 @@ impl Relay {
     }
 
     fn new(near: TunDevice, far: TunDevice, options: WanOptions) -> Self {
-        let way = |options, seed| Direction {
+        let direction = |options, seed| Direction {
             link: Link::new(options, seed),
             in_flight: BinaryHeap::new(),
             number: 0,
         };
         // Independent losses and jitter per direction.
-        let (out, back) = (way(options.out, options.seed), way(options.back, !options.seed));
-        let (started, spare, gauge) = (Instant::now(), Vec::new(), RelayCounter::new(&near, &far));
-        Self { near, far, out, back, started, spare, counter: gauge }
+        let (out, back) = (direction(options.out, options.seed), direction(options.back, !options.seed));
+        let (started, spare, counter) = (Instant::now(), Vec::new(), RelayCounter::new(&near, &far));
+        Self { near, far, out, back, started, spare, counter }
     }
 
     /// Forwards packets until `ended` is readable. If `lingers` is set, it then also delivers the last packets, such
@@ -272,8 +272,8 @@ impl Relay {
 
     /// Publishes the counters, unless a reader holds the lock: packets do not wait for it.
     fn publish_counts(&self) {
-        if let Ok(mut carried) = self.counter.counts.try_lock() {
-            *carried = self.counts();
+        if let Ok(mut published) = self.counter.counts.try_lock() {
+            *published = self.counts();
         }
     }
 
@@ -282,7 +282,7 @@ impl Relay {
     }
 
     /// A handle on its counters.
-    pub fn gauge(&self) -> RelayCounter {
+    pub fn counter(&self) -> RelayCounter {
         self.counter.clone()
     }
 }

@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 use super::{ForwarderKind, JitterKind, LinkCounts, LinkOptions, WanOptions};
 
 /// The report of a link. Times are in milliseconds, rates in bits per second, sizes in bytes, loss is a fraction.
-/// Values that are unlimited or unknown to netem are null. `out` and `back` describe the directions; `unknown_traffic_reason` is
-/// the reason if all counters are null.
+/// Values that are unlimited or unknown to netem are null. `out` and `back` describe the directions; `uncounted` is the
+/// reason if all counters are null.
 #[must_use]
 pub fn link_report(
     options: WanOptions,
     via: ForwarderKind,
     far: Ipv4Addr,
-    carried: &io::Result<(LinkCounts, LinkCounts)>,
+    counts: &io::Result<(LinkCounts, LinkCounts)>,
 ) -> Value {
     let is_relay = via == ForwarderKind::Relay;
-    let (out, back) = carried.as_ref().map_or((None, None), |(out, back)| (Some(*out), Some(*back)));
+    let (out, back) = counts.as_ref().map_or((None, None), |(out, back)| (Some(*out), Some(*back)));
     json!({
         "via": if is_relay { "relay" } else { "netem" },
         "far": far.to_string(),
         "seed": is_relay.then_some(options.seed),
-        "uncounted": carried.as_ref().err().map(ToString::to_string),
+        "uncounted": counts.as_ref().err().map(ToString::to_string),
         "out": direction(options.out, out, is_relay),
         "back": direction(options.back, back, is_relay),
     })

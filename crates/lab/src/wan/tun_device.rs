@@ -51,12 +51,12 @@ impl TunDevice {
         request.ifr_ifru.ifru_flags = flags.map_err(io::Error::other)?.cast_signed();
         control(file.as_raw_fd(), libc::TUNSETIFF, &mut request)?;
         let counts = File::open("/proc/thread-self/net/dev")?;
-        let refusals = Arc::new(DeviceDrops { name: name.clone(), counts });
-        Ok(Self { file, name, drops: refusals })
+        let drops = Arc::new(DeviceDrops { name: name.clone(), counts });
+        Ok(Self { file, name, drops })
     }
 
     /// A handle on its drop counter.
-    pub fn refusals(&self) -> Arc<DeviceDrops> {
+    pub fn drops(&self) -> Arc<DeviceDrops> {
         Arc::clone(&self.drops)
     }
 
@@ -172,9 +172,9 @@ fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: all zeroes are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero.
-    let places = request.ifr_name.len() - 1;
-    for (place, byte) in request.ifr_name[..places].iter_mut().zip(name.bytes()) {
-        *place = byte.cast_signed();
+    let max_len = request.ifr_name.len() - 1;
+    for (target, byte) in request.ifr_name[..max_len].iter_mut().zip(name.bytes()) {
+        *target = byte.cast_signed();
     }
     request
 }

@@ -69,7 +69,7 @@ impl fmt::Display for TimingWarning {
     }
 }
 
-/// Gives the calling thread real-time priority, so that it runs as soon as it is ready.
+/// Gives the calling thread real-time priority, so that it runs without delay once it is ready.
 pub(super) fn raise_priority() -> Result<(), TimingWarning> {
     set_realtime_priority().map_err(TimingWarning::NoRealtimePriority)?;
     relay_threads::mark_current().map_err(TimingWarning::NoRealtimePriority)?;

@@ -10,21 +10,21 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::{Body, Observation, Staged};
 
-use super::request_timer::{Arrival, RequestTimer};
+use super::request_timer::{RequestTimer, WaitEnd};
 
 /// Instruments the body of a read whose response has begun.
-pub(super) fn instrument_body(body: Body, at: Arrival, mut request: RequestTimer) -> Body {
+pub(super) fn instrument_body(body: Body, wait_end: WaitEnd, mut request: RequestTimer) -> Body {
     let length = body.length();
     let body = match body.into_bytes() {
         Ok(bytes) => {
-            request.record_bytes(at, bytes.len());
-            request.complete(at, length);
+            request.record_bytes(wait_end, bytes.len());
+            request.complete(wait_end, length);
             return Body::from_bytes(bytes);
         }
         Err(body) => body,
     };
     if length == 0 {
-        request.complete(at, 0);
+        request.complete(wait_end, 0);
     }
     Body::from_stream(length, InstrumentedBody { body, request, left: length })
 }
@@ -43,18 +43,18 @@ impl Stream for InstrumentedBody {
         let this = &mut *self;
         this.request.start_wait();
         let piece = ready!(Pin::new(&mut this.body).poll_next(cx));
-        let (at, left) = (this.request.end_wait(), this.left);
+        let (wait_end, left) = (this.request.end_wait(), this.left);
         match &piece {
             Some(Ok(bytes)) => {
-                this.request.record_bytes(at, bytes.len());
+                this.request.record_bytes(wait_end, bytes.len());
                 this.left = left.saturating_sub(bytes.len() as u64);
                 if this.left == 0 {
-                    this.request.complete(at, this.body.length());
+                    this.request.complete(wait_end, this.body.length());
                 }
             }
-            Some(Err(error)) => this.request.fail(at, error),
+            Some(Err(error)) => this.request.fail(wait_end, error),
             // The consumer detects the missing bytes by itself.
-            None if left > 0 => this.request.fail(at, &Error::new(Reason::Io, "the body ended early")),
+            None if left > 0 => this.request.fail(wait_end, &Error::new(Reason::Io, "the body ended early")),
             None => {}
         }
         Poll::Ready(piece)
@@ -80,13 +80,13 @@ impl Staged for InstrumentedWrite {
         let length = bytes.len();
         self.request.start_wait();
         let written = self.inner.write(bytes).await;
-        let at = self.request.end_wait();
+        let wait_end = self.request.end_wait();
         match &written {
             Ok(()) => {
-                self.request.record_bytes(at, length);
+                self.request.record_bytes(wait_end, length);
                 self.written += length as u64;
             }
-            Err(error) => self.request.fail(at, error),
+            Err(error) => self.request.fail(wait_end, error),
         }
         written
     }
@@ -95,13 +95,13 @@ impl Staged for InstrumentedWrite {
         let Self { inner, mut request, written } = *self;
         request.start_wait();
         let committed = inner.commit(expected).await;
-        let at = request.end_wait();
+        let wait_end = request.end_wait();
         match &committed {
             Ok((_, observation)) => {
-                request.record_first_byte(at, written, observation);
-                request.complete(at, written);
+                request.record_first_byte(wait_end, written, observation);
+                request.complete(wait_end, written);
             }
-            Err(error) => request.fail(at, error),
+            Err(error) => request.fail(wait_end, error),
         }
         committed
     }

@@ -1,20 +1,22 @@
-//! Timing of one request, reported to the store's model.
+//! Timing of one request, recorded in the store's statistics.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::{Clock, Observation};
-use tradewind_model::store_model::{Failure, InFlightRequest, Operation, RequestOutcome, StoreModel};
+use tradewind_model::store_statistics::{
+    Failure, InFlightRequest, Operation, RequestOutcome, StoreStatistics,
+};
 
 /// State shared by all requests to a store.
 #[derive(Debug)]
 pub(super) struct Instruments {
-    pub model: Arc<StoreModel>,
+    pub statistics: Arc<StoreStatistics>,
     pub clock: Arc<dyn Clock>,
 }
 
-/// A request in flight, from the call to its last byte. Dropping it earlier reports it as abandoned.
+/// A request in flight, from the call to its last byte. Dropping it earlier records it as cancelled.
 ///
 /// It measures how long the caller waits for the store, and excludes the time that the caller itself takes between
 /// pieces.
@@ -31,9 +33,9 @@ pub(super) struct RequestTimer {
     waiting_since: Option<Duration>,
 }
 
-/// The end of a wait: something arrived, or failed.
+/// The end of a wait, with a response, a piece or an error.
 #[derive(Clone, Copy)]
-pub(super) struct Arrival {
+pub(super) struct WaitEnd {
     now: Duration,
     /// Duration of this wait.
     waited: Duration,
@@ -42,7 +44,7 @@ pub(super) struct Arrival {
 impl RequestTimer {
     /// Starts a request; the caller waits from now on.
     pub fn start(instruments: &Arc<Instruments>, operation: Operation) -> Self {
-        let in_flight = Some(instruments.model.begin(operation));
+        let in_flight = Some(instruments.statistics.begin(operation));
         let started = instruments.clock.now();
         Self {
             instruments: instruments.clone(),
@@ -62,60 +64,61 @@ impl RequestTimer {
     }
 
     /// Ends the current wait.
-    pub fn end_wait(&mut self) -> Arrival {
+    pub fn end_wait(&mut self) -> WaitEnd {
         let now = self.instruments.clock.now();
         let waited = self.waiting_since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
         self.waited += waited;
-        Arrival { now, waited }
+        WaitEnd { now, waited }
     }
 
     /// Records the first byte of the response to a request that transfers `bytes` in total.
-    pub fn record_first_byte(&self, at: Arrival, bytes: u64, observation: &Observation) {
+    pub fn record_first_byte(&self, wait_end: WaitEnd, bytes: u64, observation: &Observation) {
         if let Some(in_flight) = &self.in_flight {
-            self.instruments.model.record_first_byte(at.now, in_flight, bytes, at.waited, observation.queued);
+            let WaitEnd { now, waited } = wait_end;
+            self.instruments.statistics.record_first_byte(now, in_flight, bytes, waited, observation.queued);
         }
     }
 
     /// Records a piece of the body that was received or accepted.
-    pub fn record_bytes(&self, at: Arrival, bytes: usize) {
+    pub fn record_bytes(&self, wait_end: WaitEnd, bytes: usize) {
         if let Some(direction) = self.operation.direction() {
-            self.instruments.model.record_bytes(at.now, direction, bytes as u64);
+            self.instruments.statistics.record_bytes(wait_end.now, direction, bytes as u64);
         }
     }
 
     /// Completes the request, which transferred `bytes`.
-    pub fn complete(&mut self, at: Arrival, bytes: u64) {
-        self.end(at, RequestOutcome::Done { bytes, service: self.waited });
+    pub fn complete(&mut self, wait_end: WaitEnd, bytes: u64) {
+        self.end(wait_end, RequestOutcome::Done { bytes, response_time: self.waited });
     }
 
     /// Ends the request with an error. Later events are ignored.
-    pub fn fail(&mut self, at: Arrival, error: &Error) {
-        self.end(at, self.outcome_of(at, error));
+    pub fn fail(&mut self, wait_end: WaitEnd, error: &Error) {
+        self.end(wait_end, self.outcome_of(wait_end, error));
     }
 
     /// Ends a request that consists of a single response.
     pub fn end_with_response<T>(mut self, response: &Result<T>, bytes: impl FnOnce(&T) -> u64) {
-        let at = self.end_wait();
+        let wait_end = self.end_wait();
         match response {
-            Ok(response) => self.complete(at, bytes(response)),
-            Err(error) => self.fail(at, error),
+            Ok(response) => self.complete(wait_end, bytes(response)),
+            Err(error) => self.fail(wait_end, error),
         }
     }
 
-    fn end(&mut self, at: Arrival, outcome: RequestOutcome) {
+    fn end(&mut self, wait_end: WaitEnd, outcome: RequestOutcome) {
         if let Some(in_flight) = self.in_flight.take() {
-            self.instruments.model.end(at.now, in_flight, outcome);
+            self.instruments.statistics.end(wait_end.now, in_flight, outcome);
         }
     }
 
-    /// The outcome that an error means for the store.
-    fn outcome_of(&self, at: Arrival, error: &Error) -> RequestOutcome {
-        let abandoned = RequestOutcome::Cancelled { waited: self.waited };
-        let is_callers_delay = at.now.saturating_sub(self.started) > self.waited * 2;
+    /// The outcome to record for an error.
+    fn outcome_of(&self, wait_end: WaitEnd, error: &Error) -> RequestOutcome {
+        let cancelled = RequestOutcome::Cancelled { waited: self.waited };
+        let is_callers_delay = wait_end.now.saturating_sub(self.started) > self.waited * 2;
         match (error.reason(), error.kind()) {
-            (Reason::Cancelled, _) => abandoned,
+            (Reason::Cancelled, _) => cancelled,
             // Most of the time passed while the caller did not wait for the store.
-            (Reason::DeadlineExceeded, _) if is_callers_delay => abandoned,
+            (Reason::DeadlineExceeded, _) if is_callers_delay => cancelled,
             (Reason::DeadlineExceeded, _) => RequestOutcome::Failed(Failure::TimedOut),
             (_, ErrorKind::Busy) => RequestOutcome::Failed(Failure::Busy),
             (_, ErrorKind::Unavailable) => RequestOutcome::Failed(Failure::Unavailable),
@@ -131,8 +134,8 @@ impl RequestTimer {
 impl Drop for RequestTimer {
     fn drop(&mut self) {
         if self.in_flight.is_some() {
-            let at = self.end_wait();
-            self.end(at, RequestOutcome::Cancelled { waited: self.waited });
+            let wait_end = self.end_wait();
+            self.end(wait_end, RequestOutcome::Cancelled { waited: self.waited });
         }
     }
 }

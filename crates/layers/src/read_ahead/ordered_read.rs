@@ -19,7 +19,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::mpsc::{Permit, Receiver, Sender, channel};
+use tokio::sync::mpsc::{Permit as ChannelPermit, Receiver, Sender, channel};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Body, Context, Span};
 
@@ -27,7 +27,7 @@ use super::read_ahead_budget::{RangeReservation, RequestReadAhead};
 use super::verifier::Verifier;
 use tradewind_parallel::fetch::fetch_into_memory;
 use tradewind_parallel::task::AbortOnDrop;
-use tradewind_parallel::transfer_context::Slot;
+use tradewind_parallel::transfer_context::RequestPermits;
 use tradewind_parallel::versioned_object::VersionedObject;
 
 /// A task that waits longer than this for its reader releases its permits.
@@ -54,13 +54,13 @@ pub(super) struct OrderedRead {
     pub read_ahead: RequestReadAhead,
 }
 
-/// Returns the body of the read; `first` is that of the first request.
+/// Returns the body of the read; `first` is the body of the first response.
 pub(super) fn body(reading: OrderedRead, first: Body) -> Body {
     let (length, context) = (reading.span.length, reading.context.clone());
     // One piece is queued here, one is with the reader, and one in the store's leaf.
     let (to, pieces) = channel(1);
     let task = AbortOnDrop(tokio::spawn(ReadTask::new(reading).run(first, to)));
-    let reader = ReaderStream { pieces, context, left: length, _task: task };
+    let reader = ReaderStream { pieces, context, remaining_bytes: length, _task: task };
     let stream = futures::stream::try_unfold(reader, |mut reader| async {
         Ok(reader.next().await?.map(|piece| (piece, reader)))
     });
@@ -71,18 +71,18 @@ pub(super) fn body(reading: OrderedRead, first: Body) -> Body {
 struct ReaderStream {
     pieces: Receiver<Result<Bytes>>,
     context: Context,
-    left: u64,
+    remaining_bytes: u64,
     _task: AbortOnDrop<()>,
 }
 
 impl ReaderStream {
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        if self.left == 0 {
+        if self.remaining_bytes == 0 {
             return Ok(None);
         }
         let ended = || Error::new(Reason::Defect, "the task that reads the object ended early");
         let piece = self.context.guard(self.pieces.recv()).await?.ok_or_else(ended)??;
-        self.left = self.left.saturating_sub(piece.len() as u64);
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(piece.len() as u64);
         Ok(Some(piece))
     }
 }
@@ -120,10 +120,10 @@ impl ReadTask {
     async fn deliver_all(&mut self, first: Body, to: &Sender<Result<Bytes>>) -> Result<()> {
         let whole = self.reading.whole.clone();
         // Before its own ranges take the free permits.
-        let slot = whole.spare_slot(self.reading.range_bytes.min(self.end - self.delivered_to));
+        let permits = whole.spare_request_permits(self.reading.range_bytes.min(self.end - self.delivered_to));
         self.fetch_ahead();
         let open_end = self.delivered_to + first.length();
-        self.deliver_until_ahead(&whole, (slot, Some((first, open_end))), to).await?;
+        self.deliver_until_ahead(&whole, (permits, Some((first, open_end))), to).await?;
         while self.delivered_to < self.end {
             let Some((_, mut range)) = self.ahead.pop_front() else {
                 self.deliver_until_ahead(&whole, (None, None), to).await?;
@@ -134,45 +134,38 @@ impl ReadTask {
                 fetched.map_err(|e| Error::with_source(Reason::Defect, "a range's task failed", e))??;
             // Start further ranges before waiting for the reader.
             self.fetch_ahead();
-            let permit = to.reserve().await.map_err(|_| reader_gone())?;
-            self.deliver(bytes, permit)?;
+            let place = to.reserve().await.map_err(|_| reader_gone())?;
+            self.deliver(bytes, place)?;
         }
         Ok(())
     }
 
     /// Starts as many ranges as memory allows.
     fn fetch_ahead(&mut self) {
-        let OrderedRead {
-            whole,
-            in_flight: under_way,
-            range_bytes,
-            max_ranges_ahead: most_ahead,
-            read_ahead: shares,
-            ..
-        } = &self.reading;
+        let OrderedRead { whole, in_flight, range_bytes, max_ranges_ahead, read_ahead, .. } = &self.reading;
         let (mut next, mut min_ranges) = (self.started_to, 1);
         if self.ahead.is_empty() {
             // The open response delivers one more range.
             next = self.delivered_to.saturating_add(*range_bytes).min(self.end);
-            min_ranges = MIN_RANGES_AHEAD.min(*most_ahead);
+            min_ranges = MIN_RANGES_AHEAD.min(*max_ranges_ahead);
             // A nearly complete response is not worth cutting short either.
             if min_ranges == 0 || (self.end - next) / range_bytes < min_ranges as u64 {
                 return;
             }
         }
         let mut started = Vec::new();
-        while self.ahead.len() + started.len() < *most_ahead && next < self.end {
+        while self.ahead.len() + started.len() < *max_ranges_ahead && next < self.end {
             let span = (next, (*range_bytes).min(self.end - next));
-            let Some(share) = shares.try_reserve(span.1) else { break };
-            started.push((span, share));
+            let Some(reservation) = read_ahead.try_reserve(span.1) else { break };
+            started.push((span, reservation));
             next += span.1;
         }
         if started.len() < min_ranges {
             return;
         }
         self.started_to = next;
-        for (span, share) in started {
-            let fetched = tokio::spawn(fetch_range(whole.clone(), under_way.clone(), span, share));
+        for (span, reservation) in started {
+            let fetched = tokio::spawn(fetch_range(whole.clone(), in_flight.clone(), span, reservation));
             self.ahead.push_back((span.0, AbortOnDrop(fetched)));
         }
     }
@@ -186,35 +179,40 @@ impl ReadTask {
     async fn deliver_until_ahead<'a>(
         &mut self,
         whole: &'a VersionedObject,
-        (mut slot, mut open): (Option<Slot<'a>>, Option<OpenResponse>),
+        (mut permits, mut open_response): (Option<RequestPermits<'a>>, Option<OpenResponse>),
         to: &Sender<Result<Bytes>>,
     ) -> Result<()> {
         let mut attempt = 1;
         while self.delivered_to < self.ahead_start() {
-            let permit = reserve(whole, to, &mut slot).await?;
-            if slot.is_none() {
-                open = open.filter(|(_, open_end)| *open_end > self.delivered_to);
-                let left = self.ahead_start() - self.delivered_to;
-                slot = if open.is_some() { whole.spare_slot(left) } else { Some(whole.slot(left).await?) };
+            let place = reserve_place(whole, to, &mut permits).await?;
+            if permits.is_none() {
+                open_response = open_response.filter(|(_, open_end)| *open_end > self.delivered_to);
+                let remaining_bytes = self.ahead_start() - self.delivered_to;
+                permits = if open_response.is_some() {
+                    whole.spare_request_permits(remaining_bytes)
+                } else {
+                    Some(whole.request_permits(remaining_bytes).await?)
+                };
             }
-            let failed = match self.next_piece(&mut open).await {
+            let error = match self.next_piece(&mut open_response).await {
                 Ok(mut piece) => {
                     attempt = 1;
-                    let left = usize::try_from(self.ahead_start() - self.delivered_to).unwrap_or(usize::MAX);
-                    piece.truncate(left);
-                    self.deliver(piece, permit)?;
+                    let remaining_bytes =
+                        usize::try_from(self.ahead_start() - self.delivered_to).unwrap_or(usize::MAX);
+                    piece.truncate(remaining_bytes);
+                    self.deliver(piece, place)?;
                     if self.ahead.is_empty() {
                         self.fetch_ahead();
                     }
                     continue;
                 }
-                Err(failed) => failed,
+                Err(error) => error,
             };
-            if !self.reading.is_resumable || failed.reason() == Reason::CorruptData {
-                return Err(failed);
+            if !self.reading.is_resumable || error.reason() == Reason::CorruptData {
+                return Err(error);
             }
-            (slot, open) = (None, None);
-            whole.transfers.wait_before_retry(failed, attempt).await?;
+            (permits, open_response) = (None, None);
+            whole.transfers.wait_before_retry(error, attempt).await?;
             attempt += 1;
         }
         whole.transfers.record_success();
@@ -222,16 +220,16 @@ impl ReadTask {
     }
 
     /// The next piece of the open response. Sends a request first if none is open.
-    async fn next_piece(&self, open: &mut Option<OpenResponse>) -> Result<Bytes> {
-        if open.as_ref().is_none_or(|(_, open_end)| *open_end <= self.delivered_to) {
+    async fn next_piece(&self, open_response: &mut Option<OpenResponse>) -> Result<Bytes> {
+        if open_response.as_ref().is_none_or(|(_, open_end)| *open_end <= self.delivered_to) {
             let VersionedObject { origin, info, .. } = &*self.reading.whole;
             let open_end = self.ahead_start();
             let body = origin
                 .get(&self.reading.context, info, (self.delivered_to, open_end - self.delivered_to))
                 .await?;
-            *open = Some((body, open_end));
+            *open_response = Some((body, open_end));
         }
-        let piece = match open {
+        let piece = match open_response {
             Some((body, _)) => body.next().await,
             None => None,
         };
@@ -239,18 +237,18 @@ impl ReadTask {
     }
 
     /// Delivers the next piece to the reader. The last one is delivered only if all bytes have been verified.
-    fn deliver(&mut self, bytes: Bytes, permit: Permit<'_, Result<Bytes>>) -> Result<()> {
+    fn deliver(&mut self, bytes: Bytes, place: ChannelPermit<'_, Result<Bytes>>) -> Result<()> {
         self.delivered_to += bytes.len() as u64;
         self.reading.read_ahead.record_consumed(bytes.len() as u64);
-        if let Some(sum) = &mut self.reading.verifier {
-            sum.update(&bytes);
+        if let Some(verifier) = &mut self.reading.verifier {
+            verifier.update(&bytes);
         }
         if self.delivered_to == self.end
-            && let Some(sum) = self.reading.verifier.take()
+            && let Some(verifier) = self.reading.verifier.take()
         {
-            sum.verify()?;
+            verifier.verify()?;
         }
-        permit.send(Ok(bytes));
+        place.send(Ok(bytes));
         Ok(())
     }
 }
@@ -260,22 +258,22 @@ async fn fetch_range(
     whole: Arc<VersionedObject>,
     in_flight: Arc<Semaphore>,
     span: (u64, u64),
-    share: RangeReservation,
+    reservation: RangeReservation,
 ) -> Result<Bytes> {
     let stopped = |e| Error::with_source(Reason::ShuttingDown, "reading has been stopped", e);
     let _permit = in_flight.acquire().await.map_err(stopped)?;
     let (bytes, _) = fetch_into_memory(whole, span).await?;
-    Ok(share.attach(bytes))
+    Ok(reservation.attach(bytes))
 }
 
-/// Waits for space in the channel to the reader. A long wait releases the slot.
-async fn reserve<'to, 'a>(
+/// Waits for a place in the channel to the reader. A long wait releases the permits.
+async fn reserve_place<'to, 'a>(
     whole: &'a VersionedObject,
     to: &'to Sender<Result<Bytes>>,
-    slot: &mut Option<Slot<'a>>,
-) -> Result<Permit<'to, Result<Bytes>>> {
+    permits: &mut Option<RequestPermits<'a>>,
+) -> Result<ChannelPermit<'to, Result<Bytes>>> {
     match to.try_reserve() {
-        Ok(permit) => return Ok(permit),
+        Ok(place) => return Ok(place),
         Err(TrySendError::Closed(())) => return Err(reader_gone()),
         Err(TrySendError::Full(())) => {}
     }
@@ -283,10 +281,10 @@ async fn reserve<'to, 'a>(
     let mut reserving = std::pin::pin!(to.reserve());
     tokio::select! {
         biased;
-        permit = &mut reserving => return permit.map_err(|_| reader_gone()),
+        place = &mut reserving => return place.map_err(|_| reader_gone()),
         () = clock.sleep_until(clock.now() + MAX_READER_WAIT) => {}
     }
-    *slot = None;
+    *permits = None;
     reserving.await.map_err(|_| reader_gone())
 }
 

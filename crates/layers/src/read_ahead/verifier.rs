@@ -13,14 +13,14 @@ pub(super) enum Verifier {
 }
 
 impl Verifier {
-    /// The expected digest of the whole object, if the store has one. The ETag counts only if `is_tag_md5`: the store's
-    /// ETags are known to be the MD5 of the bytes.
-    pub fn for_object(info: &ObjectInfo, is_tag_md5: bool) -> Option<Self> {
+    /// A verifier for the whole object; `None` without an expected digest. The ETag counts only if `etags_are_md5`: in
+    /// this store, an ETag in the form of an MD5 is always the MD5 of the bytes.
+    pub fn for_object(info: &ObjectInfo, etags_are_md5: bool) -> Option<Self> {
         let checksum = info.checksums.first().filter(|_| info.scope == ChecksumScope::FullObject);
         if let Some(checksum) = checksum {
             return Some(Self::Checksum(Box::new(Hasher::new(checksum.algorithm())), *checksum));
         }
-        let md5 = info.etag.md5().filter(|_| is_tag_md5)?;
+        let md5 = info.etag.md5().filter(|_| etags_are_md5)?;
         Some(Self::Md5(Box::default(), md5))
     }
 

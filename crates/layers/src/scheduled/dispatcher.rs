@@ -72,14 +72,14 @@ impl Dispatcher {
     /// Admits a request to its lane. Fails with [`Overloaded`](Reason::Overloaded) if too many requests are queued
     /// there, or too many of this client.
     pub fn enter(self: &Arc<Self>, client: ClientId, kind: LaneKind) -> Result<ScheduledRequest> {
-        let entered = self.lock().lanes.enter_as(client, kind, self.clock.now()).map_err(|full| {
+        let lane_request = self.lock().lanes.enter_as(client, kind, self.clock.now()).map_err(|full| {
             let message = format!("{} requests are already queued; try again later", full.queued);
             Error::new(Reason::Overloaded, message)
         })?;
         let (waited, since) = (Duration::ZERO, None);
         Ok(ScheduledRequest {
             dispatcher: self.clone(),
-            lane_request: Some(entered),
+            lane_request: Some(lane_request),
             kind,
             client,
             waited,
@@ -87,10 +87,14 @@ impl Dispatcher {
         })
     }
 
-    /// Numbers of queued requests, and of requests in flight.
-    pub fn counts(&self) -> (usize, usize) {
-        let state = self.lock();
-        (state.lanes.queued(), state.lanes.in_flight())
+    /// Number of queued requests.
+    pub fn queued(&self) -> usize {
+        self.lock().lanes.queued()
+    }
+
+    /// Number of requests that entered a lane and have not ended, queued ones included.
+    pub fn entered_count(&self) -> usize {
+        self.lock().lanes.entered_count()
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
@@ -149,10 +153,10 @@ impl ScheduledRequest {
     /// Requests the dispatch of `bytes`. Returns `None` if it is immediate, else a future that resolves when it is due.
     /// Await it before requesting the next one.
     pub fn request_dispatch(&self, bytes: u64) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let entered = self.lane_request.as_ref()?;
+        let lane_request = self.lane_request.as_ref()?;
         let mut state = self.dispatcher.lock();
         let Dispatch::Queued(ticket) =
-            state.lanes.request_dispatch(entered, bytes, self.dispatcher.clock.now())
+            state.lanes.request_dispatch(lane_request, bytes, self.dispatcher.clock.now())
         else {
             return None;
         };
@@ -163,11 +167,11 @@ impl ScheduledRequest {
 
     /// Bytes after which the next dispatch must be requested (the quantum).
     pub fn quantum_bytes(&self) -> usize {
-        let entered = self.lane_request.as_ref();
-        let piece = entered.and_then(|entered| {
-            self.dispatcher.lock().lanes.quantum_bytes(entered, self.dispatcher.clock.now())
+        let lane_request = self.lane_request.as_ref();
+        let quantum = lane_request.and_then(|lane_request| {
+            self.dispatcher.lock().lanes.quantum_bytes(lane_request, self.dispatcher.clock.now())
         });
-        piece.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+        quantum.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// Starts waiting for the store, unless already waiting.
@@ -179,8 +183,8 @@ impl ScheduledRequest {
     pub fn end_wait(&mut self, bytes: usize) {
         let now = self.dispatcher.clock.now();
         self.waited += self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        if let Some(entered) = self.lane_request.as_mut().filter(|_| bytes > 0) {
-            self.dispatcher.lock().lanes.record_bytes(entered, bytes as u64, now);
+        if let Some(lane_request) = self.lane_request.as_mut().filter(|_| bytes > 0) {
+            self.dispatcher.lock().lanes.record_bytes(lane_request, bytes as u64, now);
         }
     }
 
@@ -202,9 +206,9 @@ impl ScheduledRequest {
     }
 
     fn end(&mut self, service: Option<Duration>) {
-        if let Some(entered) = self.lane_request.take() {
+        if let Some(lane_request) = self.lane_request.take() {
             let now = self.dispatcher.clock.now();
-            self.dispatcher.lock().lanes.end(entered, now, service);
+            self.dispatcher.lock().lanes.end(lane_request, now, service);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Bodies and writes of large requests, whose pieces are dispatched individually.
+//! The bodies of reads, and writes in progress. A large one is dispatched in steps: a write before each quantum, a read
+//! after each piece.
 
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll, ready};
@@ -12,7 +13,7 @@ use tradewind_core::error::Result;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::{Body, Observation, Staged};
 use tradewind_model::lanes::{LaneKind, Priority, RequestSize};
-use tradewind_model::store_model::Operation;
+use tradewind_model::store_statistics::Operation;
 
 use super::dispatcher::ScheduledRequest;
 
@@ -106,18 +107,18 @@ impl Staged for ScheduledWrite {
         self.request.update_kind(LaneKind::new(self.operation, self.priority, self.written))?;
         loop {
             let is_large = self.request.kind().size == RequestSize::Large;
-            let piece = if is_large {
+            let quantum = if is_large {
                 bytes.split_to(self.request.quantum_bytes().min(bytes.len()))
             } else {
                 std::mem::take(&mut bytes)
             };
-            let dispatch = if is_large { self.request.request_dispatch(piece.len() as u64) } else { None };
+            let dispatch = if is_large { self.request.request_dispatch(quantum.len() as u64) } else { None };
             if let Some(dispatch) = dispatch {
                 self.deadline.guard(dispatch).await?;
             }
-            let length = piece.len();
+            let length = quantum.len();
             self.request.start_wait();
-            let written = self.inner.write(piece).await;
+            let written = self.inner.write(quantum).await;
             self.request.end_wait(length);
             written?;
             if bytes.is_empty() {

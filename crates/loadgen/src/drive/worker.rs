@@ -56,7 +56,7 @@ impl<'a> Worker<'a> {
         self.out.extend_from_slice(b"\r\n\r\n");
     }
 
-    /// Sends the prepared request on the connection in `acquire_slot`, or on a new one, and verifies the response.
+    /// Sends the prepared request on the connection in `slot`, or on a new one, and verifies the response.
     pub(super) async fn exchange(&mut self, slot: &mut Option<Connection>) -> Result<(), Failure> {
         if slot.as_ref().is_none_or(|connection| !connection.is_reusable()) {
             *slot = Some(Connection::open(self.job.target.endpoint).await?);

@@ -12,7 +12,7 @@ struct SimulatedLink {
     clock: f64,
     /// Throughput of the previous interval, whose requests continue for a while.
     previous_throughput: f64,
-    is_overrun: bool,
+    is_queue_overflow: bool,
 }
 
 /// End time, concurrency and throughput of an interval.
@@ -43,7 +43,7 @@ impl SimulatedLink {
             chance: seed,
             clock: 0.0,
             previous_throughput: 0.0,
-            is_overrun: false,
+            is_queue_overflow: false,
         }
     }
 
@@ -87,7 +87,7 @@ impl SimulatedLink {
             let throughput = self.previous_throughput * early + self.throughput(requests) * (1.0 - early);
             self.previous_throughput = self.throughput(requests);
             self.clock += interval;
-            controller.end_interval(self.measure(throughput), self.is_overrun);
+            controller.end_interval(self.measure(throughput), self.is_queue_overflow);
             all.push(Interval { end: self.clock, requests, throughput });
         }
         all
@@ -231,7 +231,7 @@ fn step_back_up_stops_at_the_plan() {
 }
 
 #[test]
-fn step_back_to_the_plan_still_allows_an_overrun_step_down() {
+fn step_back_to_the_plan_still_allows_an_overflow_step_down() {
     let mut controller = ConcurrencyController::new(8, 1..=256).tuned();
     // Six appears as good by chance, and then eight a little better.
     let mut was_less = false;
@@ -252,10 +252,10 @@ fn step_back_to_the_plan_still_allows_an_overrun_step_down() {
 }
 
 #[test]
-fn overrunning_queue_lowers_concurrency_immediately() {
+fn overflowing_queue_lowers_concurrency_immediately() {
     // At a very short RTT one request fills the link.
     let mut play = SimulatedLink::new(latency_model(0.5e-3, 12.0), 64 << 10, 3);
-    play.is_overrun = true;
+    play.is_queue_overflow = true;
     let mut controller = ConcurrencyController::new(32, 5..=256);
     let intervals = play.run(&mut controller, 2.5);
     let minimum = intervals.iter().map(|interval| interval.requests).min();
@@ -263,7 +263,7 @@ fn overrunning_queue_lowers_concurrency_immediately() {
 }
 
 #[test]
-fn plan_that_overruns_a_queue_is_not_returned_to() {
+fn plan_that_overflows_a_queue_is_not_returned_to() {
     for seed in 0..100 {
         let mut play =
             SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 12.0), 64 << 10, seed) };
@@ -282,7 +282,7 @@ fn plan_that_overruns_a_queue_is_not_returned_to() {
 #[test]
 fn random_loss_does_not_lower_throughput() {
     for mut play in links() {
-        play.is_overrun = true;
+        play.is_queue_overflow = true;
         let mut controller = ConcurrencyController::new(32, 4..=256);
         let intervals = play.run(&mut controller, 60.0);
         let part = mean(&intervals, 10.0, |interval| interval.throughput) / play.best();
@@ -298,13 +298,13 @@ fn random_loss_does_not_lower_throughput() {
 #[test]
 fn second_step_down_must_keep_the_gain_of_the_first() {
     let mut controller = ConcurrencyController::new(32, 4..=256);
-    let mut look_twice = |throughput| {
+    let mut end_two_intervals = |throughput| {
         controller.end_interval(throughput, true);
         controller.end_interval(throughput, true)
     };
-    assert_eq!(look_twice(100.0), 16);
-    assert_eq!(look_twice(200.0), 8);
-    assert_eq!(look_twice(95.0), 16);
+    assert_eq!(end_two_intervals(100.0), 16);
+    assert_eq!(end_two_intervals(200.0), 8);
+    assert_eq!(end_two_intervals(95.0), 16);
 }
 
 #[test]
@@ -315,10 +315,10 @@ fn controller_at_the_minimum_tries_a_step_up() {
 }
 
 #[test]
-fn idle_intervals_change_nothing() {
+fn discarded_intervals_change_nothing() {
     let mut controller = ConcurrencyController::new(32, 4..=256);
     for _ in 0..100 {
-        assert_eq!(controller.end_idle_interval(), 32);
+        assert_eq!(controller.discard_interval(), 32);
         controller.end_interval(1.0, false);
         controller.end_interval(1e6, false);
     }

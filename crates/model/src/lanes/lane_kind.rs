@@ -1,6 +1,6 @@
 //! The lane and rank of a request.
 
-use crate::store_model::{Direction, Operation, SizeClass};
+use crate::store_statistics::{Direction, Operation, SizeClass};
 
 /// Maximum bytes of a small request: up to this size the number of bytes hardly affects its latency (Hou 2017, section
 /// 4.1.2).

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::store_model::Operation;
+use crate::store_statistics::Operation;
 use simulation::{Load, LoadResult, Simulation};
 
 const LARGE: Load = Load {
@@ -183,7 +183,7 @@ fn single_active_rank_never_waits() {
         lanes.record_bytes(&mut entered, 4 << 20, now);
         lanes.end(entered, now, Some(10 * MILLI));
     }
-    assert_eq!((lanes.in_flight(), lanes.queued(), lanes.next_wake(now)), (0, 0, None));
+    assert_eq!((lanes.entered_count(), lanes.queued(), lanes.next_wake(now)), (0, 0, None));
 }
 
 #[test]
@@ -392,7 +392,7 @@ proptest! {
             while let Some(ticket) = lanes.next_dispatched(now) {
                 prop_assert!(waiting.remove(&ticket).is_some(), "dispatched more than once");
             }
-            prop_assert_eq!((lanes.queued(), lanes.in_flight()), (waiting.len(), requests.len()));
+            prop_assert_eq!((lanes.queued(), lanes.entered_count()), (waiting.len(), requests.len()));
         }
         let mut rounds = 0;
         while let Some(due) = lanes.next_wake(now) {
@@ -404,6 +404,6 @@ proptest! {
             prop_assert!(rounds < 2000, "{} are still queued", waiting.len());
         }
         requests.into_iter().for_each(|request| lanes.end(request, now, None));
-        prop_assert_eq!((lanes.queued(), lanes.in_flight(), waiting.len()), (0, 0, 0));
+        prop_assert_eq!((lanes.queued(), lanes.entered_count(), waiting.len()), (0, 0, 0));
     }
 }

@@ -1,7 +1,7 @@
-//! Concurrent requests by size, for transfers of objects of all sizes.
+//! The concurrency of requests by size, for transfers of objects of all sizes.
 
 use super::{LatencyModel, OperatingPoint, Surface};
-use crate::store_model::SizeClass;
+use crate::store_statistics::SizeClass;
 
 /// Candidate concurrencies.
 const CANDIDATES: [usize; 17] = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384];
@@ -18,9 +18,11 @@ const MAX_NEW_CONNECTIONS: f64 = 64.0;
 /// Retransmission timeout of a request that loses its last packets, in seconds (RFC 6298 with the minimum RTO of
 /// Linux).
 const RETRANSMISSION_TIMEOUT_SECONDS: f64 = 0.2;
-/// Maximum RTT, in seconds, at which requests over new connections are limited to the capacity of the link. Above 40
-/// ms, an idle link costs more than a retransmission timeout.
-const MAX_LIMITED_RTT_SECONDS: f64 = RETRANSMISSION_TIMEOUT_SECONDS / 5.0;
+/// Maximum fixed time of a request, in seconds, at which requests over new connections are limited to the capacity of
+/// the link, for the `NEW_CONNECTION_PERIOD` of the permit pool. New connections need about five round trips of slow
+/// start, from 10 segments to [`NEW_CONNECTION_WINDOW_BYTES`]. Beyond this fixed time, these cost more than one
+/// retransmission timeout.
+const MAX_LIMITED_FIXED_SECONDS: f64 = RETRANSMISSION_TIMEOUT_SECONDS / 5.0;
 /// Minimum concurrency of small requests over new connections, which keeps the link busy between two requests of one
 /// connection.
 const MIN_NEW_CONNECTIONS: usize = 4;
@@ -28,9 +30,9 @@ const MIN_NEW_CONNECTIONS: usize = 4;
 /// half of one in the queue in front of it.
 const PIPE_BDP_RATIO: f64 = 1.5;
 
-/// Maximum concurrent requests by size class. The value is the lowest concurrency with nearly the maximum throughput
-/// that also fills the link over new connections. It is at least 4, to keep the link busy between two objects. It never
-/// increases with the size.
+/// The concurrency of each size class. The value is the lowest concurrency with nearly the maximum throughput that also
+/// fills the link over new connections. It is at least 4, to keep the link busy between two objects. It never increases
+/// with the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConcurrencyBySize {
     steady: [usize; SizeClass::COUNT],
@@ -75,9 +77,9 @@ impl ConcurrencyBySize {
         self.new_connections[size_class.index()]
     }
 
-    /// The largest value: that of the smallest size.
+    /// The highest concurrency: that of the smallest size.
     #[must_use]
-    pub const fn max_concurrency(&self) -> usize {
+    pub const fn highest(&self) -> usize {
         self.steady[0]
     }
 }
@@ -90,17 +92,19 @@ fn connections_to_fill_link(surface: &Surface) -> usize {
 }
 
 /// Maximum number of concurrent small requests whose bytes all fit on the link and in its queue. It is unlimited for
-/// large requests, because a new connection never has all their bytes in flight, and on links with a long RTT.
+/// large requests, because a new connection never has all their bytes in flight, and if the fixed time of a request
+/// exceeds [`MAX_LIMITED_FIXED_SECONDS`].
 fn requests_that_fit(surface: &Surface, bytes: u64) -> usize {
     let model = surface.model();
-    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_seconds > MAX_LIMITED_RTT_SECONDS {
+    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_seconds > MAX_LIMITED_FIXED_SECONDS {
         return usize::MAX;
     }
     let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(model);
     MIN_NEW_CONNECTIONS.max((capacity / bytes.max(1) as f64) as usize)
 }
 
-/// The bandwidth-delay product, in bytes.
+/// The bandwidth-delay product, in bytes. The fixed time of a request stands for the RTT, of which it is an upper
+/// bound.
 fn bandwidth_delay_product(model: &LatencyModel) -> f64 {
     model.fixed_seconds / model.bottleneck_seconds_per_byte
 }

@@ -2,9 +2,9 @@
 //!
 //! Samples are not transferable, but the parameters of the model are, each in its own way. The number of round trips
 //! per request and the processing time of the store stay the same. A connection keeps its window, so its bandwidth
-//! falls with the RTT. The shared bottleneck scales with the link if the link was saturated, with the storage if that
-//! was, and otherwise with the CPUs if they may have been the limit. The result is a [`Prior`]: a surface without
-//! samples follows from it, or sampling starts with it.
+//! falls with the RTT. The shared bottleneck scales with the client's network interface if that was saturated, with the
+//! storage if that was, and otherwise with the CPUs if they may have been the limit. The result is a [`Prior`]: a
+//! surface without samples follows from it, or sampling starts with it.
 //!
 //! Packet loss of an unmeasured path is unknown. A profile from a path without loss yields too little concurrency for a
 //! path with loss.
@@ -22,7 +22,7 @@ pub use closest::{ProfileOrigin, closest, is_same_site};
 const MIN_SIGNIFICANT_RTT_SECONDS: f64 = 5e-3;
 /// Maximum number of round trips of a request on an open connection. Fixed time beyond that is processing time.
 const MAX_ROUND_TRIPS: f64 = 4.0;
-/// Assumed window of a connection if it was not measured, in bytes: the Linux default.
+/// Assumed window of a connection if it was not measured, in bytes: about what Linux's default `tcp_rmem` allows.
 const DEFAULT_WINDOW_BYTES: f64 = 2e6;
 /// Standard deviation of the logarithm of the window.
 const WINDOW_STD_DEV: f64 = 1.0;
@@ -31,9 +31,9 @@ const WINDOW_STD_DEV: f64 = 1.0;
 const DEFAULT_CONNECTION_BANDWIDTH: f64 = 200e6;
 /// Standard deviation of the logarithm of that bandwidth.
 const CONNECTION_STD_DEV: f64 = 0.5;
-/// Minimum utilization of a link or storage that counts as the bottleneck.
+/// Minimum utilization of an interface or storage that counts as the bottleneck.
 const SATURATION: f64 = 0.7;
-/// Minimum fraction of a saturated link that is payload; the rest is packet headers.
+/// Minimum fraction of a saturated interface's bandwidth that is payload; the rest is packet headers.
 const MIN_PAYLOAD_FRACTION: f64 = 0.95;
 /// Minimum bytes per second of a saturated CPU. Below that, the link or the store was the limit, and more CPUs would
 /// not help.
@@ -50,7 +50,7 @@ const EXTRAPOLATION_STD_DEV: Parameters = Parameters {
     overload_loss: 0.2,
     overlap: 0.5,
 };
-/// Standard deviation of a scaled parameter, as a fraction of the logarithm of the scale.
+/// Standard deviation of a scaled parameter, as a fraction of the absolute logarithm of the scale.
 const SCALING_STD_DEV_RATIO: f64 = 0.5;
 /// Standard deviation of the fixed latency if the RTT is unknown.
 const UNKNOWN_RTT_STD_DEV: f64 = 0.7;
@@ -67,8 +67,9 @@ pub struct ClientEnvironment {
     pub storage_bandwidth: Option<f64>,
     /// RTT to the store, in seconds.
     pub rtt: Option<f64>,
-    /// Bandwidth of the client's link on the path to the store, in bytes per second.
-    pub link_bandwidth: Option<f64>,
+    /// Bandwidth of the client's network interface towards the store, in bytes per second. The path beyond may be
+    /// slower.
+    pub interface_bandwidth: Option<f64>,
 }
 
 /// Extrapolates a surface measured at `from` to `to`. The knee becomes softer by its standard deviation, which leads to
@@ -96,8 +97,9 @@ pub fn extrapolate(measured_surface: &Surface, from: &ClientEnvironment, to: &Cl
         fixed_seconds: if to.rtt.is_some() { 0.0 } else { UNKNOWN_RTT_STD_DEV },
         connection_seconds_per_byte: SCALING_STD_DEV_RATIO
             * (scaled_parameters.connection_seconds_per_byte
-                - measured_parameters.connection_seconds_per_byte),
-        bottleneck_seconds_per_request: SCALING_STD_DEV_RATIO * slowdown.ln(),
+                - measured_parameters.connection_seconds_per_byte)
+                .abs(),
+        bottleneck_seconds_per_request: SCALING_STD_DEV_RATIO * slowdown.ln().abs(),
         // A different RTT suggests a different link, of unknown bandwidth. Weaker CPUs might be the limit before a link
         // is, but that would affect all points alike and not change which one is the best.
         bottleneck_seconds_per_byte: if bottleneck.is_capacity_known {
@@ -106,6 +108,7 @@ pub fn extrapolate(measured_surface: &Surface, from: &ClientEnvironment, to: &Cl
             SCALING_STD_DEV_RATIO
                 * (scaled_parameters.bottleneck_seconds_per_byte
                     - measured_parameters.bottleneck_seconds_per_byte)
+                    .abs()
                 + rtt_log_ratio
         },
         knee_sharpness: 0.0,
@@ -174,8 +177,9 @@ impl LogEstimate {
 }
 
 /// Seconds per byte on a connection with the same window; never less at a longer RTT, never more at a shorter one. If a
-/// connection was faster than the default, the result is the mean of both, weighted by their certainty, because the
-/// time of a single large request depends on this parameter alone.
+/// connection was faster than the default, the measured bandwidth is replaced by the mean of the measured and the
+/// default bandwidth, on a logarithmic scale and weighted by their certainty, because the time of a single large
+/// request depends on this parameter alone.
 fn connection_seconds_per_byte(posterior: &Posterior, from_rtt: f64, to_rtt: f64) -> f64 {
     let default_per_byte = 1.0 / DEFAULT_CONNECTION_BANDWIDTH;
     let measured_per_byte = posterior.mean.connection_seconds_per_byte;
@@ -221,7 +225,7 @@ fn bottleneck_per_byte(
     let measured_rate = 1.0 / model.bottleneck_seconds_per_byte;
     let is_saturated = |capacity: &f64| measured_rate > capacity * SATURATION;
     let capacities =
-        [(from.link_bandwidth, to.link_bandwidth), (from.storage_bandwidth, to.storage_bandwidth)];
+        [(from.interface_bandwidth, to.interface_bandwidth), (from.storage_bandwidth, to.storage_bandwidth)];
     let saturated = capacities.iter().find_map(|(from, to)| Some((from.filter(is_saturated)?, *to)));
     let scaled_rate = match saturated {
         Some((from, Some(to))) if from != to => to * (measured_rate / from).clamp(MIN_PAYLOAD_FRACTION, 1.0),

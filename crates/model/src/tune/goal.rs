@@ -9,12 +9,12 @@ use super::tail_latency::Statistic;
 /// if no point with shorter requests is equivalent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// Maximum bytes per second.
-    Bandwidth,
-    /// Maximum bytes per second under a latency target. Among the points within 3 % of that maximum, the one most
+    /// Maximum throughput.
+    Throughput,
+    /// Maximum throughput under a latency target. Among the points within 3 % of that maximum, the one most
     /// likely to meet the target is chosen.
     Latency(LatencyTarget),
-    /// Minimum cost for the client within 3 % of the maximum bytes per second: the largest requests, then the lowest
+    /// Minimum cost for the client within 3 % of the maximum throughput: the largest requests, then the lowest
     /// concurrency (Hou 2017, section 7).
     Efficiency,
 }
@@ -36,7 +36,7 @@ impl LatencyTarget {
     }
 }
 
-/// Bandwidths within this fraction are equivalent.
+/// Throughputs within this fraction are equivalent.
 const EQUIVALENT_FRACTION: f64 = 0.03;
 /// Minimum probability of meeting the target for a point to be eligible.
 const MIN_TARGET_PROBABILITY: f64 = 0.5;
@@ -47,7 +47,7 @@ const MAX_USEFUL_PROBABILITY: f64 = 0.98;
 #[must_use]
 pub fn choose(surface: &Surface, points: &[OperatingPoint], goal: Goal) -> Option<Prediction> {
     // Rank by the lower confidence bound (one sigma), so that an uncertain candidate cannot win on its mean alone.
-    let lower_bound = |prediction: &Prediction| prediction.bandwidth() * (-prediction.std_dev).exp();
+    let lower_bound = |prediction: &Prediction| prediction.throughput() * (-prediction.std_dev).exp();
     let predictions: Vec<Prediction> = points
         .iter()
         .map(|point| surface.predict(*point))
@@ -60,7 +60,7 @@ pub fn choose(surface: &Surface, points: &[OperatingPoint], goal: Goal) -> Optio
     };
     let best = || predictions.iter().map(lower_bound).max_by(f64::total_cmp);
     let chosen = match goal {
-        Goal::Bandwidth => within_probe_latency(equivalent_to(best()?))
+        Goal::Throughput => within_probe_latency(equivalent_to(best()?))
             .max_by(|a, b| lower_bound(a).total_cmp(&lower_bound(b))),
         Goal::Latency(target) => {
             let score = |prediction: &Prediction| {
@@ -68,7 +68,8 @@ pub fn choose(surface: &Surface, points: &[OperatingPoint], goal: Goal) -> Optio
             };
             let is_eligible = |prediction: &&Prediction| score(prediction) > 0.0;
             let best = predictions.iter().filter(is_eligible).max_by(|a, b| score(a).total_cmp(&score(b)))?;
-            // Beyond the knee a lower concurrency has the same bandwidth and less latency: headroom that costs nothing.
+            // Beyond the knee a lower concurrency has the same throughput and less latency: headroom that costs
+            // nothing.
             let headroom = |prediction: &Prediction| {
                 surface.target_probability(prediction, target).min(MAX_USEFUL_PROBABILITY)
             };
@@ -86,8 +87,8 @@ pub fn choose(surface: &Surface, points: &[OperatingPoint], goal: Goal) -> Optio
     chosen.copied()
 }
 
-/// The points whose latency a probe may have ([`MAX_ROUND_SECONDS`]), or the one with the lowest latency if there is
-/// none.
+/// The points with a latency of at most [`MAX_ROUND_SECONDS`] (slower ones are never probed); if there is none, the
+/// fastest.
 fn within_probe_latency<'a>(
     predictions: impl Iterator<Item = &'a Prediction> + Clone,
 ) -> impl Iterator<Item = &'a Prediction> {
@@ -95,7 +96,7 @@ fn within_probe_latency<'a>(
     predictions.filter(move |prediction| prediction.latency <= MAX_ROUND_SECONDS.max(min_latency))
 }
 
-/// Factor of a point's bandwidth under a target; 0 if it probably misses the target. A missed mean exceeds its limit
+/// Factor of a point's throughput under a target; 0 if it probably misses the target. A missed mean exceeds its limit
 /// slightly, but a missed percentile exceeds it several times. The factor of a percentile is therefore the probability
 /// of meeting the target.
 fn target_weight(surface: &Surface, prediction: &Prediction, target: LatencyTarget) -> f64 {
@@ -120,13 +121,13 @@ mod tests {
         all.extend(OperatingPoint::grid(&[64 << 10, 1 << 20], &[1, 4, 16, 64]));
         for seed in 1..=5 {
             let (surface, _) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), seed);
-            for goal in [Goal::Bandwidth, Goal::Efficiency] {
+            for goal in [Goal::Throughput, Goal::Efficiency] {
                 let chosen = choose(&surface, &all, goal).unwrap();
                 assert!(chosen.latency <= MAX_ROUND_SECONDS, "{goal:?}: {chosen:?}");
             }
             // If all points are slow, the fastest one is chosen.
             let slow = OperatingPoint::grid(&[64 << 20], &[16, 32, 64]);
-            for goal in [Goal::Bandwidth, Goal::Efficiency] {
+            for goal in [Goal::Throughput, Goal::Efficiency] {
                 assert_eq!(choose(&surface, &slow, goal).unwrap().point.concurrency, 16, "{goal:?}");
             }
         }
@@ -172,13 +173,13 @@ mod tests {
                 let eligible = predictions.filter(|prediction| {
                     surface.target_probability(prediction, target) >= MIN_TARGET_PROBABILITY
                 });
-                let best = eligible.map(|prediction| prediction.bandwidth()).fold(0.0, f64::max);
+                let best = eligible.map(|prediction| prediction.throughput()).fold(0.0, f64::max);
                 assert!(
                     surface.target_probability(&chosen, target) > 0.8,
                     "{chosen:?} {}",
                     surface.target_probability(&chosen, target)
                 );
-                assert!(chosen.bandwidth() > (1.0 - EQUIVALENT_FRACTION) * 0.99 * best, "{chosen:?} {best}");
+                assert!(chosen.throughput() > (1.0 - EQUIVALENT_FRACTION) * 0.99 * best, "{chosen:?} {best}");
             }
         }
     }
@@ -194,13 +195,13 @@ mod tests {
                 let chosen = choose(&surface, &points, Goal::Latency(target)).unwrap();
                 let probability = surface.target_probability(&chosen, target);
                 let others = points.iter().map(|point| surface.predict(*point));
-                let safer_bandwidth = others
+                let safer_throughput = others
                     .filter(|other| surface.target_probability(other, target) > probability + 0.2)
-                    .map(|other| other.bandwidth())
+                    .map(|other| other.throughput())
                     .fold(0.0, f64::max);
                 assert!(
-                    probability >= MIN_TARGET_PROBABILITY && safer_bandwidth < chosen.bandwidth(),
-                    "{target:?}: {chosen:?} {probability} {safer_bandwidth}"
+                    probability >= MIN_TARGET_PROBABILITY && safer_throughput < chosen.throughput(),
+                    "{target:?}: {chosen:?} {probability} {safer_throughput}"
                 );
             }
         }

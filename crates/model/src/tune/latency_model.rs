@@ -22,7 +22,7 @@ pub struct LatencyModel {
     /// Time of a byte on one connection, without its cost at the bottleneck: the inverse is the bandwidth of a
     /// connection.
     pub connection_seconds_per_byte: f64,
-    /// Cost of a request at the bottleneck: the inverse is the maximum requests per second.
+    /// Cost of a request at the bottleneck apart from its bytes: the inverse is the maximum requests per second.
     pub bottleneck_seconds_per_request: f64,
     /// Cost of a byte at the bottleneck: the inverse is the maximum bytes per second.
     pub bottleneck_seconds_per_byte: f64,
@@ -38,7 +38,7 @@ pub struct LatencyModel {
 /// A normal distribution of the parameters: a prior, or the posterior after samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParameterDistribution {
-    /// The most likely parameters.
+    /// The mean; of a posterior, the maximum a posteriori (MAP) parameters.
     pub mean: LatencyModel,
     /// The standard deviation of each parameter on the scale of the fit, mostly of its logarithm (see [`Parameters`]).
     pub std_dev: Parameters,
@@ -94,7 +94,7 @@ impl LatencyModel {
         self.fixed_seconds + bytes * self.connection_seconds_per_byte + self.bottleneck_seconds(bytes)
     }
 
-    /// Cost of a request at the bottleneck, in seconds.
+    /// Total cost of a request of `bytes` bytes at the bottleneck, in seconds.
     #[must_use]
     pub fn bottleneck_seconds(&self, bytes: f64) -> f64 {
         let (request, body) = (self.bottleneck_seconds_per_request, bytes * self.bottleneck_seconds_per_byte);
@@ -111,11 +111,11 @@ impl LatencyModel {
         let all_seconds = own_seconds * concurrency;
         let excess = (all_seconds / uncontended - 1.0).max(0.0);
         let saturated = all_seconds * (1.0 + self.overload_loss * excess.ln_1p());
-        let n = self.knee_sharpness;
+        let p = self.knee_sharpness;
         // A single request waits for no other, and `uncontended` already contains its own cost at the bottleneck. Hence
         // that cost is subtracted. Factoring out the larger bound avoids overflow.
         let (larger, smaller) = (uncontended.max(saturated), uncontended.min(saturated));
-        larger.ln() + ((smaller / larger).powf(n) - (own_seconds / larger).powf(n)).ln_1p() / n
+        larger.ln() + ((smaller / larger).powf(p) - (own_seconds / larger).powf(p)).ln_1p() / p
     }
 }
 

@@ -19,19 +19,19 @@ pub(super) type ParameterVector = [f64; PARAMETER_COUNT];
 /// deviation of that.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameters {
-    /// Of the logarithm.
+    /// On a logarithmic scale.
     pub fixed_seconds: f64,
-    /// Of the logarithm.
+    /// On a logarithmic scale.
     pub connection_seconds_per_byte: f64,
-    /// Of the logarithm.
+    /// On a logarithmic scale.
     pub bottleneck_seconds_per_request: f64,
-    /// Of the logarithm.
+    /// On a logarithmic scale.
     pub bottleneck_seconds_per_byte: f64,
-    /// Of the logarithm of the excess over 1.
+    /// On a logarithmic scale of the excess over 1.
     pub knee_sharpness: f64,
-    /// Of the logarithm.
+    /// On a logarithmic scale.
     pub overload_loss: f64,
-    /// Of the log-odds.
+    /// On the log-odds scale.
     pub overlap: f64,
 }
 
@@ -63,6 +63,7 @@ impl Parameters {
         }
     }
 
+    /// The values in the order of the fields.
     pub(super) const fn to_vector(self) -> ParameterVector {
         [
             self.fixed_seconds,
@@ -75,6 +76,7 @@ impl Parameters {
         ]
     }
 
+    /// The inverse of [`to_vector`](Self::to_vector).
     pub(super) const fn from_vector(vector: ParameterVector) -> Self {
         let [
             fixed_seconds,

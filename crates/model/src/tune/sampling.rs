@@ -9,7 +9,7 @@ use super::{OperatingPoint, Sample};
 /// Standard deviation of the shortest probe, in the logarithm of the latency.
 const PROBE_STD_DEV: f64 = 0.05;
 /// Added to the standard deviation of a point when it is compared with the best one: points of nearly the best
-/// bandwidth stay relevant even if their predictions are certain.
+/// throughput stay relevant even if their predictions are certain.
 const NEAR_BEST_MARGIN: f64 = 0.05;
 /// Minimum weight of a point.
 const BASE_WEIGHT: f64 = 0.02;
@@ -19,11 +19,11 @@ const BEST_OF_SIZE_WEIGHT: f64 = 0.3;
 const BEST_OVERALL_WEIGHT: f64 = 1.0;
 /// Maximum latency of the requests of a probe, in seconds. Points with longer requests are inferred.
 pub const MAX_ROUND_SECONDS: f64 = 3.0;
-/// Sampling ends at this weighted mean of the standard deviations of all points.
+/// Sampling ends at this weighted root mean square of the standard deviations of all points.
 const TARGET_STD_DEV: f64 = 0.02;
 /// Minimum fraction of the weighted variance that a probe must remove. Sampling ends if no probe does.
 const MIN_RELATIVE_GAIN: f64 = 0.003;
-/// Bytes of a probe that count as its share of the budget, at most, in seconds of the highest throughput.
+/// Upper limit of a probe's share of the byte budget: what the best point transfers in this many seconds.
 const MAX_SHARE_SECONDS: f64 = 3.0;
 /// Points with a sample below this relative error are not probed again: a second sample would hardly reduce the
 /// uncertainty of the deviations from the model.
@@ -31,8 +31,8 @@ const MAX_RESAMPLE_ERROR: f64 = 0.06;
 
 /// Measured duration, in seconds, after which a probe may end.
 pub const MIN_MEASURED_SECONDS: f64 = 0.3;
-/// Number of measured rounds after which a probe may end even earlier.
-pub const MAX_MEASURED_ROUNDS: f64 = 32.0;
+/// Number of measured rounds that suffice: a probe may end after them even before [`MIN_MEASURED_SECONDS`].
+pub const SUFFICIENT_ROUNDS: f64 = 32.0;
 /// Rounds of a probe that are not measured: those in which congestion windows open, and those in flight at the end.
 const OVERHEAD_ROUNDS: f64 = 3.2;
 /// Delay until the end condition of a probe is detected, in seconds.
@@ -40,7 +40,7 @@ const END_DETECTION_SECONDS: f64 = 0.02;
 
 /// Limits of the cost of sampling.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Budget {
+pub struct SamplingBudget {
     /// Bytes of request bodies.
     pub bytes: f64,
     /// Duration in seconds.
@@ -49,7 +49,7 @@ pub struct Budget {
     pub probes: usize,
 }
 
-impl Budget {
+impl SamplingBudget {
     /// The budget left after a probe.
     #[must_use]
     pub fn minus_probe(&self, probe: Cost) -> Self {
@@ -70,30 +70,35 @@ pub struct Cost {
     pub seconds: f64,
 }
 
-/// The cost of a probe that is precise as soon as it may end: the rounds that are not measured, and the shortest
-/// measurement.
+/// The cost of a probe that ends after the shortest measurement: [`SUFFICIENT_ROUNDS`] or [`MIN_MEASURED_SECONDS`],
+/// whichever is over first. Includes the rounds that are not measured.
 #[must_use]
 pub fn min_cost(prediction: &Prediction) -> Cost {
     cost_of_duration(
         prediction,
-        MIN_MEASURED_SECONDS.min(prediction.latency.mul_add(MAX_MEASURED_ROUNDS, END_DETECTION_SECONDS)),
+        MIN_MEASURED_SECONDS.min(prediction.latency.mul_add(SUFFICIENT_ROUNDS, END_DETECTION_SECONDS)),
     )
 }
 
-/// The cost of a probe that needs [`MIN_MEASURED_SECONDS`] even if it completes [`MAX_MEASURED_ROUNDS`] earlier.
+/// The cost of a probe that measures for [`MIN_MEASURED_SECONDS`], even if it completes [`SUFFICIENT_ROUNDS`]
+/// earlier.
 #[must_use]
-pub fn max_cost(prediction: &Prediction) -> Cost {
+pub fn cost_of_min_duration(prediction: &Prediction) -> Cost {
     cost_of_duration(prediction, MIN_MEASURED_SECONDS)
 }
 
 fn cost_of_duration(prediction: &Prediction, measured_seconds: f64) -> Cost {
     let seconds = prediction.latency.mul_add(OVERHEAD_ROUNDS, measured_seconds);
-    Cost { bytes: prediction.bandwidth() * seconds + prediction.point.bytes_in_flight() / 2.0, seconds }
+    Cost { bytes: prediction.throughput() * seconds + prediction.point.bytes_in_flight() / 2.0, seconds }
 }
 
 /// The next one of `points` to probe; `None` if no probe is worth its cost or fits the budget.
 #[must_use]
-pub fn next_probe(surface: &Surface, points: &[OperatingPoint], budget: &Budget) -> Option<OperatingPoint> {
+pub fn next_probe(
+    surface: &Surface,
+    points: &[OperatingPoint],
+    budget: &SamplingBudget,
+) -> Option<OperatingPoint> {
     if budget.probes == 0 {
         return None;
     }
@@ -109,12 +114,12 @@ pub fn next_probe(surface: &Surface, points: &[OperatingPoint], budget: &Budget)
         return None;
     }
     let lower_bound =
-        |candidate: &Candidate| candidate.prediction.bandwidth() * (-candidate.prediction.std_dev).exp();
-    let max_bandwidth = candidates.iter().map(lower_bound).fold(0.0, f64::max);
+        |candidate: &Candidate| candidate.prediction.throughput() * (-candidate.prediction.std_dev).exp();
+    let max_throughput = candidates.iter().map(lower_bound).fold(0.0, f64::max);
     let probe_count = budget.probes as f64;
     // The share of one probe in the remaining budget.
     let share = Cost {
-        bytes: (budget.bytes / probe_count).min(max_bandwidth * MAX_SHARE_SECONDS),
+        bytes: (budget.bytes / probe_count).min(max_throughput * MAX_SHARE_SECONDS),
         seconds: budget.seconds / probe_count,
     };
     let gain_per_cost = |Candidate { projected, prediction }: &Candidate| {
@@ -152,12 +157,12 @@ fn weights(candidates: &[Candidate]) -> Vec<f64> {
         let predictions = candidates.iter().map(|candidate| &candidate.prediction);
         predictions
             .filter(|prediction| is_included(prediction))
-            .map(Prediction::bandwidth)
+            .map(Prediction::throughput)
             .fold(f64::MIN_POSITIVE, f64::max)
     };
     let best_overall = best(&|_| true);
     let likelihood = |prediction: &Prediction, best: f64| {
-        let gap = (best / prediction.bandwidth()).ln() / (prediction.std_dev + NEAR_BEST_MARGIN);
+        let gap = (best / prediction.throughput()).ln() / (prediction.std_dev + NEAR_BEST_MARGIN);
         (-gap * gap / 2.0).exp()
     };
     let weight = |candidate: &Candidate| {

@@ -1,11 +1,12 @@
-//! Splits a single object into requests (Hou 2017, section 4.1.3).
+//! Splits a single object into requests (Hou 2017, section 4.1.3). Advice for the output; transfers use
+//! [`Plan`](crate::plan::Plan).
 //!
-//! Concurrent requests have more bandwidth than one, but each has a fixed cost. A split also costs round trips: a
+//! Concurrent requests have more throughput than one, but each has a fixed cost. A split also costs round trips: a
 //! multipart upload is created and completed, and a download learns the size from its first response. If there are many
 //! objects, they are transferred concurrently instead of being split.
 
 use super::{OperatingPoint, Surface};
-use crate::store_model::Direction;
+use crate::store_statistics::Direction;
 
 /// Candidate request sizes, in bytes.
 const CANDIDATE_SIZES: [u64; 7] = [64 << 10, 256 << 10, 1 << 20, 2 << 20, 5 << 20, 8 << 20, 16 << 20];
@@ -51,7 +52,8 @@ impl Surface {
         equivalent.min_by_key(|split| (split.requests, split.concurrency)).unwrap_or(unsplit)
     }
 
-    /// An object of `size` bytes, split into the requests of a point.
+    /// An object of `size` bytes, split into the requests of a point. The fixed time of a request stands for the RTT,
+    /// of which it is an upper bound.
     fn split_time(&self, size: u64, point: OperatingPoint, extra_round_trips: f64) -> Split {
         let OperatingPoint { bytes, concurrency } = point;
         let requests = usize::try_from(size.div_ceil(bytes.max(1))).unwrap_or(usize::MAX).max(1);

@@ -1,10 +1,10 @@
 //! Predicts the latency of all points of one direction from samples.
 //!
 //! The prediction is a [`LatencyModel`] plus a Gaussian process for what the model does not capture, which is similar
-//! for nearby points. Parameters, deviations and measurement noise are normal in the logarithm of the latency. The most
-//! likely surface, its uncertainty and the information gain of another sample therefore follow from the same equations
-//! (universal kriging with a nonlinear mean, fitted by Gauss-Newton). Bandwidth follows from latency and concurrency
-//! (Little 1961).
+//! for nearby points. Parameters, deviations and measurement noise are normal in the logarithm of the latency. The
+//! maximum a posteriori (MAP) surface, its uncertainty and the information gain of another sample therefore follow from
+//! the same equations (universal kriging with a nonlinear mean, fitted by Gauss-Newton). Throughput follows from
+//! latency and concurrency (Little 1961).
 
 use super::cholesky::{Cholesky, dot};
 use super::latency_model::{LatencyModel, Posterior, Prior};
@@ -30,7 +30,7 @@ const MIN_IMPROVEMENT: f64 = 1e-6;
 pub struct Prediction {
     /// The point.
     pub point: OperatingPoint,
-    /// Mean latency of a request, in seconds.
+    /// Latency in seconds, defined like [`Sample::latency`].
     pub latency: f64,
     /// Standard deviation of the logarithm of `latency`: 0.1 is about 10 %.
     pub std_dev: f64,
@@ -39,8 +39,8 @@ pub struct Prediction {
 impl Prediction {
     /// Total bytes per second.
     #[must_use]
-    pub fn bandwidth(&self) -> f64 {
-        self.point.bandwidth(self.latency)
+    pub fn throughput(&self) -> f64 {
+        self.point.throughput(self.latency)
     }
 
     /// Requests per second.
@@ -56,8 +56,9 @@ pub struct Surface {
     samples: Vec<Sample>,
     prior_mean: ParameterVector,
     prior_std_dev: ParameterVector,
-    /// The most likely parameters, and the model with them.
+    /// The maximum a posteriori (MAP) parameters.
     parameters: ParameterVector,
+    /// The model with these parameters.
     model: LatencyModel,
     /// Cholesky factor of the covariance of the samples for fixed parameters: kernel and measurement noise.
     residual_factor: Cholesky,
@@ -117,13 +118,13 @@ impl Surface {
         &self.samples
     }
 
-    /// The most likely parameters.
+    /// The model with the maximum a posteriori (MAP) parameters.
     #[must_use]
     pub const fn model(&self) -> &LatencyModel {
         &self.model
     }
 
-    /// The posterior of the parameters: the most likely values and their remaining standard deviations.
+    /// The posterior of the parameters: the maximum a posteriori (MAP) values and their remaining standard deviations.
     #[must_use]
     pub fn posterior(&self) -> Posterior {
         let posterior_std_dev = |i: usize| {
@@ -199,7 +200,7 @@ impl Surface {
     /// Starting points of the search, because the misfit has several local minima: the prior mean; a bottleneck at
     /// about the measured maxima; slow connections as the limit; and a bottleneck that is far from saturated.
     fn starting_points(&self, mean: LatencyModel) -> Vec<LatencyModel> {
-        let Some(max_bandwidth) = self.samples.iter().map(Sample::bandwidth).max_by(f64::total_cmp) else {
+        let Some(max_throughput) = self.samples.iter().map(Sample::throughput).max_by(f64::total_cmp) else {
             return vec![mean];
         };
         let max_rate =
@@ -208,14 +209,14 @@ impl Surface {
         let from_samples = LatencyModel {
             fixed_seconds: min_latency * 0.9,
             bottleneck_seconds_per_request: 0.5 / max_rate,
-            bottleneck_seconds_per_byte: 1.0 / max_bandwidth,
+            bottleneck_seconds_per_byte: 1.0 / max_throughput,
             ..mean
         };
         let connection_bound =
-            LatencyModel { connection_seconds_per_byte: 0.3 / max_bandwidth, ..from_samples };
+            LatencyModel { connection_seconds_per_byte: 0.3 / max_throughput, ..from_samples };
         let unsaturated = LatencyModel {
             bottleneck_seconds_per_request: 0.05 / max_rate,
-            bottleneck_seconds_per_byte: 0.2 / max_bandwidth,
+            bottleneck_seconds_per_byte: 0.2 / max_throughput,
             ..from_samples
         };
         vec![mean, from_samples, connection_bound, unsaturated]

@@ -6,7 +6,7 @@ mod grids;
 mod paper;
 pub(super) mod replay;
 
-use super::sampling::Budget;
+use super::sampling::SamplingBudget;
 use super::*;
 
 const SIZES: [u64; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
@@ -18,8 +18,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn budget() -> Budget {
-    Budget { bytes: 512e6, seconds: 30.0, probes: 8 }
+fn budget() -> SamplingBudget {
+    SamplingBudget { bytes: 512e6, seconds: 30.0, probes: 8 }
 }
 
 /// Samples of a store that follows the model, with 3 % noise.
@@ -79,13 +79,13 @@ fn latency_target_is_met() {
 #[test]
 fn efficiency_prefers_large_requests_and_low_concurrency() {
     let (surface, points) = sampled(&latency_model(0.01, 50e6, 5e3, 100e6), 2);
-    let fastest = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
+    let fastest = goal::choose(&surface, &points, Goal::Throughput).unwrap();
     let efficient = goal::choose(&surface, &points, Goal::Efficiency).unwrap();
     assert!(
         efficient.point.bytes >= fastest.point.bytes
             && efficient.point.concurrency <= fastest.point.concurrency
     );
-    assert!(efficient.bandwidth() > 0.9 * fastest.bandwidth(), "{efficient:?} {fastest:?}");
+    assert!(efficient.throughput() > 0.9 * fastest.throughput(), "{efficient:?} {fastest:?}");
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn no_probe_exceeds_the_budget() {
     let points = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
     let surface = Surface::new(Prior::default(), Vec::new());
     for budget in [
-        Budget { probes: 0, ..budget() },
-        Budget { bytes: 100.0, ..budget() },
-        Budget { seconds: 1e-3, ..budget() },
+        SamplingBudget { probes: 0, ..budget() },
+        SamplingBudget { bytes: 100.0, ..budget() },
+        SamplingBudget { seconds: 1e-3, ..budget() },
     ] {
         assert_eq!(sampling::next_probe(&surface, &points, &budget), None, "{budget:?}");
     }
@@ -105,20 +105,21 @@ fn no_probe_exceeds_the_budget() {
 #[test]
 fn small_budget_suffices_for_a_fast_local_store() {
     for seed in 1..=20 {
-        let (model, budget) = (latency_model(0.1e-3, 2e9, 50e3, 3e9), Budget { bytes: 128e6, ..budget() });
+        let (model, budget) =
+            (latency_model(0.1e-3, 2e9, 50e3, 3e9), SamplingBudget { bytes: 128e6, ..budget() });
         let points = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
         let latency_of_probe = |point: OperatingPoint, probe: usize| {
             model.log_latency(point).exp() * (1.0 + 0.03 * replay::noise(seed, probe))
         };
         let prior = Prior::default().with_rtt(model.fixed_seconds);
         let surface = replay::sample(prior, &points, budget, latency_of_probe);
-        let bandwidth = |point: OperatingPoint| point.bytes_in_flight() / model.log_latency(point).exp();
-        let best = points.iter().copied().map(bandwidth).fold(0.0, f64::max);
-        let chosen = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
+        let throughput = |point: OperatingPoint| point.bytes_in_flight() / model.log_latency(point).exp();
+        let best = points.iter().copied().map(throughput).fold(0.0, f64::max);
+        let chosen = goal::choose(&surface, &points, Goal::Throughput).unwrap();
         assert!(
-            bandwidth(chosen.point) > 0.8 * best,
+            throughput(chosen.point) > 0.8 * best,
             "{seed}: {chosen:?} {} {best}",
-            bandwidth(chosen.point)
+            throughput(chosen.point)
         );
     }
 }
@@ -139,7 +140,7 @@ fn plans_are_near_the_optimum() {
                 draw(3, 10e6, 500e6),
             );
             let (surface, points) = sampled(&model, seed);
-            let bandwidth =
+            let throughput =
                 |point: &OperatingPoint| point.bytes_in_flight() / model.log_latency(*point).exp();
             // More expensive points are never probed.
             let is_affordable = |point: &&OperatingPoint| {
@@ -147,9 +148,9 @@ fn plans_are_near_the_optimum() {
                 let cost = sampling::min_cost(&Prediction { point: **point, latency, std_dev: 0.0 });
                 latency < 3.0 && cost.bytes < budget().bytes / 2.0
             };
-            let best = points.iter().filter(is_affordable).map(bandwidth).fold(0.0, f64::max);
-            let chosen = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
-            bandwidth(&chosen.point) / best
+            let best = points.iter().filter(is_affordable).map(throughput).fold(0.0, f64::max);
+            let chosen = goal::choose(&surface, &points, Goal::Throughput).unwrap();
+            throughput(&chosen.point) / best
         })
         .collect();
     fractions.sort_by(f64::total_cmp);

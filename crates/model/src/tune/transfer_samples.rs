@@ -101,7 +101,7 @@ mod tests {
                 let small: Vec<OperatingPoint> =
                     points.iter().copied().filter(|point| point.bytes == POINT.bytes).collect();
                 let surface = Surface::from_probes_and_transfers(prior, &samples);
-                let chosen = goal::choose(&surface, &small, Goal::Bandwidth).unwrap().point;
+                let chosen = goal::choose(&surface, &small, Goal::Throughput).unwrap().point;
                 add_transfer_sample(&mut samples, transfer_sample(&new_model, chosen));
             }
             let surface = Surface::from_probes_and_transfers(prior, &samples);

@@ -12,12 +12,12 @@ use crate::hedge::{OpenedRange, RangeStream};
 use crate::versioned_object::{RangeChecksum, VersionedObject};
 
 /// A sink that collects one range in memory.
-struct ChunkBuffer {
+struct RangeBuffer {
     offset: u64,
     bytes: Mutex<Vec<u8>>,
 }
 
-impl Sink for ChunkBuffer {
+impl Sink for RangeBuffer {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let at = usize::try_from(offset - self.offset).unwrap_or(usize::MAX);
@@ -38,50 +38,50 @@ impl Sink for NullSink {
 
 /// Fetches a range into memory.
 pub async fn fetch_into_memory(
-    whole: Arc<VersionedObject>,
+    object: Arc<VersionedObject>,
     span: (u64, u64),
 ) -> Result<(Bytes, RangeChecksum)> {
     let capacity = usize::try_from(span.1).unwrap_or(0);
-    let buffer = ChunkBuffer { offset: span.0, bytes: Mutex::new(Vec::with_capacity(capacity)) };
-    let checksum = RangeFetch::new(&whole, &buffer).read_to_sink(span, None).await?;
+    let buffer = RangeBuffer { offset: span.0, bytes: Mutex::new(Vec::with_capacity(capacity)) };
+    let checksum = RangeFetch::new(&object, &buffer).read_to_sink(span, None).await?;
     let bytes = buffer.bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok((Bytes::from(bytes), (span.0, checksum, span.1)))
 }
 
-/// Fetches a range into a sink, unless the sink holds it from an earlier attempt.
+/// Fetches a range into a sink, unless an earlier transfer wrote it there.
 pub(crate) async fn fetch_range(
-    whole: Arc<VersionedObject>,
+    object: Arc<VersionedObject>,
     sink: Arc<dyn Sink>,
     span: (u64, u64),
 ) -> Result<RangeChecksum> {
-    let earlier = {
+    let stored_checksum = {
         let sink = sink.clone();
         // The sink may have to read the range from disk.
-        let held = tokio::task::spawn_blocking(move || sink.held_checksum(span.0, span.1));
-        held.await.map_err(|e| {
-            Error::with_source(Reason::Defect, "the task that looks for a stored range failed", e)
+        let verified = tokio::task::spawn_blocking(move || sink.verify_stored_range(span.0, span.1));
+        verified.await.map_err(|e| {
+            Error::with_source(Reason::Defect, "the task that verifies a stored range failed", e)
         })??
     };
-    if let Some(checksum) = earlier
-        && checksum.algorithm() == whole.algorithm().await?
+    if let Some(checksum) = stored_checksum
+        && checksum.algorithm() == object.algorithm().await?
     {
         sink.range_reused(span.1);
         return Ok((span.0, checksum, span.1));
     }
-    let checksum = RangeFetch::new(&whole, &*sink).read_to_sink(span, None).await?;
+    let checksum = RangeFetch::new(&object, &*sink).read_to_sink(span, None).await?;
     sink.range_finished(span.0, span.1, &checksum);
     Ok((span.0, checksum, span.1))
 }
 
 /// Fetches ranges of an object into a sink.
 pub(super) struct RangeFetch<'a> {
-    whole: &'a VersionedObject,
+    object: &'a VersionedObject,
     sink: &'a dyn Sink,
 }
 
 impl<'a> RangeFetch<'a> {
-    pub const fn new(whole: &'a VersionedObject, sink: &'a dyn Sink) -> Self {
-        Self { whole, sink }
+    pub const fn new(object: &'a VersionedObject, sink: &'a dyn Sink) -> Self {
+        Self { object, sink }
     }
 
     /// The stream of a range: that of `opened`, or of a new request.
@@ -93,13 +93,13 @@ impl<'a> RangeFetch<'a> {
     where
         'a: 'b,
     {
-        let VersionedObject { transfers, origin, info, .. } = self.whole;
+        let VersionedObject { transfers, origin, info, .. } = self.object;
         if let Some(opened) = opened {
             return Ok(RangeStream::from_opened(origin, info, opened));
         }
-        let mut slot = self.whole.slot(length).await?;
-        slot.throttle_first_piece(length).await;
-        Ok(RangeStream::open(origin, info, (transfers, slot), (offset, length)))
+        let mut permits = self.object.request_permits(length).await?;
+        permits.throttle_first_piece(length).await;
+        Ok(RangeStream::open(origin, info, (transfers, permits), (offset, length)))
     }
 
     /// Forwards a range as it arrives. An interrupted request is resumed. Corruption is an error, because
@@ -110,7 +110,7 @@ impl<'a> RangeFetch<'a> {
         mut opened: Option<OpenedRange<'_>>,
         take: &mut impl FnMut(Bytes) -> F,
     ) -> Result<Checksum> {
-        let mut hashers = self.whole.hashers();
+        let mut hashers = self.object.hashers();
         let (mut done, mut attempt) = (0, 1);
         loop {
             let mut stream = self.open((offset + done, length - done), opened.take()).await?;
@@ -127,17 +127,17 @@ impl<'a> RangeFetch<'a> {
                     Some(Err(failed)) => break failed,
                     None if done == length => {
                         drop(stream);
-                        self.whole.transfers.record_success();
-                        return hashers.finish(self.whole).await;
+                        self.object.transfers.record_success();
+                        return hashers.finish(self.object).await;
                     }
-                    None => break Error::new(Reason::Io, "the store sent fewer bytes than it announced"),
+                    None => break Error::new(Reason::Io, "the store sent fewer bytes than were requested"),
                 }
             };
             if failed.reason() == Reason::CorruptData {
                 return Err(failed);
             }
             drop(stream);
-            self.whole.transfers.wait_before_retry(failed, attempt).await?;
+            self.object.transfers.wait_before_retry(failed, attempt).await?;
             attempt += 1;
         }
     }
@@ -149,7 +149,7 @@ impl<'a> RangeFetch<'a> {
         (offset, length): (u64, u64),
         mut opened: Option<OpenedRange<'_>>,
     ) -> Result<Checksum> {
-        let mut hashers = self.whole.hashers();
+        let mut hashers = self.object.hashers();
         let mut done = 0;
         let mut attempt = 1;
         loop {
@@ -174,22 +174,23 @@ impl<'a> RangeFetch<'a> {
             let read: Result<()> = read.await;
             match read {
                 Ok(()) if done == length => {
-                    self.whole.transfers.record_success();
-                    return hashers.finish(self.whole).await;
+                    self.object.transfers.record_success();
+                    return hashers.finish(self.object).await;
                 }
                 Ok(()) => {
-                    return Err(Error::new(Reason::Io, "the store sent fewer bytes than it announced"));
+                    // A body that ends short without an error is not retried: the leaf has already checked the length.
+                    return Err(Error::new(Reason::Io, "the store sent fewer bytes than were requested"));
                 }
                 Err(failed) => {
                     if failed.reason() == Reason::CorruptData {
                         // It is unknown which bytes are wrong.
                         done = 0;
-                        hashers = self.whole.hashers();
+                        hashers = self.object.hashers();
                     } else if done > before {
                         // An attempt that makes progress does not count.
                         attempt = 1;
                     }
-                    self.whole.transfers.wait_before_retry(failed, attempt).await?;
+                    self.object.transfers.wait_before_retry(failed, attempt).await?;
                 }
             }
             attempt += 1;

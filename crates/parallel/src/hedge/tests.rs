@@ -43,7 +43,7 @@ async fn read_hedged(
         });
         let pieces = if stalls { pieces.chain(never()).boxed() } else { pieces.boxed() };
         RangeRequest {
-            slot: transfers.acquire_slot(10).await.unwrap(),
+            permits: transfers.acquire_request_permits(10).await.unwrap(),
             pieces,
             position: at,
             has_contributed: false,
@@ -151,12 +151,13 @@ async fn whole_object_verified_by_the_leaf_is_not_hedged() {
     for (info, size, is_once) in [(&known, 10, false), (&unknown, 10, true), (&unknown, 20, false)] {
         let info = ObjectInfo { size, ..info.clone() };
         let body = Body::from_bytes(Bytes::from_static(CONTENT));
-        let (timer, slot) = (HedgeTimer::start(&transfers, 10), transfers.acquire_slot(10).await.unwrap());
+        let (timer, permits) =
+            (HedgeTimer::start(&transfers, 10), transfers.acquire_request_permits(10).await.unwrap());
         let stream = RangeStream::from_opened(
             &origin,
             &info,
-            OpenedRange { timer, slot, body, length: 10, is_whole: true },
+            OpenedRange { timer, permits, body, length: 10, requested_whole: true },
         );
-        assert_eq!(stream.timer.is_hedging_disabled, is_once);
+        assert_eq!(stream.timer.must_not_hedge, is_once);
     }
 }

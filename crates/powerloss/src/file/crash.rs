@@ -1,9 +1,9 @@
 //! The result of a power cut on a file: the pending changes applied according to their fates.
 //!
-//! The disk writes 512-byte sectors atomically and in any order. So each sector ends as it was on disk or as it was
-//! after one of the pending changes: a later write may survive while an earlier one to *another* sector is lost, but
-//! within a sector it includes the earlier bytes, because the page cache held them together. Lost sectors in new
-//! space (`space`) read as zeros or, for some files, as the blocks' previous contents (`garbage`).
+//! The disk writes 512-byte sectors atomically and in any order. So each sector ends in its state on disk or in its
+//! state after one of the pending changes. A later write may survive while an earlier one to *another* sector is lost.
+//! Within a sector it includes the earlier bytes, because the page cache held them together. Lost sectors in new space
+//! (`space`) read as zeros or, for some files, as the blocks' previous contents (`garbage`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

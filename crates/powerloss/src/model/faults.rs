@@ -3,8 +3,8 @@
 /// The effect of a failed file sync on the pending changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FsyncFailure {
-    /// As on Linux: writes are lost, programs still see them, and the next sync succeeds. Some of their sectors may
-    /// be on disk.
+    /// The behavior of Linux: writes are lost, programs still see them, and the next sync succeeds. Some of their
+    /// sectors may be on disk.
     DropPending,
     /// The changes stay pending, and a later sync may still make them durable.
     KeepPending,

@@ -16,14 +16,14 @@ use tradewind_transfer::files::{self, Directory, Links};
 use tradewind_transfer::filter::Filter;
 use tradewind_transfer::merge::Action;
 use tradewind_transfer::objects::Objects;
-use tradewind_transfer::workers::{self, ActionFeed, Completion, copy_actions};
+use tradewind_transfer::workers::{self, ActionFeed, ActionResult, copy_actions};
 use tradewind_transfer::writer::OutputWriter;
 use tradewind_transfer::{Endpoint, Item};
 
 use super::CommandOutcome;
 use super::execution::destination;
-use super::report::{ReportFlags, print_failure, rfc3339};
 use super::standard_io::stdout_outcome;
+use super::summary::{TransferOutputFlags, print_failure, rfc3339};
 use super::terminal::{Names, printable_json};
 use super::transfer::Session;
 use crate::locations::{Location, ObjectsLocation};
@@ -35,7 +35,7 @@ pub(super) struct BundleFlags {
     /// Pack everything below a directory into one object, a tar archive with an index, or unpack one
     #[arg(long, help_heading = "Bundles", conflicts_with_all = ["member", "preserve"])]
     pub bundle: bool,
-    /// Maximum size of a bundle; more data goes into further ones: photos.tar, photos-00002.tar [default: 1GiB]
+    /// Size at which the next bundle begins: photos.tar, photos-00002.tar [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = bundle_size, help_heading = "Bundles", requires = "bundle")]
     bundle_size: Option<ByteSize>,
     /// Copy only this file out of a bundle
@@ -54,7 +54,7 @@ pub(super) struct TreeOptions {
     pub filter: Filter,
     pub links: Links,
     pub is_dry_run: bool,
-    pub report: ReportFlags,
+    pub output: TransferOutputFlags,
 }
 
 impl BundleFlags {
@@ -94,10 +94,10 @@ impl BundleFlags {
         own.check_disjoint(&Endpoint::Objects(objects.clone()))?;
         let Endpoint::Files(directory, _) = &own else { bail!("--bundle packs files") };
         let files = directory.tree()?;
-        let found = files::find(files.clone(), tree.links);
-        let decided = copy_actions(found, tree.filter, session.progress.clone(), None);
+        let items = files::find(files.clone(), tree.links);
+        let actions = copy_actions(items, tree.filter, session.progress.clone(), None);
         if tree.is_dry_run {
-            return rehearse(decided, |item| {
+            return rehearse(actions, |item| {
                 format!("pack    {} into {to}", from.join(&item.name).display())
             })
             .await;
@@ -112,14 +112,14 @@ impl BundleFlags {
             transfers: session.transfer_context.clone(),
             progress: session.progress.clone(),
             limits,
-            journal: session.journal_for(&[&objects.store]),
+            journals: session.journals_for(&[&objects.store]),
         };
-        let report = tree.report.start(session);
-        let packed = packer.pack(decided).await?;
-        let ended = report.finish(&packed.outcome)?;
+        let display = tree.output.start(session);
+        let packed = packer.pack(actions).await?;
+        let ended = display.finish(&packed.outcome)?;
         if let [_, .., last] = packed.bundles.as_slice()
-            && !tree.report.is_quiet()
-            && !tree.report.is_json()
+            && !tree.output.is_quiet()
+            && !tree.output.is_json()
         {
             let count = packed.bundles.len();
             let last = packer.to.describe(last);
@@ -133,7 +133,7 @@ impl BundleFlags {
         session: &Session,
         name: &str,
         (from, to): (&Location, &Location),
-        report: ReportFlags,
+        output: TransferOutputFlags,
     ) -> anyhow::Result<CommandOutcome> {
         let Location::Objects(from) = from else {
             bail!(
@@ -154,18 +154,18 @@ impl BundleFlags {
         let bundle = Arc::new(bundle);
         session.progress.add_found(member.size);
         session.progress.complete_listing();
-        let report = report.start(session);
-        let (decided, actions) = mpsc::channel(1);
+        let display = output.start(session);
+        let (sender, actions) = mpsc::channel(1);
         let item = Item { name: member.name.clone(), size: member.size, modified: member.modified };
         // The channel has capacity for one item.
-        let _ = decided.try_send(Ok(Action::Copy(item)));
-        drop(decided);
+        let _ = sender.try_send(Ok(Action::Copy(item)));
+        drop(sender);
         let outcome = workers::run_actions(1, actions, &session.progress, move |_| {
             let (unpacker, bundle) = (unpacker.clone(), bundle.clone());
             let (member, to_name) = (member.clone(), to_name.clone());
-            async move { unpacker.unpack_member(&bundle, &member, &to_name).await.map(Completion::Copied) }
+            async move { unpacker.unpack_member(&bundle, &member, &to_name).await.map(ActionResult::Copied) }
         });
-        Ok(report.finish(&outcome.await?)?)
+        Ok(display.finish(&outcome.await?)?)
     }
 }
 
@@ -194,9 +194,9 @@ async fn unpack(
         return Ok(CommandOutcome::Done);
     }
     let Endpoint::Files(to, _) = to else { bail!("--bundle unpacks to files") };
-    let report = tree.report.start(session);
+    let display = tree.output.start(session);
     let outcome = Arc::new(unpacker(session, to)).unpack(first, &tree.filter).await?;
-    Ok(report.finish(&outcome)?)
+    Ok(display.finish(&outcome)?)
 }
 
 fn unpacker(session: &Session, to: Directory) -> Unpacker {

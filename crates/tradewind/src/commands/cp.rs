@@ -7,23 +7,24 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::sync::mpsc;
 use tradewind_transfer::files::Links;
-use tradewind_transfer::workers::{self, Completion, copy_actions};
+use tradewind_transfer::workers::{self, ActionResult, copy_actions};
 use tradewind_transfer::{Endpoint, Item, Outcome};
 
 use super::CommandOutcome;
 use super::bundle::{BundleFlags, TreeOptions};
 use super::execution::{destination, execute_actions, print_dry_run};
 use super::filter::FilterFlags;
-use super::report::ReportFlags;
 use super::standard_io::{store_stdin, write_to_stdout};
+use super::summary::TransferOutputFlags;
 use super::terminal::Names;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
 use crate::locations::Location;
 
 /// Copy files and objects
 ///
-/// With -r, everything below a directory or prefix is copied below the destination. If the destination ends with a
-/// slash or is a directory, the source is copied into it.
+/// Without -r, one file or object is copied; if the destination ends with a slash or is a directory, the copy gets the
+/// source's name there. With -r, everything below the source is copied directly below the destination; the source's
+/// own name is not added.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind cp photo.jpg s3://photos/2026/\n  \
@@ -59,7 +60,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     bundles: BundleFlags,
     #[command(flatten)]
-    report: ReportFlags,
+    output: TransferOutputFlags,
     #[command(flatten)]
     limit: LimitFlags,
     #[command(flatten)]
@@ -72,9 +73,9 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         let session = store.open([arguments.source.scheme(), arguments.destination.scheme()])?;
         let (from, to) = (&arguments.source, &arguments.destination);
         if arguments.bundles.bundle {
-            let (links, report) = (links(&arguments), arguments.report);
+            let (links, output) = (links(&arguments), arguments.output);
             let (filter, is_dry_run) = (arguments.filter.read()?, arguments.dry_run);
-            let tree = TreeOptions { filter, links, is_dry_run, report };
+            let tree = TreeOptions { filter, links, is_dry_run, output };
             return arguments.bundles.copy(&session, from, to, tree).await;
         }
         match (from, to) {
@@ -87,7 +88,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
                 Ok(CommandOutcome::Done)
             }
             locations if let Some(name) = &arguments.bundles.member => {
-                BundleFlags::copy_member(&session, name, locations, arguments.report).await
+                BundleFlags::copy_member(&session, name, locations, arguments.output).await
             }
             (Location::Standard, Location::Objects(to)) => store_stdin(&session, to).await,
             (Location::Objects(from), Location::Standard) => write_to_stdout(&session, from).await,
@@ -128,18 +129,18 @@ async fn copy_tree(
     let to = tree_endpoint(session, to, Links::Skip)?;
     let copier = session.copier(from, to, arguments.preserve);
     copier.check_disjoint()?;
-    let found = match &copier.from {
+    let items = match &copier.from {
         Endpoint::Objects(from) if !arguments.dry_run => {
             from.clone().find_and_prewarm(session.transfer_context.clone())
         }
         from => from.find(&session.transfer_context),
     };
-    let nothing = copier.from.empty_prefix_error("to copy a single object, leave out -r");
-    let actions = copy_actions(found, arguments.filter.read()?, session.progress.clone(), nothing);
+    let if_empty = copier.from.empty_prefix_error("to copy a single object, leave out -r");
+    let actions = copy_actions(items, arguments.filter.read()?, session.progress.clone(), if_empty);
     if arguments.dry_run {
         return print_dry_run(&copier, actions).await;
     }
-    execute_actions(session, copier, actions, arguments.report).await
+    execute_actions(session, copier, actions, arguments.output).await
 }
 
 /// The endpoint of a single source, its name there, and its file name.
@@ -176,14 +177,14 @@ async fn copy_one(
     let copier = session.copier(from, to, arguments.preserve);
     let (sender, actions) = mpsc::channel(1);
     let item = Item { name: name.clone(), size: 0, modified: Default::default() };
-    let report = arguments.report.start(session);
+    let display = arguments.output.start(session);
     // Cannot fail: the channel has capacity for one item.
     let _ = sender.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
     drop(sender);
     let outcome: Outcome = workers::run_actions(1, actions, &session.progress, move |_| {
         let (copier, name, to_name) = (copier.clone(), name.clone(), to_name.clone());
-        async move { copier.copy_as(&name, None, &to_name).await.map(Completion::Copied) }
+        async move { copier.copy_as(&name, None, &to_name).await.map(ActionResult::Copied) }
     })
     .await?;
-    Ok(report.finish(&outcome)?)
+    Ok(display.finish(&outcome)?)
 }

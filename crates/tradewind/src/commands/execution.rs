@@ -11,7 +11,7 @@ use tradewind_transfer::workers::{self, ActionFeed};
 use tradewind_transfer::{Copier, Endpoint, Item};
 
 use super::CommandOutcome;
-use super::report::{ReportFlags, print_failure};
+use super::summary::{TransferOutputFlags, print_failure};
 use super::terminal::Names;
 use super::transfer::Session;
 use crate::locations::Location;
@@ -46,15 +46,15 @@ pub(super) async fn execute_actions(
     session: &Session,
     copier: Arc<Copier>,
     actions: ActionFeed,
-    report: ReportFlags,
+    output: TransferOutputFlags,
 ) -> anyhow::Result<CommandOutcome> {
-    let report = report.start(session);
+    let display = output.start(session);
     let workers = session.transfer_context.max_concurrency();
     let outcome = workers::run_actions(workers, actions, &session.progress, move |action| {
         let copier = copier.clone();
         async move { copier.act(&action).await }
     });
-    Ok(report.finish(&outcome.await?)?)
+    Ok(display.finish(&outcome.await?)?)
 }
 
 /// Prints the decided actions without executing them.

@@ -9,7 +9,7 @@ use tradewind_transfer::grep::{OutputMode, Query, Search};
 
 use super::CommandOutcome;
 use super::filter::FilterFlags;
-use super::report::print_failure;
+use super::summary::print_failure;
 use super::transfer::{LimitFlags, StoreFlags, block_on};
 use crate::locations::ObjectsLocation;
 
@@ -72,7 +72,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     match search(arguments) {
         Err(error) if !error.is::<super::StoppedBySignal>() => {
-            super::report(&error);
+            super::print_error(&error);
             Ok(CommandOutcome::Status(2))
         }
         ended => ended,
@@ -80,7 +80,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
 }
 
 fn search(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
-    let show = match (arguments.files_with_matches, arguments.count) {
+    let output_mode = match (arguments.files_with_matches, arguments.count) {
         (true, _) => OutputMode::Names,
         (_, true) => OutputMode::Counts,
         _ => OutputMode::Lines,
@@ -92,7 +92,7 @@ fn search(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         is_word: arguments.word_regexp,
         inverts: arguments.invert_match,
         searches_binary: arguments.text,
-        output_mode: show,
+        output_mode,
         is_coloured: io::stdout().is_terminal(),
         is_sorted: arguments.sort,
         concurrency: arguments.concurrent_objects,

@@ -10,13 +10,13 @@ use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, BucketName};
 use tradewind_transfer::Endpoint;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::workers::{self, Completion, copy_actions};
+use tradewind_transfer::workers::{self, ActionResult, copy_actions};
 
 use super::CommandOutcome;
 use super::bundle;
 use super::filter::FilterFlags;
-use super::report::{ReportFlags, rfc3339};
 use super::standard_io::write_to_stdout;
+use super::summary::{TransferOutputFlags, rfc3339};
 use super::terminal::{Names, printable_json};
 use super::transfer::{LimitFlags, RequestFlags, Session, StoreFlags, block_on};
 use crate::locations::{ObjectsLocation, StoreLocation};
@@ -65,7 +65,7 @@ pub(super) struct Rm {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
-    report: ReportFlags,
+    output: TransferOutputFlags,
     #[command(flatten)]
     store: RequestFlags,
 }
@@ -146,7 +146,7 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<CommandOutcome> {
         }
         let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::for_stdout());
         let Ok(location) = location else {
-            let slot = session.transfer_context.acquire_slot(0).await?;
+            let slot = session.transfer_context.acquire_request_permits(0).await?;
             for bucket in session.store(scheme)?.list_buckets(&slot.context).await? {
                 if arguments.json {
                     writeln!(
@@ -219,7 +219,7 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<CommandOutcome> {
             return Ok(CommandOutcome::Done);
         }
         let Endpoint::Objects(objects) = endpoint else { return Ok(CommandOutcome::Done) };
-        let report = arguments.report.start(&session);
+        let display = arguments.output.start(&session);
         let context = session.transfer_context.clone();
         let outcome = workers::run_actions(
             context.max_concurrency(),
@@ -227,10 +227,10 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<CommandOutcome> {
             &session.progress,
             move |action: Action| {
                 let (context, objects) = (context.clone(), objects.clone());
-                async move { objects.remove(&context, &action.item().name).await.map(|()| Completion::Removed) }
+                async move { objects.remove(&context, &action.item().name).await.map(|()| ActionResult::Removed) }
             },
         );
-        Ok(report.finish(&outcome.await?)?)
+        Ok(display.finish(&outcome.await?)?)
     })
 }
 
@@ -267,7 +267,7 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<CommandOutcome> {
         let location = &arguments.location;
         let session = arguments.store.open([Some(&*location.scheme)])?;
         let address = Address::parse(location.bucket.as_str(), &location.key)?;
-        let slot = session.transfer_context.acquire_slot(0).await?;
+        let slot = session.transfer_context.acquire_request_permits(0).await?;
         let store = session.store(&location.scheme)?;
         let info = store.head(&slot.context, &address, GetRequest::default()).await?.info;
         let checksums: Vec<(String, String)> = info
@@ -334,7 +334,7 @@ pub(super) fn mb(arguments: Mb) -> anyhow::Result<CommandOutcome> {
         let bucket = whole_bucket(&arguments.location)?;
         let scheme = &*arguments.location.scheme;
         let session = arguments.store.open_or_create([Some(scheme)], MissingDirectory::Create)?;
-        let slot = session.transfer_context.acquire_slot(0).await?;
+        let slot = session.transfer_context.acquire_request_permits(0).await?;
         session.store(scheme)?.create_bucket(&slot.context, bucket).await?;
         Ok(CommandOutcome::Done)
     })
@@ -345,7 +345,7 @@ pub(super) fn rb(arguments: Rb) -> anyhow::Result<CommandOutcome> {
         let bucket = whole_bucket(&arguments.location)?;
         let scheme = &*arguments.location.scheme;
         let session = arguments.store.open([Some(scheme)])?;
-        let slot = session.transfer_context.acquire_slot(0).await?;
+        let slot = session.transfer_context.acquire_request_permits(0).await?;
         session.store(scheme)?.delete_bucket(&slot.context, bucket).await?;
         Ok(CommandOutcome::Done)
     })

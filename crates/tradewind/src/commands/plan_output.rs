@@ -16,15 +16,15 @@ use tradewind_model::tune::{
 use super::latency_target;
 use crate::profiles::Profile;
 use crate::settings::ByteSize;
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 
 /// Request sizes that are considered, in bytes.
 pub(super) const CANDIDATE_REQUEST_BYTES: [u64; 8] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 /// Concurrencies that are considered.
 pub(super) const CANDIDATE_CONCURRENCIES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-/// Concurrencies that are considered for a latency target. They are closer to each other, because of two that differ by
-/// a factor of two, often one meets the target by far and the other misses it.
+/// Concurrencies that are considered for a latency target. They are closer to each other, because one of two neighbours
+/// a factor of two apart often meets the target by far and the other misses it.
 const TARGET_CONCURRENCIES: [usize; 29] = [
     1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 21, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192,
     224, 256,
@@ -66,7 +66,7 @@ pub(super) fn describe_best_points(
         text += &format!("{}: {}\n", direction_name(direction), describe_operating_point(&best, surface));
     }
     let describe_request_rate = |size: u64, label: &str| {
-        let best = choose(&points_of_size(points, size), Goal::Bandwidth)?;
+        let best = choose(&points_of_size(points, size), Goal::Throughput)?;
         let (concurrency, rate) = (best.point.concurrency, best.request_rate());
         Some(format!("  {label} of {}: {concurrency} concurrent, {rate:.0}/s\n", ByteSize(size)))
     };
@@ -109,26 +109,26 @@ pub(super) fn describe_best_points(
 /// The rate of small files in bundles, if it is much higher than without: a bundle is transferred like a large object.
 fn describe_bundles(surface: &Surface, points: &[OperatingPoint]) -> Option<String> {
     let small_files = points_of_size(points, SMALL_FILE_BYTES);
-    let file_rate = goal::choose(surface, &small_files, Goal::Bandwidth)?.request_rate();
+    let file_rate = goal::choose(surface, &small_files, Goal::Throughput)?.request_rate();
     let member_bytes = (SMALL_FILE_BYTES + TAR_BLOCK_BYTES) as f64;
-    let bundled_rate = goal::choose(surface, points, Goal::Bandwidth)?.bandwidth() / member_bytes;
+    let bundled_rate = goal::choose(surface, points, Goal::Throughput)?.throughput() / member_bytes;
     let line = format!("  packed with cp --bundle: about {bundled_rate:.0}/s\n");
     (bundled_rate >= file_rate * MIN_BUNDLE_SPEEDUP).then_some(line)
 }
 
 /// The best split of one object of `size` bytes: `4MiB as 16 x 256KiB in 0.4 s`.
 fn describe_split(direction: Direction, surface: &Surface, size: u64) -> String {
-    let Split { request_bytes: bytes, requests, concurrency, seconds } = surface.split(direction, size);
+    let Split { request_bytes, requests, concurrency, seconds } = surface.split(direction, size);
     let size = ByteSize(size);
     match requests {
         1 => format!("{size} in one request in {}", format_seconds(seconds)),
         _ if concurrency == requests => {
-            format!("{size} as {requests} x {} in {}", ByteSize(bytes), format_seconds(seconds))
+            format!("{size} as {requests} x {} in {}", ByteSize(request_bytes), format_seconds(seconds))
         }
         _ => {
             format!(
                 "{size} as {requests} x {}, {concurrency} concurrent, in {}",
-                ByteSize(bytes),
+                ByteSize(request_bytes),
                 format_seconds(seconds)
             )
         }
@@ -138,12 +138,12 @@ fn describe_split(direction: Direction, surface: &Surface, size: u64) -> String 
 /// The best splits of the example objects, as JSON.
 pub(super) fn splits_as_json(direction: Direction, surface: &Surface) -> Vec<Json> {
     let line = |size| {
-        let Split { request_bytes: bytes, requests, concurrency, seconds } = surface.split(direction, size);
+        let Split { request_bytes, requests, concurrency, seconds } = surface.split(direction, size);
         json!({
             "line": "split",
             "direction": direction_name(direction),
             "object": size,
-            "size": bytes,
+            "size": request_bytes,
             "requests": requests,
             "concurrency": concurrency,
             "seconds": seconds,
@@ -168,21 +168,21 @@ pub(super) fn best_points_as_json(
     points: &[OperatingPoint],
     targets: &[LatencyTarget],
 ) -> Vec<Json> {
-    let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
+    let goals = [("throughput", Goal::Throughput), ("efficiency", Goal::Efficiency)];
     let target_goals = targets.iter().map(|target| ("latency", Goal::Latency(*target)));
     let candidates = target_points(points);
     let best_point = |(name, goal): (&str, Goal)| {
         let target = if let Goal::Latency(target) = goal { Some(target) } else { None };
         let best = goal::choose(surface, if target.is_some() { &candidates } else { points }, goal)?;
         Some(json!({
-            "line": "plan",
+            "line": "best_point",
             "direction": direction_name(direction),
             "goal": name,
             "statistic": target.map(|target| latency_target::statistic_name(target.statistic)),
             "max_seconds": target.map(|target| target.max_seconds),
             "size": best.point.bytes,
             "concurrency": best.point.concurrency,
-            "bytes_per_second": best.bandwidth(),
+            "bytes_per_second": best.throughput(),
             "latency_seconds": best.latency,
             "std_dev": best.std_dev,
         }))
@@ -251,43 +251,43 @@ pub(super) fn describe_concurrency(surfaces: &[Surface]) -> String {
     parts.join(", ")
 }
 
-/// The client on which a profile was measured, as text: `2 cores and 50 ms`.
+/// The client on which a profile was measured, as text: `a client with 2 CPUs and 50 ms RTT`.
 pub(super) fn describe_profile_client(profile: &Profile) -> String {
-    let mut parts: Vec<String> = [cores(profile), link(profile), profile.rtt_seconds.map(format_seconds)]
-        .into_iter()
-        .flatten()
-        .collect();
-    let last = parts.pop().unwrap_or_else(|| "an unknown client".to_owned());
-    if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) }
+    let interface = describe_interface(profile).map(|speed| format!("a {speed} interface"));
+    let rtt = profile.rtt_seconds.map(|seconds| format!("{} RTT", format_seconds(seconds)));
+    let mut parts: Vec<String> = [describe_cpus(profile), interface, rtt].into_iter().flatten().collect();
+    let Some(last) = parts.pop() else { return "an unknown client".to_owned() };
+    let first = if parts.is_empty() { String::new() } else { format!("{} and ", parts.join(", ")) };
+    format!("a client with {first}{last}")
 }
 
-/// The number of CPU cores of the profile's client, if known.
-pub(super) fn cores(profile: &Profile) -> Option<String> {
+/// The number of CPUs of the profile's client, if known: `2 CPUs`.
+pub(super) fn describe_cpus(profile: &Profile) -> Option<String> {
     match profile.cpus {
         0 => None,
-        1 => Some("1 core".to_owned()),
-        cores => Some(format!("{cores} cores")),
+        1 => Some("1 CPU".to_owned()),
+        cpus => Some(format!("{cpus} CPUs")),
     }
 }
 
-/// The link rate of the profile's client, if known.
-pub(super) fn link(profile: &Profile) -> Option<String> {
-    profile.link_bytes_per_second.map(|rate| format!("{:.0} Mbit/s", rate * 8.0 / 1e6))
+/// The speed of the network interface of the profile's client, if known: `1000 Mbit/s`.
+pub(super) fn describe_interface(profile: &Profile) -> Option<String> {
+    profile.interface_bytes_per_second.map(|rate| format!("{:.0} Mbit/s", rate * 8.0 / 1e6))
 }
 
 /// A predicted operating point: `256KiB x 32 concurrent, 95.1 MB/s`, with the interval if the prediction is uncertain.
 fn describe_operating_point(prediction: &Prediction, surface: &Surface) -> String {
     let OperatingPoint { bytes, concurrency } = prediction.point;
-    let bandwidth = prediction.bandwidth();
+    let throughput = prediction.throughput();
     let text =
-        format!("{} x {concurrency} concurrent, {} MB/s", ByteSize(bytes), format_megabytes(bandwidth));
+        format!("{} x {concurrency} concurrent, {} MB/s", ByteSize(bytes), format_megabytes(throughput));
     if prediction.std_dev <= MAX_CONFIDENT_STD_DEV {
         return text;
     }
     let advice = if surface.samples().is_empty() { "run tradewind tune" } else { "use a larger --budget" };
     // Two standard deviations contain 95 %.
     let factor = (2.0 * prediction.std_dev).exp();
-    let (low, high) = (format_megabytes(bandwidth / factor), format_megabytes(bandwidth * factor));
+    let (low, high) = (format_megabytes(throughput / factor), format_megabytes(throughput * factor));
     format!("{text} (95 %: {low} to {high} MB/s; {advice} to narrow it)")
 }
 

@@ -29,7 +29,7 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Print the measurements of a store, and the plan that commands derive from them
+    /// Print the measurements of a store, and the operating points derived from them
     ///
     /// For a store that was never tuned, prints which other store's profile commands use, if any.
     #[command(after_help = "Examples:\n  \
@@ -63,7 +63,7 @@ pub(super) enum Command {
     },
     /// Import an exported profile
     ///
-    /// A profile from another client is scaled when it is used. Invalid entries are reported with their line and
+    /// A profile from another client is extrapolated when it is used. Invalid entries are reported with their line and
     /// ignored.
     #[command(after_help = "Examples:\n  \
         tradewind profiles import store.toml\n  \
@@ -104,7 +104,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     Ok(CommandOutcome::Done)
 }
 
-/// Prints the plan that commands use for a store, and the measurements behind it.
+/// Prints the best operating points of a store, the concurrency that commands use, and the measurements behind both.
 pub(super) fn explain(scheme: &str, access: AccessFlags, is_json: bool) -> anyhow::Result<()> {
     let profiles = Profiles::find().context(NO_PROFILE_DIRECTORY)?;
     let argument = StoreArgument { store: format!("{scheme}://"), access };
@@ -139,7 +139,7 @@ impl StoreArgument {
         let stores = self.access.stores(SystemClock::shared(), connection_options)?;
         stores.check_schemes(&[scheme])?;
         let message = || format!("{scheme}:// is a local directory or not configured: it has no profile");
-        stores.service_name(scheme).with_context(message)
+        stores.profile_store_name(scheme).with_context(message)
     }
 
     /// The only profile whose store name contains the argument. If there are several, the one whose store name or

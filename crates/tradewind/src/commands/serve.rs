@@ -94,7 +94,7 @@ fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow
     Ok(served)
 }
 
-/// The root key of the settings, else the one saved in the data directory. The caller holds the store's lock.
+/// The root key of the settings, else the one saved in the data directory, which is created if there is none.
 fn root(settings: &Settings) -> anyhow::Result<RootCredentials> {
     if let Some(RootKey { id, secret }) = &settings.root_key {
         return Ok(RootCredentials { id: id.value.clone(), secret: secret.value.clone(), is_new: false });
@@ -138,8 +138,8 @@ async fn serve(
     let mut signals = Signals::new()?;
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
-    let scheduled = assemble::with_lanes(&settings, served.store(), clock.clone());
-    let instrumented = Instrumented::new(scheduled, clock.clone());
+    let lanes_or_leaf = assemble::with_lanes(&settings, served.store(), clock.clone());
+    let instrumented = Instrumented::new(lanes_or_leaf, clock.clone());
     let mut store: Arc<dyn ObjectStore> = instrumented.clone();
     let name =
         settings.served_store().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
@@ -159,8 +159,8 @@ async fn serve(
     let keys = assemble::access_keys(&settings, &root.id, root.secret.reveal());
     let mut config = assemble::gateway_config(&settings)?;
     if let Some(plan) = &plan {
-        // Each request reserves at least this much memory, so no more requests are admitted than the service has
-        // connections.
+        // Each request reserves at least this much memory, so no more requests are admitted than connections to the
+        // service may be open.
         config.min_window_bytes = config.memory_bytes / plan.max_connections.max(1);
     }
     let files = OpenFiles::now(plan.as_ref().map_or(0, |plan| plan.max_connections))?;
@@ -236,7 +236,9 @@ fn admin_service(
             if let ServedStore::Local(store) = &served
                 && store.is_read_only()
             {
-                return Err("a sync failed and the store accepts no writes; restart the server".to_owned());
+                return Err("a write, sync or index update failed (see the log); \
+                            the store is read-only until the server is restarted"
+                    .to_owned());
             }
             Ok(())
         }

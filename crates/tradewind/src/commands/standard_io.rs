@@ -12,7 +12,7 @@ use tradewind_transfer::copy::metadata_for_name;
 use tradewind_transfer::writer::OutputWriter;
 
 use super::CommandOutcome;
-use super::report::mentions_name;
+use super::summary::mentions_name;
 use super::transfer::Session;
 use crate::locations::ObjectsLocation;
 

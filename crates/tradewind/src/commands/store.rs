@@ -114,8 +114,7 @@ fn check(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
     let report = local::check(&arguments.directory, &inspecting.temp_directory())
         .with_context(|| arguments.failed("check"))?;
     let is_sound = report.is_sound();
-    let CheckReport { objects, parts, verified_bytes: bytes, damage, loss, possible_loss: doubt, index } =
-        report;
+    let CheckReport { objects, parts, verified_bytes: bytes, damage, loss, possible_loss, index } = report;
     let bad: Vec<Json> = damage.iter().map(|bad| json!({ "what": bad.item, "why": bad.cause })).collect();
     let json = json!({
         "sound": is_sound,
@@ -124,19 +123,19 @@ fn check(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
         "bytes": bytes,
         "bad": bad,
         "lost": loss.as_ref().map(loss_as_json),
-        "doubt": doubt.as_ref().map(loss_as_json),
+        "possible_loss": possible_loss.as_ref().map(loss_as_json),
         "index": index_as_json(&index),
     });
     let mut text = loss.as_ref().map(loss_as_text).unwrap_or_default();
     text.extend(
         damage.iter().map(|bad| format!("bad: {}: {}\n", printable(&bad.item), printable(&bad.cause))),
     );
-    if let Some(doubt) = &doubt {
+    if let Some(possible_loss) = &possible_loss {
         text += &format!(
-            "doubt: either the index is an older copy, as from a backup, and this went since; or this is lost: \
-             {}; restore missing segments if there are any; a start rebuilds the index and keeps this one \
-             as index.doubtful\n",
-            printable(&doubt.to_string())
+            "possible loss: either the index is an older copy, as from a backup, and this was deleted since; or this is \
+             lost: {}; restore missing segments if there are any; a start rebuilds the index and keeps this one \
+             as index.ambiguous\n",
+            printable(&possible_loss.to_string())
         );
     }
     if let Some(note) = index_note(&index) {
@@ -147,7 +146,7 @@ fn check(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
     if loss.is_some() {
         outcome.push("acknowledged changes are lost".to_owned());
     }
-    if doubt.is_some() {
+    if possible_loss.is_some() {
         outcome.push("acknowledged changes may be lost".to_owned());
     }
     if !damage.is_empty() {

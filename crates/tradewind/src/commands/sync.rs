@@ -15,8 +15,8 @@ use tradewind_transfer::{Copier, Endpoint, ItemFeed, NamedError};
 use super::CommandOutcome;
 use super::execution::{execute_actions, print_dry_run};
 use super::filter::FilterFlags;
-use super::report::ReportFlags;
 use super::signals::CaughtSignal;
+use super::summary::TransferOutputFlags;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on, block_until_signal};
 use super::watch::{self, WatchFlags};
 use crate::locations::Location;
@@ -64,7 +64,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
-    report: ReportFlags,
+    output: TransferOutputFlags,
     #[command(flatten)]
     limit: LimitFlags,
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         if arguments.dry_run {
             return print_dry_run(&copier, actions).await;
         }
-        execute_actions(&session, copier, actions, arguments.report).await
+        execute_actions(&session, copier, actions, arguments.output).await
     })
 }
 
@@ -117,19 +117,19 @@ async fn follow(
         if removes && !arguments.allow_empty_source { empty_source_error(&copier, true) } else { None };
     let watching =
         Watch { copier, comparison, filter, removes, if_empty, debounce, grace: watch::SHUTDOWN_GRACE };
-    watch::run(watching, arguments.report, stopped).await
+    watch::run(watching, arguments.output, stopped).await
 }
 
 /// The copier between the two locations, and the comparison to use.
 fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copier>, Comparison)> {
     let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
-    let mut from = end(session, &arguments.source, links, true)?;
+    let mut from = endpoint(session, &arguments.source, links, true)?;
     if arguments.watching.watch
         && let Endpoint::Files(directory, links) = from
     {
         from = Endpoint::Files(directory.reopening(), links);
     }
-    let to = end(session, &arguments.destination, links, false)?;
+    let to = endpoint(session, &arguments.destination, links, false)?;
     let comparison = match (arguments.checksum, arguments.size_only) {
         (true, _) => Comparison::Checksum,
         (_, true) => Comparison::Size,
@@ -170,7 +170,12 @@ fn destination_exists(location: &Location) -> bool {
     !matches!(location, Location::Path(path) if !path.exists())
 }
 
-fn end(session: &Session, location: &Location, links: Links, must_exist: bool) -> anyhow::Result<Endpoint> {
+fn endpoint(
+    session: &Session,
+    location: &Location,
+    links: Links,
+    must_exist: bool,
+) -> anyhow::Result<Endpoint> {
     match location {
         Location::Path(path) if !path.is_dir() && (must_exist || path.exists()) => {
             bail!("{} is not a directory", path.display())

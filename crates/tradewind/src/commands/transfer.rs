@@ -15,12 +15,12 @@ use tradewind_bench::tcp_counters::TcpCounters;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_layers::Instrumented;
 use tradewind_model::plan::Plan;
-use tradewind_model::store_model::SizeClass;
+use tradewind_model::store_statistics::SizeClass;
 use tradewind_model::tune::Surface;
 use tradewind_parallel::TransferContext;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
 use tradewind_transfer::files::{Directory, Links};
-use tradewind_transfer::journal::Journal;
+use tradewind_transfer::journal::JournalDirectory;
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, Endpoint, Progress};
 
@@ -85,8 +85,10 @@ pub(super) struct StoreFlags {
     /// Concurrency if neither a flag nor a profile sets it.
     #[arg(skip)]
     default_concurrency: Option<usize>,
+    /// Set by [`Self::with_rate_limit`].
     #[arg(skip)]
     max_bandwidth: Option<ByteSize>,
+    /// The bytes are written to an output in order: see [`Self::streaming`].
     #[arg(skip)]
     streams: bool,
 }
@@ -127,14 +129,14 @@ fn max_bandwidth(text: &str) -> Result<ByteSize, String> {
 
 /// The stores and the state of one command.
 pub(super) struct Session {
-    /// The stores of the command's locations, by name, with their measurements.
+    /// The stores of the command's locations, by scheme, with their measurements.
     pub stores: Vec<(Arc<str>, Arc<Instrumented>)>,
     pub transfer_context: Arc<TransferContext>,
     pub progress: Arc<Progress>,
-    /// Directories of local stores, by the names of the stores.
+    /// Directories of local stores, by scheme.
     directories: HashMap<Arc<str>, Arc<Path>>,
     /// The directory of the journals of unfinished transfers.
-    journals: Option<PathBuf>,
+    journal_directory: Option<PathBuf>,
 }
 
 impl AccessFlags {
@@ -160,11 +162,11 @@ impl RequestFlags {
         self.open_or_create(schemes, MissingDirectory::Fail)
     }
 
-    /// Like [`open`](Self::open), but creates a missing local store if `missing` allows it.
+    /// Like [`open`](Self::open), but `missing_directory` decides whether a missing local store is created.
     pub fn open_or_create<'a>(
         &self,
         schemes: impl IntoIterator<Item = Option<&'a str>>,
-        missing: MissingDirectory,
+        missing_directory: MissingDirectory,
     ) -> anyhow::Result<Session> {
         let flags = StoreFlags {
             requests: self.clone(),
@@ -174,7 +176,7 @@ impl RequestFlags {
             max_bandwidth: None,
             streams: false,
         };
-        flags.open_or_create(schemes, missing)
+        flags.open_or_create(schemes, missing_directory)
     }
 }
 
@@ -207,12 +209,12 @@ impl StoreFlags {
         Self { streams: true, ..self.clone() }
     }
 
-    /// The maximum size of one read of a connection, given the memory per request: a quarter of it. Under a rate limit
-    /// a read delays later ones, so it must be small.
-    fn max_read_bytes(&self, memory: usize) -> usize {
+    /// The maximum size of one read of a connection: a quarter of the [`read_memory_per_request`]. Under a rate limit a
+    /// read delays later ones, so it must be small.
+    fn max_read_bytes(&self, read_memory_per_request: usize) -> usize {
         let limited = self.max_bandwidth.map(|limit| TransferContext::piece_bytes_for_rate(limit.0));
         let streaming = self.streams.then_some(BUFFER_BYTES);
-        [limited, streaming].into_iter().flatten().fold(memory / 4, usize::min)
+        [limited, streaming].into_iter().flatten().fold(read_memory_per_request / 4, usize::min)
     }
 
     /// Opens the stores with these schemes.
@@ -228,38 +230,40 @@ impl StoreFlags {
     ) -> anyhow::Result<Session> {
         logs::init_quiet();
         let mut plan = Plan::default();
-        plan.max_concurrency =
-            self.requests.concurrency.or(self.default_concurrency).unwrap_or(plan.max_concurrency);
+        plan.initial_concurrency =
+            self.requests.concurrency.or(self.default_concurrency).unwrap_or(plan.initial_concurrency);
         let with_chunk_size_flag =
             |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunk_bytes(size.0));
         plan = with_chunk_size_flag(plan);
         let clock: Arc<dyn Clock> = SystemClock::shared();
-        let memory = self.max_memory.map_or(DEFAULT_MEMORY_BYTES, ByteSize::as_usize);
+        let max_memory_bytes = self.max_memory.map_or(DEFAULT_MEMORY_BYTES, ByteSize::as_usize);
         let connection_options = |plan: &Plan| ConnectionOptions {
             max_connections: if self.is_adaptive() {
-                TransferContext::max_adaptive_concurrency(plan.max_concurrency)
+                TransferContext::max_adaptive_concurrency(plan.initial_concurrency)
             } else {
-                plan.max_concurrency
+                plan.initial_concurrency
             },
-            max_read_bytes: self.max_read_bytes(memory_per_request(plan, memory)),
+            // Sized from the whole limit, not from the half for requests in flight: together the read buffers are about
+            // a quarter of it.
+            max_read_bytes: self.max_read_bytes(read_memory_per_request(plan, max_memory_bytes)),
             benchmark: None,
         };
-        let mut known = self.requests.access.stores(clock.clone(), connection_options(&plan))?;
+        let mut configured = self.requests.access.stores(clock.clone(), connection_options(&plan))?;
         let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
-        known.check_schemes(&schemes)?;
+        configured.check_schemes(&schemes)?;
         schemes.sort_unstable();
         schemes.dedup();
         if self.requests.concurrency.is_none() {
-            plan = with_chunk_size_flag(tuned(plan, &known, &schemes));
-            known = known.with_connection_options(connection_options(&plan));
+            plan = with_chunk_size_flag(tuned(plan, &configured, &schemes));
+            configured = configured.with_connection_options(connection_options(&plan));
         }
         // Half of the memory is for requests in flight, the other half for data that waits for output in order.
-        let memory = memory / 2;
-        plan.max_buffered_bytes = plan.max_buffered_bytes.min(memory as u64);
+        let request_memory_bytes = max_memory_bytes / 2;
+        plan.max_buffered_bytes = plan.max_buffered_bytes.min(request_memory_bytes as u64);
         let (mut stores, mut retries, mut directories) = (Vec::new(), None, HashMap::new());
         for scheme in schemes {
             // A local store may replay its log.
-            let opened = tokio::task::block_in_place(|| known.open(scheme, missing_directory))?;
+            let opened = tokio::task::block_in_place(|| configured.open(scheme, missing_directory))?;
             retries = retries.or(opened.retries);
             let scheme: Arc<str> = scheme.into();
             if let Some(directory) = opened.directory {
@@ -268,36 +272,36 @@ impl StoreFlags {
             stores.push((scheme, Instrumented::new(opened.store, clock.clone())));
         }
         let mut transfer_context =
-            TransferContext::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
+            TransferContext::new(plan, Budget::new(request_memory_bytes), clock, retries.unwrap_or_default());
         if let Some(limit) = self.max_bandwidth {
             transfer_context = transfer_context.with_rate_limit(limit.0);
         } else if self.is_adaptive() {
-            transfer_context = transfer_context.with_adaptive_concurrency(packets);
+            transfer_context = transfer_context.with_adaptive_concurrency(tcp_segments);
         }
         Ok(Session {
             stores,
             transfer_context: Arc::new(transfer_context),
             progress: Arc::default(),
             directories,
-            journals: journal_directory(),
+            journal_directory: journal_directory(),
         })
     }
 }
 
-/// The packets that this client has sent, and how many of them were retransmissions.
-fn packets() -> (u64, u64) {
+/// TCP segments of this network namespace: sent without retransmissions, and retransmitted.
+fn tcp_segments() -> (u64, u64) {
     let TcpCounters { sent, retransmitted, .. } = TcpCounters::read();
     (sent, retransmitted)
 }
 
 impl Session {
-    /// The store with this name, and its name.
+    /// The store of this scheme, and the scheme.
     fn find(&self, scheme: &str) -> anyhow::Result<&(Arc<str>, Arc<Instrumented>)> {
         let found = self.stores.iter().find(|(name, _)| **name == *scheme);
         found.with_context(|| format!("{scheme}:// was not opened"))
     }
 
-    /// The store with this name.
+    /// The store of this scheme.
     pub fn store(&self, scheme: &str) -> anyhow::Result<Arc<dyn ObjectStore>> {
         Ok(self.find(scheme)?.1.clone())
     }
@@ -329,53 +333,65 @@ impl Session {
         Ok(Endpoint::Files(Directory::new(path)?, links))
     }
 
-    /// The journal of transfers with a store or between two stores.
-    pub fn journal_for(&self, stores: &[&Arc<dyn ObjectStore>]) -> Option<Journal> {
+    /// The journals of transfers with a store or between two stores.
+    pub fn journals_for(&self, stores: &[&Arc<dyn ObjectStore>]) -> Option<JournalDirectory> {
         let names: Vec<String> = stores.iter().map(|store| format!("{store:?}")).collect();
-        Some(Journal::new(self.journals.clone()?, names.join("\n")))
+        Some(JournalDirectory::new(self.journal_directory.clone()?, names.join("\n")))
     }
 
     /// A copier between two endpoints. With `preserves_attributes` it keeps the attributes of files.
     pub fn copier(&self, from: Endpoint, to: Endpoint, preserves_attributes: bool) -> Arc<Copier> {
         let (transfers, progress) = (self.transfer_context.clone(), self.progress.clone());
-        let journal = match (&from, &to) {
+        let journals = match (&from, &to) {
             (Endpoint::Files(..), Endpoint::Objects(objects))
-            | (Endpoint::Objects(objects), Endpoint::Files(..)) => self.journal_for(&[&objects.store]),
-            (Endpoint::Objects(from), Endpoint::Objects(to)) => self.journal_for(&[&from.store, &to.store]),
+            | (Endpoint::Objects(objects), Endpoint::Files(..)) => self.journals_for(&[&objects.store]),
+            (Endpoint::Objects(from), Endpoint::Objects(to)) => self.journals_for(&[&from.store, &to.store]),
             (Endpoint::Files(..), Endpoint::Files(..)) => None,
         };
-        Arc::new(Copier { from, to, transfers, progress, journal, preserves_attributes })
+        Arc::new(Copier { from, to, transfers, progress, journals, preserves_attributes })
     }
 }
 
-/// The memory per request, such that the concurrent requests of every size class fit into `memory`. A request needs at
-/// most its size, so that small requests, of which more are concurrent, do not reduce the share of large ones.
-fn memory_per_request(plan: &Plan, memory: usize) -> usize {
+/// The share of the memory limit from which a connection's read buffer is sized. The concurrent requests of every size
+/// class fit into `max_memory_bytes` with it. The window of a request is set in
+/// [`transfer_context`](tradewind_parallel::transfer_context).
+///
+/// A request needs at most its size, so that small requests, of which more are concurrent, do not reduce the share of
+/// large ones.
+fn read_memory_per_request(plan: &Plan, max_memory_bytes: usize) -> usize {
     let max_total = |per_request: u64| {
         let sizes = SizeClass::all().map(|class| class.max_bytes().unwrap_or(u64::MAX));
         sizes.map(|bytes| plan.concurrency_for(bytes) as u64 * bytes.min(per_request)).max()
     };
     // Starts with an equal share for the largest requests, and halves it down to a share at the maximum concurrency.
-    let mut per_request = memory / plan.concurrency_for(u64::MAX);
-    while per_request > memory / plan.max_concurrency && max_total(per_request as u64) > Some(memory as u64) {
+    let mut per_request = max_memory_bytes / plan.concurrency_for(u64::MAX);
+    while per_request > max_memory_bytes / plan.initial_concurrency
+        && max_total(per_request as u64) > Some(max_memory_bytes as u64)
+    {
         per_request /= 2;
     }
     per_request
 }
 
 /// The plan adapted to the profiles of the stores. With several stores the larger concurrency counts.
-fn tuned(plan: Plan, known: &Stores, schemes: &[&str]) -> Plan {
+fn tuned(plan: Plan, configured: &Stores, schemes: &[&str]) -> Plan {
     let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return plan };
     let mut surfaces: Vec<Surface> = Vec::new();
     for scheme in schemes {
-        let Some(found) = known.service_name(scheme).and_then(|store| profiles.for_transfers(&store, cpus()))
+        let Some(found) =
+            configured.profile_store_name(scheme).and_then(|store| profiles.for_transfers(&store, cpus()))
         else {
             continue;
         };
-        if found.is_scaled {
+        if found.is_extrapolated {
             let Profile { store, .. } = &found.profile;
             let from = describe_profile_client(&found.profile);
-            tracing::debug!(scheme, store, from, "using the profile of another store or client, scaled");
+            tracing::debug!(
+                scheme,
+                store,
+                from,
+                "using the profile of another store or client, extrapolated"
+            );
         }
         surfaces.extend(found.surfaces.into_iter().map(|(_, surface)| surface));
     }
@@ -483,14 +499,17 @@ mod tests {
             sample(8 << 20, 16, 1.4),
         ];
         let plan = Plan::default().tuned(&[Surface::new(Prior::default(), samples)]);
-        let per_request = memory_per_request(&plan, DEFAULT_MEMORY_BYTES);
+        let per_request = read_memory_per_request(&plan, DEFAULT_MEMORY_BYTES);
         for class in SizeClass::all() {
             let bytes = class.max_bytes().unwrap_or(u64::MAX);
             let total = plan.concurrency_for(bytes) as u64 * bytes.min(per_request as u64);
             assert!(total <= DEFAULT_MEMORY_BYTES as u64, "{bytes}: {total}, {plan:?}");
         }
-        assert!(per_request >= DEFAULT_MEMORY_BYTES / plan.max_concurrency);
-        assert_eq!(memory_per_request(&Plan::default(), DEFAULT_MEMORY_BYTES), DEFAULT_MEMORY_BYTES / 32);
+        assert!(per_request >= DEFAULT_MEMORY_BYTES / plan.initial_concurrency);
+        assert_eq!(
+            read_memory_per_request(&Plan::default(), DEFAULT_MEMORY_BYTES),
+            DEFAULT_MEMORY_BYTES / 32
+        );
     }
 
     #[test]

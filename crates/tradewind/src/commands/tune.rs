@@ -15,7 +15,7 @@ use clap::Args;
 use tradewind_bench::drive::StopSignal;
 use tradewind_bench::tune::{self, ProbeTarget};
 use tradewind_core::Timestamp;
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::LatencyTarget;
 use tradewind_model::tune::extrapolate::ClientEnvironment;
 
@@ -29,7 +29,7 @@ use super::bench::target::{
 };
 use super::latency_target;
 use super::plan_output::{self, CANDIDATE_CONCURRENCIES};
-use super::report::rfc3339;
+use super::summary::rfc3339;
 use super::terminal::print_error_line;
 use crate::locations::{Location, ObjectsLocation};
 use crate::profiles::this_machine::cpus;
@@ -56,14 +56,16 @@ pub(super) struct Arguments {
     /// Limits of the probes: bytes transferred in both directions together, and time without the final cleanup
     #[arg(long, value_name = "SIZE,TIME", default_value = "1GiB,60s", value_parser = parse_budget)]
     budget: (ByteSize, Duration),
-    /// Also print the best plan that meets this latency target: of the mean, or of a percentile (p99=100ms); repeatable
+    /// Also print the best operating point that meets this latency target: of the mean, or of a percentile (p99=100ms);
+    /// repeatable
     #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = latency_target::parse_latency_target)]
     latency: Vec<LatencyTarget>,
     /// Measure only the request sizes of this workload: a directory, s3://BUCKET/PREFIX, or a trace as for bench
     /// replay; earlier results for other sizes are discarded
     #[arg(long, value_name = "DIR|PREFIX|TRACE", conflicts_with = "explain")]
     workload: Option<Location>,
-    /// Measure nothing: print the plan that commands use for this store, and the measurements behind it
+    /// Measure nothing: print the best operating points, the concurrency that commands use, and the measurements behind
+    /// both
     #[arg(long)]
     explain: bool,
     /// Print the results as JSON lines on standard output
@@ -101,12 +103,12 @@ async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Comman
     let prefix = format!("{}{run_name}/", directory_prefix(&location.key));
     let open = arguments.client.opener(location, max_concurrency, &env)?;
     let target = Arc::new(ProbeTarget::new(env.clone(), open, prefix.clone()));
-    // The debug output of a store is the persistent key of its profile, so it must not change.
+    // The debug name of a store is the persistent key of its profile, so it must not change.
     let store = format!("{:?}", env.store);
     // There are no profiles of local stores.
-    let service = (env.store.capabilities().kind != "local").then_some(store.as_str());
+    let profile_key = (env.store.capabilities().kind != "local").then_some(store.as_str());
     let profiles = Profiles::find();
-    if service.is_some() && profiles.is_none() {
+    if profile_key.is_some() && profiles.is_none() {
         anyhow::bail!("there is no directory for profiles: set HOME or XDG_DATA_HOME");
     }
     // A missing location is reported before anything is written or removed.
@@ -123,7 +125,7 @@ async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Comman
         // The caller, `until_stopped`, turns this outcome into exit status 130.
         () = stop.triggered() => return Ok(CommandOutcome::Done),
     };
-    let start = tokio::task::block_in_place(|| StartingPoint::new(service, rtt, env.files.as_deref()))?;
+    let start = tokio::task::block_in_place(|| StartingPoint::new(profile_key, rtt, env.files.as_deref()))?;
     start.print(arguments.json)?;
     if let Some(workloads) = &workloads {
         workloads.print(arguments.json)?;
@@ -158,7 +160,7 @@ async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Comman
             )?;
         }
     }
-    if let Some((profiles, store)) = profiles.as_ref().zip(service).filter(|_| has_result) {
+    if let Some((profiles, store)) = profiles.as_ref().zip(profile_key).filter(|_| has_result) {
         let (profile, path) = save_profile((profiles, store), &results, &start.client, env.clock.wall())?;
         if !arguments.json {
             plan_output::print_saved_profile(&profile.surfaces(), &path)?;
@@ -185,7 +187,7 @@ fn save_profile(
         cpus: client.cores,
         memory_bytes: Some(client.memory_bytes).filter(|bytes| *bytes > 0),
         storage_bytes_per_second: this_client.storage_bandwidth,
-        link_bytes_per_second: this_client.link_bandwidth,
+        interface_bytes_per_second: this_client.interface_bandwidth,
         rtt_seconds: this_client.rtt,
         ..existing
     };

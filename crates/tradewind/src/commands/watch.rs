@@ -13,8 +13,8 @@ use tradewind_transfer::Endpoint;
 use tradewind_transfer::watch::{Watch, WatchReport, WatchTotals, watch};
 
 use super::CommandOutcome;
-use super::report::{ReportFlags, print_failure};
 use super::signals::CaughtSignal;
+use super::summary::{TransferOutputFlags, print_failure};
 use super::terminal::print_error_line;
 use crate::settings::TimeSpan;
 
@@ -71,7 +71,7 @@ pub(super) fn check(from: &Endpoint, to: &Endpoint) -> anyhow::Result<()> {
 /// Watches until a signal.
 pub(super) async fn run(
     watching: Watch,
-    report: ReportFlags,
+    output: TransferOutputFlags,
     stopped: oneshot::Receiver<CaughtSignal>,
 ) -> anyhow::Result<CommandOutcome> {
     let Endpoint::Files(directory, _) = &watching.copier.from else {
@@ -87,8 +87,8 @@ pub(super) async fn run(
         let _ = stopped.await;
     };
     let started = Instant::now();
-    let totals = watching.run(events, stop, |news| print_news(report, news)).await?;
-    if report.is_json() {
+    let totals = watching.run(events, stop, |news| print_news(output, news)).await?;
+    if output.is_json() {
         writeln!(io::stdout(), "{}", summary(&totals, started.elapsed()))?;
     }
     if totals.failing > 0 {
@@ -109,10 +109,10 @@ fn summary(totals: &WatchTotals, took: Duration) -> serde_json::Value {
     })
 }
 
-fn print_news(report: ReportFlags, news: &WatchReport<'_>) {
+fn print_news(output: TransferOutputFlags, news: &WatchReport<'_>) {
     let printed = match news {
         WatchReport::Failed(name, error) => print_failure(name, error),
-        _ if report.is_quiet() => return,
+        _ if output.is_quiet() => return,
         WatchReport::InSync => writeln!(io::stderr(), "in sync; waiting for changes"),
         WatchReport::Copied(name, _) => print_error_line(format_args!("copied {name}")),
         WatchReport::Removed(name) => print_error_line(format_args!("removed {name}")),

@@ -1,12 +1,12 @@
-//! Extrapolates the profile of another client or another store to this one. The closest profile is used, scaled by the
-//! differences ([`tradewind_model::tune::extrapolate`]).
+//! Extrapolates the profile of another client or another store to this one. The closest profile is used, extrapolated
+//! by the differences ([`tradewind_model::tune::extrapolate`]).
 //!
 //! The RTT matters most, and is unknown before the first request. `tradewind tune` measures it, so it may start from
 //! the profile of any store ([`Profiles::for_tuning`]). Transfer commands send no extra requests. They use only
 //! profiles whose store name indicates a similar RTT ([`Profiles::for_transfers`]): the store's own profile from any
 //! client, or one of the same host or region. A wrong profile would be slower than the default.
 
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::extrapolate::{self, ClientEnvironment, ProfileOrigin};
 use tradewind_model::tune::{Prior, Surface};
 
@@ -26,16 +26,16 @@ pub struct ApplicableProfile {
     /// The surfaces derived from it, by direction.
     pub surfaces: Vec<(Direction, Surface)>,
     /// True if it was measured on another client or for another store, so that the surfaces are extrapolated.
-    pub is_scaled: bool,
+    pub is_extrapolated: bool,
 }
 
 impl Profiles {
-    /// The profile that transfers with a store use on this machine with `cores` CPUs, scaled if necessary.
+    /// The profile that transfers with a store use on this machine with `cpus` CPUs, extrapolated if necessary.
     #[must_use]
-    pub fn for_transfers(&self, store: &str, cores: usize) -> Option<ApplicableProfile> {
-        let this_client = this_machine::client(host(store), cores);
+    pub fn for_transfers(&self, store: &str, cpus: usize) -> Option<ApplicableProfile> {
+        let this_client = this_machine::client(host(store), cpus);
         let own = self.load(store);
-        let is_scaled = !own.as_ref().is_some_and(|own| own.is_measured_on(&this_client));
+        let is_extrapolated = !own.as_ref().is_some_and(|own| own.is_measured_on(&this_client));
         let is_same_site = |profile: &Profile| extrapolate::is_same_site(host(&profile.store), host(store));
         let profile = own.or_else(|| self.closest(store, &this_client, f64::MAX, is_same_site))?;
         let profile_client = profile.measured_on();
@@ -45,19 +45,20 @@ impl Profiles {
             storage_bandwidth: profile_client.storage_bandwidth,
             ..this_client
         };
-        let scale = |surface: Surface| {
+        let extrapolated = |surface: Surface| {
             Surface::new(extrapolate::extrapolate(&surface, &profile_client, &this_client), Vec::new())
         };
         let surfaces = [Direction::Write, Direction::Read].into_iter().filter_map(|direction| {
             let surface = profile.surface(direction)?;
-            Some((direction, if is_scaled { scale(surface) } else { surface }))
+            Some((direction, if is_extrapolated { extrapolated(surface) } else { surface }))
         });
         let surfaces = surfaces.collect();
-        Some(ApplicableProfile { profile, surfaces, is_scaled })
+        Some(ApplicableProfile { profile, surfaces, is_extrapolated })
     }
 
     /// The profile from which `tune` starts: the closest one of another store or another client, unless all are too
-    /// distant to help.
+    /// distant to help. The store's own profile from this client is excluded, so that a repeated `tune` measures
+    /// independently of the earlier result.
     #[must_use]
     pub fn for_tuning(&self, store: &str, this_client: &ClientEnvironment) -> Option<Profile> {
         self.closest(store, this_client, MAX_DISTANCE, |profile| {
@@ -95,7 +96,8 @@ impl Profiles {
 }
 
 impl Profile {
-    /// Returns true if the profile was measured on an equal client: no property that is known of both differs.
+    /// Returns true if the profile was measured on an equal client: neither the number of CPUs nor the interface speed
+    /// differs, if known of both. RTT and storage belong to the path and the transfer and are not compared.
     #[must_use]
     pub fn is_measured_on(&self, client: &ClientEnvironment) -> bool {
         let profile_client = self.measured_on();
@@ -103,7 +105,7 @@ impl Profile {
             a.zip(b).is_some_and(|(a, b)| (a / b).max(b / a) > MAX_EQUAL_RATIO)
         };
         !differ(profile_client.cpus, client.cpus)
-            && !differ(profile_client.link_bandwidth, client.link_bandwidth)
+            && !differ(profile_client.interface_bandwidth, client.interface_bandwidth)
     }
 
     /// The prior for sampling a direction on another client; `None` without samples.
@@ -130,29 +132,29 @@ mod tests {
     }
 
     fn with_name(store: &str) -> Profile {
-        Profile { store: store.to_owned(), link_bytes_per_second: None, ..profile() }
+        Profile { store: store.to_owned(), interface_bytes_per_second: None, ..profile() }
     }
 
     #[test]
-    fn for_transfers_scales_all_but_the_own_profile() {
+    fn for_transfers_extrapolates_all_but_the_own_profile() {
         let (_directory, profiles) = saved(&[with_name("S3Store(store.example.com)")]);
         let own = profiles.for_transfers("S3Store(store.example.com)", 2).unwrap();
-        assert!(!own.is_scaled);
+        assert!(!own.is_extrapolated);
         assert_eq!(own.surfaces[0].1.samples(), own.profile.upload);
         let stronger = profiles.for_transfers("S3Store(store.example.com)", 8).unwrap();
-        assert!(stronger.is_scaled && stronger.surfaces.len() == 2);
+        assert!(stronger.is_extrapolated && stronger.surfaces.len() == 2);
         assert!(stronger.surfaces.iter().all(|(_, surface)| surface.samples().is_empty()));
         let next_door = profiles.for_transfers("S3Store(store.example.com:9000)", 2).unwrap();
-        assert!(next_door.is_scaled);
+        assert!(next_door.is_extrapolated);
         assert_eq!(next_door.profile.store, "S3Store(store.example.com)");
         assert!(profiles.for_transfers("S3Store(other.example.com)", 2).is_none(), "its RTT is unknown");
     }
 
     #[test]
-    fn plan_follows_from_a_scaled_profile() {
+    fn plan_follows_from_an_extrapolated_profile() {
         let (_directory, profiles) = saved(&[with_name("S3Store(store.example.com)")]);
-        let plan = |cores| {
-            let surfaces = profiles.for_transfers("S3Store(store.example.com)", cores).unwrap().surfaces;
+        let plan = |cpus| {
+            let surfaces = profiles.for_transfers("S3Store(store.example.com)", cpus).unwrap().surfaces;
             Plan::default().tuned(&surfaces.into_iter().map(|(_, surface)| surface).collect::<Vec<_>>())
         };
         let (same, stronger) = (plan(2), plan(16));

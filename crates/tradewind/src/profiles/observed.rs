@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tradewind_model::store_model::{Direction, Operation, SizeClass, StoreModel, Total};
+use tradewind_model::store_statistics::{Direction, Operation, SizeClass, StoreStatistics, Total};
 use tradewind_model::tune::{OperatingPoint, Sample, TailLatency, transfer_samples};
 
 use super::{Profile, Profiles, host, read_profile, this_machine};
@@ -34,17 +34,18 @@ pub struct CounterSnapshot {
 impl CounterSnapshot {
     /// Takes a snapshot at the time `now`.
     #[must_use]
-    pub fn take(model: &StoreModel, now: Duration) -> Self {
+    pub fn take(statistics: &StoreStatistics, now: Duration) -> Self {
         let data_operations = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
         let totals = data_operations.flat_map(|operation| {
-            let times = model.latencies(now, operation);
+            let times = statistics.latencies(now, operation);
             times
                 .classes()
                 .iter()
-                .map(|class| (operation, class.size_class, class.service_total))
+                .map(|class| (operation, class.size_class, class.response_time_total))
                 .collect::<Vec<_>>()
         });
-        let failures = Operation::ALL.into_iter().map(|operation| model.total_outcomes(operation).failures());
+        let failures =
+            Operation::ALL.into_iter().map(|operation| statistics.total_outcomes(operation).failures());
         Self { taken_at: now, totals: totals.collect(), failures: failures.collect() }
     }
 
@@ -70,17 +71,18 @@ impl CounterSnapshot {
 
 /// Computes a sample of the requests since a snapshot. `None` if the time or the number of requests is too small, if
 /// the traffic is a mixture of operations or size classes, or if a request failed. The mean concurrency is the sum of
-/// the request times divided by the elapsed time (Little 1961).
+/// the request times divided by the elapsed time (Little 1961). Mean size and tail are those of the last minute: there
+/// are no histograms since the start.
 #[must_use]
 pub fn sample_since(
     snapshot: &CounterSnapshot,
-    model: &StoreModel,
+    statistics: &StoreStatistics,
     now: Duration,
 ) -> Option<(Direction, Sample)> {
     let elapsed =
         now.checked_sub(snapshot.taken_at).filter(|elapsed| *elapsed >= MIN_SAMPLE_TIME)?.as_secs_f64();
     let (mut total_time, mut dominant) = (0.0, None::<(f64, Operation, SizeClass, u64)>);
-    for (operation, size_class, total) in CounterSnapshot::take(model, now).totals {
+    for (operation, size_class, total) in CounterSnapshot::take(statistics, now).totals {
         let before = snapshot.total_of(operation, size_class);
         let time = total.time.saturating_sub(before.time).as_secs_f64();
         total_time += time;
@@ -90,7 +92,7 @@ pub fn sample_since(
     }
     let (time, operation, size_class, count) = dominant?;
     // Only failures since the snapshot count: a server may have run for days.
-    if model.total_outcomes(operation).failures() > snapshot.failures(operation)
+    if statistics.total_outcomes(operation).failures() > snapshot.failures(operation)
         || time < total_time * MIN_DOMINANT_SHARE
     {
         return None;
@@ -99,9 +101,10 @@ pub fn sample_since(
     if (count as f64) < MIN_ROUNDS * concurrency {
         return None;
     }
-    let times = model.latencies(now, operation);
+    let times = statistics.latencies(now, operation);
     let class = times.classes().iter().find(|class| class.size_class == size_class)?;
-    let [p95, p99] = [0.95, 0.99].map(|share| class.service.quantile(share).map(|time| time.as_secs_f64()));
+    let [p95, p99] =
+        [0.95, 0.99].map(|share| class.response_time.quantile(share).map(|time| time.as_secs_f64()));
     let tail = p95.zip(p99).map(|(p95, p99)| TailLatency { p95, p99 });
     let sample = Sample {
         point: OperatingPoint { bytes: class.mean_bytes.max(1), concurrency: concurrency as usize },
@@ -120,10 +123,10 @@ impl Profiles {
     pub fn add_observed(
         &self,
         store: &str,
-        (snapshot, model): (&CounterSnapshot, &StoreModel),
+        (snapshot, statistics): (&CounterSnapshot, &StoreStatistics),
         now: Duration,
     ) -> std::io::Result<bool> {
-        let Some((direction, sample)) = sample_since(snapshot, model, now) else { return Ok(false) };
+        let Some((direction, sample)) = sample_since(snapshot, statistics, now) else { return Ok(false) };
         let this_client = this_machine::client(host(store), this_machine::cpus());
         if !self.has_any() {
             return Ok(false);
@@ -149,7 +152,7 @@ impl Profiles {
 
 #[cfg(test)]
 mod tests {
-    use tradewind_model::store_model::RequestOutcome;
+    use tradewind_model::store_statistics::RequestOutcome;
 
     use super::*;
 
@@ -157,16 +160,16 @@ mod tests {
 
     /// Records back-to-back requests with the given concurrency in a range of seconds.
     fn record_requests(
-        model: &StoreModel,
+        statistics: &StoreStatistics,
         operation: Operation,
         (bytes, concurrency): (u64, u64),
         (from, to): (u64, u64),
     ) {
         for n in from * 20..to * 20 {
             for _ in 0..concurrency {
-                let request = model.begin(operation);
-                let end = RequestOutcome::Done { bytes, service: STEP };
-                model.end(STEP * u32::try_from(n).unwrap(), request, end);
+                let request = statistics.begin(operation);
+                let end = RequestOutcome::Done { bytes, response_time: STEP };
+                statistics.end(STEP * u32::try_from(n).unwrap(), request, end);
             }
         }
     }
@@ -175,17 +178,20 @@ mod tests {
 
     #[test]
     fn sample_since_computes_size_concurrency_and_latency() {
-        let model = StoreModel::new();
-        record_requests(&model, Operation::Get, (64 << 10, 1), (0, 4));
-        let snapshot = CounterSnapshot::take(&model, AT[0]);
-        record_requests(&model, Operation::Get, (64 << 10, 12), (4, 14));
-        let (direction, sample) = sample_since(&snapshot, &model, AT[1]).unwrap();
+        let statistics = StoreStatistics::new();
+        record_requests(&statistics, Operation::Get, (64 << 10, 1), (0, 4));
+        let snapshot = CounterSnapshot::take(&statistics, AT[0]);
+        record_requests(&statistics, Operation::Get, (64 << 10, 12), (4, 14));
+        let (direction, sample) = sample_since(&snapshot, &statistics, AT[1]).unwrap();
         assert_eq!(
             (direction, sample.point),
             (Direction::Read, OperatingPoint { bytes: 64 << 10, concurrency: 12 })
         );
         assert!((sample.latency - 0.05).abs() < 1e-6 && sample.tail.is_some(), "{sample:?}");
-        assert!(sample_since(&snapshot, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
+        assert!(
+            sample_since(&snapshot, &statistics, Duration::from_secs(5)).is_none(),
+            "the sample is too short"
+        );
     }
 
     #[test]
@@ -201,11 +207,11 @@ mod tests {
             ..Profile::default()
         };
         let path = profiles.save(&profile).unwrap();
-        let model = StoreModel::new();
-        record_requests(&model, Operation::Get, (64 << 10, 4), (0, 4));
-        let snapshot = CounterSnapshot::take(&model, AT[0]);
-        record_requests(&model, Operation::Get, (64 << 10, 12), (4, 14));
-        let add = |store: &str| profiles.add_observed(store, (&snapshot, &model), AT[1]).unwrap();
+        let statistics = StoreStatistics::new();
+        record_requests(&statistics, Operation::Get, (64 << 10, 4), (0, 4));
+        let snapshot = CounterSnapshot::take(&statistics, AT[0]);
+        record_requests(&statistics, Operation::Get, (64 << 10, 12), (4, 14));
+        let add = |store: &str| profiles.add_observed(store, (&snapshot, &statistics), AT[1]).unwrap();
         assert!(add(&profile.store) && !add("S3Store(elsewhere)"));
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("from_transfer = true"), "{text}");
@@ -232,10 +238,10 @@ mod tests {
         for _ in 0..20 {
             profiles.save(&profile).unwrap();
             let one = |bytes| {
-                let model = StoreModel::new();
-                let snapshot = CounterSnapshot::take(&model, AT[0]);
-                record_requests(&model, Operation::Get, (bytes, 12), (4, 14));
-                profiles.add_observed(&profile.store, (&snapshot, &model), AT[1]).unwrap()
+                let statistics = StoreStatistics::new();
+                let snapshot = CounterSnapshot::take(&statistics, AT[0]);
+                record_requests(&statistics, Operation::Get, (bytes, 12), (4, 14));
+                profiles.add_observed(&profile.store, (&snapshot, &statistics), AT[1]).unwrap()
             };
             std::thread::scope(|scope| {
                 let all = [1 << 10, 32 << 10, 1 << 20, 8 << 20].map(|bytes| scope.spawn(move || one(bytes)));
@@ -247,16 +253,16 @@ mod tests {
 
     #[test]
     fn sample_since_is_none_for_a_mixture_or_failures() {
-        let both = StoreModel::new();
+        let both = StoreStatistics::new();
         let snapshot = CounterSnapshot::take(&both, AT[0]);
         record_requests(&both, Operation::Get, (64 << 10, 4), (4, 14));
         record_requests(&both, Operation::Put, (64 << 10, 4), (4, 14));
         assert!(sample_since(&snapshot, &both, AT[1]).is_none());
-        let failing = StoreModel::new();
+        let failing = StoreStatistics::new();
         record_requests(&failing, Operation::Get, (64 << 10, 4), (4, 14));
         let request = failing.begin(Operation::Get);
-        failing.end(AT[1], request, RequestOutcome::Failed(tradewind_model::store_model::Failure::Busy));
+        failing.end(AT[1], request, RequestOutcome::Failed(tradewind_model::store_statistics::Failure::Busy));
         assert!(sample_since(&snapshot, &failing, AT[1]).is_none());
-        assert!(sample_since(&snapshot, &StoreModel::new(), AT[1]).is_none());
+        assert!(sample_since(&snapshot, &StoreStatistics::new(), AT[1]).is_none());
     }
 }

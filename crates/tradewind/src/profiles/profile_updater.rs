@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tradewind_layers::Instrumented;
-use tradewind_model::store_model::{Operation, StoreModel};
+use tradewind_model::store_statistics::{Operation, StoreStatistics};
 
 use super::Profiles;
 use super::observed::{CounterSnapshot, WARM_UP};
@@ -40,20 +40,20 @@ struct BusyPeriod {
 
 impl BusyPeriod {
     /// Polls the store. Returns the start counters of a sample that ends now, if any.
-    fn poll(&mut self, model: &StoreModel, now: Duration) -> Option<CounterSnapshot> {
+    fn poll(&mut self, statistics: &StoreStatistics, now: Duration) -> Option<CounterSnapshot> {
         let data_operations = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
-        if data_operations.map(|operation| model.in_flight(operation)).sum::<u64>() == 0 {
+        if data_operations.map(|operation| statistics.in_flight(operation)).sum::<u64>() == 0 {
             self.started_at = None;
             return self.start_counters.take();
         }
         let started_at = *self.started_at.get_or_insert(now);
         match &self.start_counters {
             None if now.saturating_sub(started_at) >= WARM_UP => {
-                self.start_counters = Some(CounterSnapshot::take(model, now));
+                self.start_counters = Some(CounterSnapshot::take(statistics, now));
                 None
             }
             Some(snapshot) if now.saturating_sub(snapshot.taken_at()) >= MAX_SAMPLE_TIME => {
-                self.start_counters.replace(CounterSnapshot::take(model, now))
+                self.start_counters.replace(CounterSnapshot::take(statistics, now))
             }
             _ => None,
         }
@@ -72,7 +72,7 @@ impl ProfileUpdater {
                 () = stop.cancelled() => break,
             }
             let now = store.now();
-            if let Some(snapshot) = busy_period.poll(store.model(), now)
+            if let Some(snapshot) = busy_period.poll(store.statistics(), now)
                 && saved_at.is_none_or(|saved: Duration| now.saturating_sub(saved) >= MIN_WRITE_INTERVAL)
                 && self.update(&snapshot)
             {
@@ -89,7 +89,7 @@ impl ProfileUpdater {
         let store = &self.store;
         // Writing the file blocks.
         let added = tokio::task::block_in_place(|| {
-            self.profiles.add_observed(&format!("{store:?}"), (snapshot, store.model()), store.now())
+            self.profiles.add_observed(&format!("{store:?}"), (snapshot, store.statistics()), store.now())
         });
         added.unwrap_or_else(|error| {
             tracing::debug!(%error, "cannot save a sample of the store");
@@ -102,22 +102,22 @@ impl ProfileUpdater {
 mod tests {
     use super::*;
     use crate::profiles::observed;
-    use tradewind_model::store_model::RequestOutcome;
+    use tradewind_model::store_statistics::RequestOutcome;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     /// One second of requests of 100 ms each, with a concurrency of 4.
-    fn record_second(model: &StoreModel, second: u32) {
+    fn record_second(statistics: &StoreStatistics, second: u32) {
         for n in 0..40 {
-            let request = model.begin(Operation::Get);
-            let end = RequestOutcome::Done { bytes: 2 << 20, service: SECOND / 10 };
-            model.end(SECOND * second + SECOND * n / 40, request, end);
+            let request = statistics.begin(Operation::Get);
+            let end = RequestOutcome::Done { bytes: 2 << 20, response_time: SECOND / 10 };
+            statistics.end(SECOND * second + SECOND * n / 40, request, end);
         }
     }
 
     #[test]
     fn poll_samples_only_uninterrupted_busy_periods() {
-        let (model, mut busy_period) = (StoreModel::new(), BusyPeriod::default());
+        let (statistics, mut busy_period) = (StoreStatistics::new(), BusyPeriod::default());
         let mut found = Vec::new();
         for second in 0..60 {
             // Idle from 20 to 30, and now and then from 40 to 60.
@@ -127,14 +127,14 @@ mod tests {
                 _ => true,
             };
             let in_flight = is_busy.then(|| {
-                record_second(&model, second);
-                model.begin(Operation::Get)
+                record_second(&statistics, second);
+                statistics.begin(Operation::Get)
             });
-            if let Some(snapshot) = busy_period.poll(&model, SECOND * second) {
-                found.push((second, observed::sample_since(&snapshot, &model, SECOND * second)));
+            if let Some(snapshot) = busy_period.poll(&statistics, SECOND * second) {
+                found.push((second, observed::sample_since(&snapshot, &statistics, SECOND * second)));
             }
             if let Some(in_flight) = in_flight {
-                model.end(SECOND * second, in_flight, RequestOutcome::Cancelled { waited: SECOND });
+                statistics.end(SECOND * second, in_flight, RequestOutcome::Cancelled { waited: SECOND });
             }
         }
         let seconds: Vec<u32> = found.iter().map(|(second, _)| *second).collect();
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn poll_splits_a_long_busy_period() {
-        let (model, mut busy_period) = (StoreModel::new(), BusyPeriod::default());
-        let _always = model.begin(Operation::Put);
-        let due = (0..200).filter(|second| busy_period.poll(&model, SECOND * *second).is_some());
+        let (statistics, mut busy_period) = (StoreStatistics::new(), BusyPeriod::default());
+        let _always = statistics.begin(Operation::Put);
+        let due = (0..200).filter(|second| busy_period.poll(&statistics, SECOND * *second).is_some());
         assert_eq!(due.collect::<Vec<u32>>(), [64, 124, 184]);
     }
 }

@@ -12,7 +12,8 @@ use super::Profile;
 
 const FILE_HEADER: &str = "\
 # Measurements of a store from one client by `tradewind tune`. Transfer commands derive request sizes and concurrency
-# from it; on another client they scale it. This file may be edited, copied or removed.
+# from it; on another client they extrapolate it. latency_ms is the mean; error_percent its relative standard error.
+# This file may be edited, copied or removed.
 ";
 const UPLOAD: &str = "upload";
 const DOWNLOAD: &str = "download";
@@ -42,18 +43,22 @@ impl Profile {
         if let Some(rate) = self.storage_bytes_per_second {
             let _ = writeln!(text, "storage_mb_per_second = {:.3}", rate / 1e6);
         }
-        if let Some(rate) = self.link_bytes_per_second {
-            let _ = writeln!(text, "link_mbit_per_second = {:.3}", rate * 8.0 / 1e6);
+        if let Some(rate) = self.interface_bytes_per_second {
+            let _ = writeln!(text, "interface_mbit_per_second = {:.3}", rate * 8.0 / 1e6);
         }
         if let Some(seconds) = self.rtt_seconds {
             let _ = writeln!(text, "rtt_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
-            for Sample { point, latency, relative_error: error, tail, from_transfer } in samples {
+            for Sample { point, latency, relative_error, tail, from_transfer } in samples {
                 let size = quoted(&ByteSize(point.bytes).to_string());
                 let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nconcurrency = {}", point.concurrency);
-                let _ =
-                    writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
+                let _ = writeln!(
+                    text,
+                    "latency_ms = {:.3}\nerror_percent = {:.1}",
+                    latency * 1e3,
+                    relative_error * 100.0
+                );
                 if let Some(TailLatency { p95, p99 }) = tail {
                     for (name, seconds) in TAIL_KEYS.iter().zip([p95, p99]) {
                         let _ = writeln!(text, "{name} = {:.3}", seconds * 1e3);
@@ -89,9 +94,7 @@ impl Profile {
                     set(&mut profile.measured_at, Some(text.to_string()))
                 }
                 ("client", DeValue::String(text)) => set(&mut profile.client_name, Some(text.to_string())),
-                ("cpus", value) => {
-                    set(&mut profile.cpus, number(value, 1.0, 1e5).map(|cores| cores as usize))
-                }
+                ("cpus", value) => set(&mut profile.cpus, number(value, 1.0, 1e5).map(|cpus| cpus as usize)),
                 ("memory", DeValue::String(text)) => {
                     set(&mut profile.memory_bytes, ByteSize::parse(text).ok().map(|size| Some(size.0)))
                 }
@@ -99,8 +102,8 @@ impl Profile {
                     &mut profile.storage_bytes_per_second,
                     number(value, 1e-3, 1e6).map(|rate| Some(rate * 1e6)),
                 ),
-                ("link_mbit_per_second", value) => set(
-                    &mut profile.link_bytes_per_second,
+                ("interface_mbit_per_second", value) => set(
+                    &mut profile.interface_bytes_per_second,
                     number(value, 1e-3, 1e7).map(|rate| Some(rate * 1e6 / 8.0)),
                 ),
                 ("rtt_ms", value) => {
@@ -169,7 +172,7 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     };
     let concurrency = take("concurrency", 1.0, MAX_CONCURRENCY)? as usize;
     let latency = take("latency_ms", 1e-3, 1e8)? / 1e3;
-    let error = take("error_percent", 0.0, 1e4)? / 100.0;
+    let relative_error = take("error_percent", 0.0, 1e4)? / 100.0;
     let has_tail = TAIL_KEYS.iter().any(|name| table.iter().any(|(key, _)| key.get_ref() == name));
     let tail = if has_tail {
         let [p95, p99] = TAIL_KEYS.map(|name| take(name, 1e-3, 1e8).map(|time| time / 1e3));
@@ -187,7 +190,7 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     Ok(Sample {
         point: OperatingPoint { bytes: size.0.max(1), concurrency },
         latency,
-        relative_error: error,
+        relative_error,
         tail,
         from_transfer,
     })
@@ -202,11 +205,11 @@ mod tests {
     fn text_round_trips() {
         let (read, problems) = Profile::from_text(&profile().to_text());
         assert_eq!((read, problems), (profile(), Vec::new()));
-        // A client with few known properties, a slow disk and a slow link.
+        // A client with few known properties, a slow disk and a slow interface.
         let slow = Profile {
             cpus: 0,
             storage_bytes_per_second: Some(20e3),
-            link_bytes_per_second: Some(7e3),
+            interface_bytes_per_second: Some(7e3),
             ..profile()
         };
         assert_eq!(Profile::from_text(&slow.to_text()), (slow, Vec::new()));
@@ -241,7 +244,7 @@ mod tests {
 
     #[test]
     fn missing_values_of_older_profiles_are_none() {
-        let new = ["memory", "storage", "link"];
+        let new = ["memory", "storage", "interface"];
         let text = profile().to_text();
         let older = text.lines().filter(|line| !new.iter().any(|name| line.starts_with(name)));
         let (read, problems) = Profile::from_text(&older.map(|line| format!("{line}\n")).collect::<String>());
@@ -251,12 +254,12 @@ mod tests {
             Profile {
                 memory_bytes: None,
                 storage_bytes_per_second: None,
-                link_bytes_per_second: None,
+                interface_bytes_per_second: None,
                 ..profile()
             }
         );
         let (read, problems) =
-            Profile::from_text("store = \"x\"\nmemory = 3\nlink_mbit_per_second = \"fast\"\n");
+            Profile::from_text("store = \"x\"\nmemory = 3\ninterface_mbit_per_second = \"fast\"\n");
         assert_eq!((read, problems.len()), (Profile { store: "x".to_owned(), ..Profile::default() }, 2));
     }
 }

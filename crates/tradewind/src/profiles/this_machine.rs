@@ -11,21 +11,20 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// This machine as a client with `cores` CPUs, and its link towards a host. Sends nothing.
+/// This machine as a client with `cpus` CPUs, and its network interface towards a host. Sends nothing.
 #[must_use]
-pub fn client(host: &str, cores: usize) -> ClientEnvironment {
+pub fn client(host: &str, cpus: usize) -> ClientEnvironment {
     ClientEnvironment {
-        cpus: Some(cores as f64),
-        link_bandwidth: link_bytes_per_second(host),
+        cpus: Some(cpus as f64),
+        interface_bandwidth: interface_bytes_per_second(host),
         ..ClientEnvironment::default()
     }
 }
 
-/// Speed in bytes per second of the interface for packets to a host. A host name is not resolved; it is assumed to be
-/// behind the default route. `None` for loopback, or if the system does not report the speed, as on most virtual
-/// machines.
+/// Speed in bytes per second of the interface for packets to a host. A host name is not resolved; the default route is
+/// assumed. `None` for loopback, or if the system does not report the speed, as on most virtual machines.
 #[must_use]
-pub fn link_bytes_per_second(host: &str) -> Option<f64> {
+pub fn interface_bytes_per_second(host: &str) -> Option<f64> {
     let address = host.parse::<IpAddr>().ok();
     if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
         return None;
@@ -71,6 +70,6 @@ mod tests {
         assert_eq!(route_interface(routes, Some(Ipv4Addr::new(198, 51, 100, 1))), Some("fast"));
         assert_eq!(route_interface(routes, None), Some("fast"));
         assert_eq!(route_interface("", None), None);
-        assert_eq!(link_bytes_per_second("127.0.0.1"), None);
+        assert_eq!(interface_bytes_per_second("127.0.0.1"), None);
     }
 }

@@ -1,5 +1,5 @@
 //! The options of a store of type `local`. Each option is declared once here. An option that is not set has the default
-//! of the store.
+//! of the store, which the declaration names.
 
 use std::num::NonZeroUsize;
 
@@ -8,10 +8,11 @@ use super::problem::Problems;
 use super::reference::Declaration;
 use super::source::{SettingSource, Sourced};
 use super::value::{Percent, SettingValue};
+use tradewind_backend::local::LocalOptions as StoreOptions;
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! options {
-    ($($(#[doc = $doc:literal])* $key:ident: $value:ty,)*) => {
+    ($($(#[doc = $doc:literal])* $key:ident: $value:ty = $default:expr,)*) => {
         /// Options of a local store; `None` for the default.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
         pub struct LocalOptions { $($(#[doc = $doc])* pub $key: Option<Sourced<$value>>,)* }
@@ -21,12 +22,16 @@ macro_rules! options {
                 Self { $($key: fields.single::<$value>(stringify!($key), problems),)* }
             }
 
-            /// The declarations. The defaults are those of the store.
+            /// The declarations, with the defaults of the store.
             pub(super) fn declarations() -> Vec<Declaration> {
-                vec![$(Declaration {
-                    key: stringify!($key),
-                    default: None,
-                    text: concat!($($doc),*).trim(),
+                let defaults = StoreOptions::default();
+                vec![$({
+                    let default: fn(&StoreOptions) -> $value = $default;
+                    Declaration {
+                        key: stringify!($key),
+                        default: Some(default(&defaults).to_text().into()),
+                        text: concat!($($doc),*).trim(),
+                    }
                 },)*]
             }
 
@@ -43,24 +48,28 @@ macro_rules! options {
 }
 
 options! {
-    /// Size at which a segment is closed to further records.
-    segment_size: ByteSize,
-    /// Maximum size of an object stored inline in the log.
-    inline_size: ByteSize,
-    /// Log size after which the index is checkpointed.
-    checkpoint_size: ByteSize,
-    /// Free space below which writes are rejected.
-    min_free_space: ByteSize,
-    /// Threads for file I/O.
-    io_threads: NonZeroUsize,
-    /// Threads for MD5.
-    hash_threads: NonZeroUsize,
-    /// Fraction of live data below which a segment is compacted. It rises when space is short.
-    compact_below: Percent,
-    /// Maximum bytes per second written by compaction, unless writes are about to be rejected.
-    compact_rate: ByteSize,
+    /// Size at which a segment is closed to further records, 64KiB to 2GiB.
+    segment_size: ByteSize = |options| ByteSize(options.segment_bytes.into()),
+    /// Maximum size of an object stored inline in the log, up to 512KiB.
+    inline_size: ByteSize = |options| ByteSize(options.inline_bytes as u64),
+    /// Log size after which the index is checkpointed, 64KiB to 1TiB.
+    checkpoint_size: ByteSize = |options| ByteSize(options.checkpoint_bytes),
+    /// Free space below which writes are rejected; at most 1/8 of the device.
+    min_free_space: ByteSize = |options| ByteSize(options.reserve_bytes),
+    /// Threads for file I/O, up to 256.
+    io_threads: NonZeroUsize = |options| count(options.io_threads),
+    /// Threads for MD5, up to 256.
+    hash_threads: NonZeroUsize = |options| count(options.hash_threads),
+    /// Fraction of live data below which a segment is compacted, 0% to 100%. It rises when space is short.
+    compact_below: Percent = |options| Percent((options.compact_below_fraction * 100.0).round() as u8),
+    /// Maximum bytes per second written by compaction, unless writes are about to be rejected; 64KiB to 1TiB.
+    compact_rate: ByteSize = |options| ByteSize(options.compact_bytes_per_second),
     /// Interval between checks for compaction.
-    compact_interval: TimeSpan,
+    compact_interval: TimeSpan = |options| TimeSpan(options.compact_interval),
+}
+
+fn count(threads: usize) -> NonZeroUsize {
+    NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN)
 }
 
 impl LocalOptions {

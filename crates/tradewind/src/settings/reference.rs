@@ -1,5 +1,7 @@
 //! The settings reference: every key with its default and meaning, from the declarations that are also read.
 
+use std::borrow::Cow;
+
 use super::local::LocalOptions;
 use super::scalars::{Scalars, environment_variable};
 
@@ -7,7 +9,7 @@ use super::scalars::{Scalars, environment_variable};
 pub(super) struct Declaration {
     pub key: &'static str,
     /// Text of the default; `None` if the key is unset by default.
-    pub default: Option<&'static str>,
+    pub default: Option<Cow<'static, str>>,
     pub text: &'static str,
 }
 
@@ -19,8 +21,20 @@ pub(super) struct Section {
     pub settings: Vec<Declaration>,
 }
 
+/// The default of `part_size`; a test compares it with the options of the store.
+const DEFAULT_PART_SIZE: &str = "8MiB";
+/// Like [`DEFAULT_PART_SIZE`], of `segment_size` of a Swift store.
+const DEFAULT_SWIFT_SEGMENT_SIZE: &str = "1GiB";
+
+const MAX_CONNECTIONS_TEXT: &str = "Maximum number of connections. Default of `serve`: 8/7 of the plan's concurrency, \
+                                    at least 80. Default of commands: their maximum concurrency.";
+
 const fn declared(key: &'static str, text: &'static str) -> Declaration {
     Declaration { key, default: None, text }
+}
+
+const fn with_default(key: &'static str, default: &'static str, text: &'static str) -> Declaration {
+    Declaration { key, default: Some(Cow::Borrowed(default)), text }
 }
 
 /// The tables with a name, and lists.
@@ -29,11 +43,7 @@ fn named_tables() -> Vec<Section> {
     let mut local = vec![declared("type", "`\"local\"`."), declared("path", "The directory. Required.")];
     local.extend(LocalOptions::declarations());
     vec![
-        section(
-            "[store.NAME]",
-            "A directory. Options that are not set have the defaults of the store.",
-            local,
-        ),
+        section("[store.NAME]", "A directory.", local),
         section(
             "[store.NAME]",
             "A remote S3 service. Endpoint, region and credentials default to those of the AWS CLI.",
@@ -42,8 +52,12 @@ fn named_tables() -> Vec<Section> {
                 declared("endpoint", "URL of the service."),
                 declared("region", "Region."),
                 declared("profile", "Profile in `~/.aws` with its credentials."),
-                declared("max_connections", "Maximum number of connections."),
-                declared("part_size", "Part size of writes of unknown length, 5MiB to 5GiB."),
+                declared("max_connections", MAX_CONNECTIONS_TEXT),
+                with_default(
+                    "part_size",
+                    DEFAULT_PART_SIZE,
+                    "Part size of writes of unknown length, 5MiB to 5GiB.",
+                ),
             ],
         ),
         section(
@@ -57,8 +71,12 @@ fn named_tables() -> Vec<Section> {
                 ),
                 declared("region", "Region in the catalog of Keystone."),
                 declared("storage_url", "URL of the account, used instead of the one issued with the token."),
-                declared("max_connections", "Maximum number of connections."),
-                declared("segment_size", "Segment size of large objects, 1MiB to 5GiB."),
+                declared("max_connections", MAX_CONNECTIONS_TEXT),
+                with_default(
+                    "segment_size",
+                    DEFAULT_SWIFT_SEGMENT_SIZE,
+                    "Segment size of large objects, 1MiB to 5GiB.",
+                ),
             ],
         ),
         section(
@@ -70,11 +88,11 @@ fn named_tables() -> Vec<Section> {
             "[bucket.NAME]",
             "Settings of one bucket.",
             vec![
-                Declaration {
-                    key: "anonymous_read",
-                    default: Some("false"),
-                    text: "True if requests without a key may read the bucket.",
-                },
+                with_default(
+                    "anonymous_read",
+                    "false",
+                    "True if requests without a key may read the bucket's objects and their tags, not list them.",
+                ),
                 declared("volume", "The volume that stores the bucket."),
             ],
         ),
@@ -84,11 +102,7 @@ fn named_tables() -> Vec<Section> {
             vec![
                 declared("id", "Access key id. Required."),
                 declared("secret", "Secret key. Required."),
-                Declaration {
-                    key: "permissions",
-                    default: Some("read-write"),
-                    text: "`read` (get, head and list) or `read-write`.",
-                },
+                with_default("permissions", "read-write", "`read` (get, head and list) or `read-write`."),
                 declared("buckets", "The buckets that the key may access; all by default."),
             ],
         ),
@@ -132,6 +146,10 @@ pub fn reference() -> String {
 
 #[cfg(test)]
 mod tests {
+    use tradewind_backend::s3::{AddressingStyle, Endpoint, S3Options};
+    use tradewind_backend::swift::{Auth, SwiftOptions};
+    use tradewind_core::quantity::ByteSize;
+
     use super::super::document::Table;
     use super::super::fields::Fields;
     use super::super::problem::Problems;
@@ -163,6 +181,15 @@ mod tests {
             let own = keys.iter().filter(|key| !["type", "path"].contains(*key));
             assert!(own.eq(&read), "{keys:?} {read:?}");
         }
+    }
+
+    #[test]
+    fn defaults_of_remote_stores_match_their_options() {
+        let endpoint = Endpoint::parse("http://127.0.0.1:9000", AddressingStyle::Path).unwrap();
+        let s3 = S3Options::new(endpoint, String::new(), None);
+        assert_eq!(ByteSize(s3.part_bytes as u64).to_string(), DEFAULT_PART_SIZE);
+        let auth = Auth::V1 { url: String::new(), user: String::new(), key: String::new() };
+        assert_eq!(ByteSize(SwiftOptions::new(auth).segment_bytes).to_string(), DEFAULT_SWIFT_SEGMENT_SIZE);
     }
 
     #[test]

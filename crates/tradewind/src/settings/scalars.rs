@@ -69,7 +69,7 @@ macro_rules! scalars {
                     text: concat!($($section_doc),*).trim(),
                     settings: vec![$(Declaration {
                         key: stringify!($key),
-                        default: Some($default).filter(|default: &&str| !default.is_empty()),
+                        default: Some($default).filter(|default: &&str| !default.is_empty()).map(Into::into),
                         text: concat!($($doc),*).trim(),
                     },)*],
                 },)*]
@@ -99,7 +99,7 @@ scalars! {
     top: TopLevelSettings {
         /// The directory of the embedded store and of the generated root key.
         data: PathBuf = "data",
-        /// The kind of ETag assigned to a write.
+        /// The kind of ETag assigned to a write: `md5`, the MD5 of the bytes, or `unique`, which needs no MD5.
         etag: ETag = "md5",
     }
     /// The listeners.
@@ -170,9 +170,10 @@ scalars! {
     }
     /// Logs.
     log: LogSettings {
-        /// Log level, or directives per module.
+        /// Log level (`off`, `error`, `warn`, `info`, `debug` or `trace`), or directives per module, for example
+        /// `info,tradewind_gateway=debug`.
         level: LogFilter = "info",
-        /// Format of log lines.
+        /// Format of log lines: `text`, `json`, or `auto`, which is text on a terminal and JSON otherwise.
         format: LogFormat = "auto",
     }
     /// Multipart uploads.

@@ -158,7 +158,7 @@ fn keys_that_cannot_be_paths_are_reported_and_skipped() {
     }
     let because = |key: &str, why: &str| format!("{key:?} cannot be a file's name: {why}");
     let slash = "it begins or ends with a slash, or has two in a row";
-    let dots = "it has a part that is `.` or `..`";
+    let dots = "it has a component that is `.` or `..`";
     let complaints = [
         because("../x", dots),
         because("./c", dots),
@@ -166,7 +166,7 @@ fn keys_that_cannot_be_paths_are_reported_and_skipped() {
         because("a//b", slash),
         because("b/../../x", dots),
         because("dir/", slash),
-        because(&long, "a part of it is longer than 255 bytes"),
+        because(&long, "a component of it is longer than 255 bytes"),
     ];
     let complaints: Vec<&str> = complaints.iter().map(String::as_str).collect();
     for command in [["cp", "-r"].as_slice(), &["sync"], &["sync", "--delete"]] {

@@ -8,9 +8,9 @@ use super::support::test_store::TestStore;
 use super::tune;
 
 /// A profile of a local store, as if exported on another machine.
-fn exported(store: &str, cores: usize, measured_at: &str) -> String {
+fn exported(store: &str, cpus: usize, measured_at: &str) -> String {
     format!(
-        "store = \"{store}\"\nmeasured_at = \"{measured_at}\"\nclient = \"elsewhere\"\ncpus = {cores}\nrtt_ms = 50.0\n\
+        "store = \"{store}\"\nmeasured_at = \"{measured_at}\"\nclient = \"elsewhere\"\ncpus = {cpus}\nrtt_ms = 50.0\n\
          [[upload]]\nsize = \"16KiB\"\nconcurrency = 8\nlatency_ms = 52.0\nerror_percent = 2.0\n\
          [[upload]]\nsize = \"16KiB\"\nconcurrency = 64\nlatency_ms = 160.0\nerror_percent = 2.0\n\
          [[download]]\nsize = \"1MiB\"\nconcurrency = 16\nlatency_ms = 400.0\nerror_percent = 2.0\n"
@@ -54,13 +54,15 @@ fn a_profile_is_listed_shown_exported_removed_and_imported() {
     // By its scheme, its host and a part of its name.
     for store in ["s3://", "s3://bucket", address.as_str(), "127.0.0"] {
         let output = caller.run_ok(&["profiles", "show", store]);
-        for word in ["RTT ", "upload, measured", "plan for this client\n", "upload: ", "cp and sync use"] {
+        for word in
+            ["RTT ", "upload, measured", "best operating points (advice)\n", "upload: ", "cp and sync use"]
+        {
             assert!(output.contains(word), "{store}: {word}: {output}");
         }
     }
     let own = shown(caller, "s3://");
     assert_eq!(
-        (own["scaled"].as_bool(), own["concurrency_by_size"].as_array().unwrap().len()),
+        (own["extrapolated"].as_bool(), own["concurrency_by_size"].as_array().unwrap().len()),
         (Some(false), 4)
     );
     let exported = caller.run_ok(&["profiles", "export", "s3://"]);
@@ -80,19 +82,22 @@ fn a_profile_is_listed_shown_exported_removed_and_imported() {
 }
 
 #[test]
-fn a_profile_of_another_client_is_scaled() {
+fn a_profile_of_another_client_is_extrapolated() {
     let scene = TestStore::new();
     let (caller, name) = (&scene.runner, own_name(&scene));
-    let cores = std::thread::available_parallelism().unwrap().get();
-    import(caller, &exported(&name, cores, "2026-01-01T00:00:00Z"));
-    assert_eq!(shown(caller, "s3://")["scaled"], false);
-    import(caller, &exported(&name, cores * 64, "2026-01-02T00:00:00Z"));
-    let scaled = shown(caller, "s3://");
-    assert_eq!((&scaled["scaled"], &scaled["from"]), (&Json::from(true), &Json::from(name.as_str())));
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    import(caller, &exported(&name, cpus, "2026-01-01T00:00:00Z"));
+    assert_eq!(shown(caller, "s3://")["extrapolated"], false);
+    import(caller, &exported(&name, cpus * 64, "2026-01-02T00:00:00Z"));
+    let extrapolated = shown(caller, "s3://");
+    assert_eq!(
+        (&extrapolated["extrapolated"], &extrapolated["from"]),
+        (&Json::from(true), &Json::from(name.as_str()))
+    );
     let output = caller.run_ok(&["profiles", "show", "s3://"]);
     let from = format!(
-        "plan for this client, from the profile of {name}, scaled from {} cores and 50 ms",
-        cores * 64
+        "best operating points (advice), from the profile of {name}, extrapolated from a client with {} CPUs and 50 ms RTT",
+        cpus * 64
     );
     assert!(output.contains(&from), "{output}");
     caller.write("file", [7; 100_000]);
@@ -126,7 +131,7 @@ fn tuning_another_store_starts_from_the_profile_of_its_host() {
     let with = |line: &[&'static str]| [line, &at[..]].concat();
     let output = caller.run_ok(&with(&["profiles", "show", "s3://"]));
     let none = format!(
-        "there is no profile of S3Store({})\n\nplan for this client, from the profile of {name}, scaled",
+        "there is no profile of S3Store({})\n\nbest operating points (advice), from the profile of {name}, extrapolated",
         other.endpoint
     );
     assert!(output.starts_with(&none), "{output}");
@@ -134,7 +139,8 @@ fn tuning_another_store_starts_from_the_profile_of_its_host() {
     caller.write("file", [7; 100_000]);
     assert_eq!(caller.run(&with(&["cp", "file", "s3://bucket/there"])).err, "");
     let output = caller.run_ok(&with(&["tune", "s3://bucket", "--budget", "16MiB,5s"]));
-    let begins = "starting from the profile of 127.0.0.1, scaled from 2 cores and 50 ms\n";
+    let begins =
+        "starting from the profile of 127.0.0.1, extrapolated from a client with 2 CPUs and 50 ms RTT\n";
     assert!(output.contains(begins), "{output}");
     // The new profile has only its own measurements.
     assert_eq!(caller.run_ok(&["profiles", "list"]).lines().count(), 3);
@@ -156,7 +162,7 @@ fn a_newer_profile_is_replaced_only_on_request() {
     caller.write("older.toml", exported(&name, 3, "2026-01-01T00:00:00Z"));
     caller.run_failing(
         &["profiles", "import", "older.toml"],
-        &["the profile of S3Store(HOST) was created at 2026-02-01T00:00:00Z, and this one was created at \
+        &["the profile of S3Store(HOST) was measured at 2026-02-01T00:00:00Z, and this one was measured at \
            2026-01-01T00:00:00Z; use --replace to import it anyway"],
     );
     caller.write("timeless.toml", exported(&name, 3, ""));

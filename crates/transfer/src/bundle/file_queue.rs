@@ -19,12 +19,12 @@ pub type QueuedFile = Result<Item, (String, Error)>;
 pub struct FileQueue {
     /// Files that come before the rest of the feed.
     put_back: VecDeque<QueuedFile>,
-    decided: ActionFeed,
+    actions: ActionFeed,
 }
 
 impl FileQueue {
-    pub const fn new(decided: ActionFeed) -> Self {
-        Self { put_back: VecDeque::new(), decided }
+    pub const fn new(actions: ActionFeed) -> Self {
+        Self { put_back: VecDeque::new(), actions }
     }
 
     /// The next batch; empty after the last one. Waits only for its first file.
@@ -32,14 +32,14 @@ impl FileQueue {
         let item = |next: NextAction| next.map(|action| action.item().clone());
         let first = match self.put_back.pop_front() {
             Some(first) => first,
-            None => match self.decided.recv().await {
+            None => match self.actions.recv().await {
                 Some(first) => item(first),
                 None => return Vec::new(),
             },
         };
         let (mut bytes, mut batch) = (queued_bytes(&first), vec![first]);
         while batch.len() < MAX_BATCH_FILES
-            && let Some(next) = self.put_back.pop_front().or_else(|| self.decided.try_recv().map(item))
+            && let Some(next) = self.put_back.pop_front().or_else(|| self.actions.try_recv().map(item))
         {
             bytes = bytes.saturating_add(queued_bytes(&next));
             if bytes > MAX_BATCH_BYTES {
@@ -57,6 +57,6 @@ impl FileQueue {
     }
 }
 
-pub fn queued_bytes(found: &QueuedFile) -> u64 {
-    found.as_ref().map_or(0, |item| item.size)
+pub fn queued_bytes(file: &QueuedFile) -> u64 {
+    file.as_ref().map_or(0, |item| item.size)
 }

@@ -24,7 +24,7 @@ const CONCURRENT_BATCHES: usize = 4;
 const MAX_FRAME_BYTES: u64 = 2 * BLOCK_BYTES;
 
 /// Buffers of sent batches, for reuse.
-type Spare = Arc<Mutex<Vec<Vec<u8>>>>;
+type SpareBuffers = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Files that were read together.
 pub struct Batch {
@@ -32,14 +32,14 @@ pub struct Batch {
     pub archive: Vec<u8>,
     /// The result of every file by name, in order.
     pub files: Vec<(String, FileRead)>,
-    spare: Spare,
+    spare_buffers: SpareBuffers,
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
         self.archive.clear();
         let archive = std::mem::take(&mut self.archive);
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(archive);
+        self.spare_buffers.lock().unwrap_or_else(PoisonError::into_inner).push(archive);
     }
 }
 
@@ -54,33 +54,39 @@ pub enum FileRead {
 }
 
 /// Reads all queued files of a tree.
-pub fn read_ahead(tree: Tree, links: Links, waiting: FileQueue) -> impl Stream<Item = Result<Batch>> + Unpin {
-    let spare = Spare::default();
-    let crew = ThreadPool::new(CONCURRENT_BATCHES);
-    let batches = futures::stream::unfold(waiting, |mut waiting| async move {
-        let batch = waiting.next_batch().await;
-        (!batch.is_empty()).then_some((batch, waiting))
+pub fn read_ahead(tree: Tree, links: Links, queue: FileQueue) -> impl Stream<Item = Result<Batch>> + Unpin {
+    let spare_buffers = SpareBuffers::default();
+    let threads = ThreadPool::new(CONCURRENT_BATCHES);
+    let batches = futures::stream::unfold(queue, |mut queue| async move {
+        let batch = queue.next_batch().await;
+        (!batch.is_empty()).then_some((batch, queue))
     });
-    let read = batches.map(move |found| {
-        let (tree, archive, spare) = (tree.clone(), batch_buffer(&found, &spare), spare.clone());
-        crew.spawn(move || read_batch((&tree, links), found, archive, spare))
+    let read = batches.map(move |files| {
+        let (tree, archive, spare_buffers) =
+            (tree.clone(), batch_buffer(&files, &spare_buffers), spare_buffers.clone());
+        threads.spawn(move || read_batch((&tree, links), files, archive, spare_buffers))
     });
     Box::pin(read.buffered(CONCURRENT_BATCHES))
 }
 
 /// A buffer for a batch. It is always allocated on the caller's thread: the allocator would give every allocating
 /// thread an arena of megabytes.
-fn batch_buffer(found: &[QueuedFile], spare: &Spare) -> Vec<u8> {
+fn batch_buffer(files: &[QueuedFile], spare_buffers: &SpareBuffers) -> Vec<u8> {
     let expected: u64 =
-        found.iter().map(|found| MAX_FRAME_BYTES + queued_bytes(found).min(MAX_BATCH_BYTES)).sum();
-    let mut archive = spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        files.iter().map(|file| MAX_FRAME_BYTES + queued_bytes(file).min(MAX_BATCH_BYTES)).sum();
+    let mut archive = spare_buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
     archive.reserve_exact(usize::try_from(expected.min(2 * MAX_BATCH_BYTES)).unwrap_or(0));
     archive
 }
 
-fn read_batch(from: (&Tree, Links), found: Vec<QueuedFile>, archive: Vec<u8>, spare: Spare) -> Batch {
-    let mut batch = Batch { archive, files: Vec::with_capacity(found.len()), spare };
-    for next in found {
+fn read_batch(
+    from: (&Tree, Links),
+    files: Vec<QueuedFile>,
+    archive: Vec<u8>,
+    spare_buffers: SpareBuffers,
+) -> Batch {
+    let mut batch = Batch { archive, files: Vec::with_capacity(files.len()), spare_buffers };
+    for next in files {
         let (name, read) = match next {
             Ok(item) => {
                 let start = batch.archive.len();

@@ -76,7 +76,7 @@ pub struct IndexWriter {
 }
 
 impl IndexWriter {
-    /// An empty index with capacity for `expected_bytes`, since growing would copy it and briefly hold it twice.
+    /// An empty index with capacity for `declared_bytes`, since growing would copy it and briefly hold it twice.
     #[must_use]
     pub fn new(expected_bytes: u64) -> Self {
         let expected = usize::try_from(expected_bytes.min(MAX_INDEX_BYTES)).unwrap_or(0);

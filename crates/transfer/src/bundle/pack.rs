@@ -39,16 +39,16 @@ impl Packer {
     ///
     /// A file that cannot be read, or changes while it is read, is reported and not packed. Packing ends if a bundle
     /// cannot be stored; that failure is in the outcome.
-    pub async fn pack(&self, decided: ActionFeed) -> Result<PackOutcome> {
+    pub async fn pack(&self, actions: ActionFeed) -> Result<PackOutcome> {
         let set = format!("all of {}", self.to.describe(&self.key));
         let set = BundleSet::open(self.open_journal(&set), self.limits.bytes)?;
         let mut packing = Packing { packer: self, set, packed: PackOutcome::default(), open: None };
-        let mut pending = FileQueue::new(decided);
+        let mut queue = FileQueue::new(actions);
         // The failure is in the outcome already.
-        if packing.resume(&mut pending).await.is_err() {
+        if packing.resume(&mut queue).await.is_err() {
             return Ok(packing.packed);
         }
-        packing.pack_remaining(pending).await
+        packing.pack_remaining(queue).await
     }
 }
 
@@ -64,8 +64,8 @@ struct Packing<'a> {
 
 impl Packing<'_> {
     /// Resumes after the bundles that an earlier packing stored.
-    async fn resume(&mut self, pending: &mut FileQueue) -> Result<(), AlreadyReported> {
-        let number = match self.set.skip_packed(self.packer, pending, &mut self.packed).await {
+    async fn resume(&mut self, queue: &mut FileQueue) -> Result<(), AlreadyReported> {
+        let number = match self.set.skip_packed(self.packer, queue, &mut self.packed).await {
             Ok(1) => return Ok(()),
             Ok(number) => number,
             Err(e) => {
@@ -78,8 +78,8 @@ impl Packing<'_> {
     }
 
     /// Packs the remaining files.
-    async fn pack_remaining(mut self, pending: FileQueue) -> Result<PackOutcome> {
-        let mut batches = read_ahead(self.packer.from.clone(), self.packer.links, pending);
+    async fn pack_remaining(mut self, queue: FileQueue) -> Result<PackOutcome> {
+        let mut batches = read_ahead(self.packer.from.clone(), self.packer.links, queue);
         while let Some(batch) = batches.next().await {
             if self.pack_batch(batch?).await.is_err() {
                 return Ok(self.packed);
@@ -180,7 +180,7 @@ impl Packing<'_> {
 
     async fn open(&mut self, number: u32) -> Result<&mut OpenBundle, AlreadyReported> {
         if self.open.is_none() {
-            match OpenBundle::begin(self.packer, number) {
+            match OpenBundle::start(self.packer, number) {
                 Ok(bundle) => self.open = Some(bundle),
                 Err(e) => self.report(&bundle_key(&self.packer.key, number), e)?,
             }
@@ -244,7 +244,7 @@ impl Packing<'_> {
 }
 
 impl OpenBundle {
-    fn begin(packer: &Packer, number: u32) -> Result<Self> {
+    fn start(packer: &Packer, number: u32) -> Result<Self> {
         let (key, sequence) = packer.bundle_upload(number)?;
         let (filling, index) = (BundleSize::new(packer.limits), IndexWriter::new(packer.limits.index_bytes));
         Ok(Self { number, key, sequence, filling, index, files: FilesHasher::default(), end: 0, bytes: 0 })

@@ -10,10 +10,10 @@ use super::reader::{Bundle, bundle_key};
 use crate::checkpoint::JournalCheckpoint;
 use crate::copy::{journal_key, metadata_for_name};
 use crate::files::{Links, Tree};
-use crate::journal::{Journal, JournalFile};
+use crate::journal::{Journal, JournalDirectory};
 use crate::objects::Objects;
 use crate::progress::Progress;
-use crate::workers::{Completion, Outcome};
+use crate::workers::{ActionResult, Outcome};
 
 /// The largest file that can be a member. In parts of 8 MiB an S3 upload is limited to some 78 GiB.
 const MAX_MEMBER_BYTES: u64 = 64 << 30;
@@ -36,7 +36,7 @@ pub struct Packer {
     /// The limits of a bundle.
     pub limits: BundleLimits,
     /// Saves the state of bundles in flight; without one a killed packing restarts from scratch.
-    pub journal: Option<Journal>,
+    pub journals: Option<JournalDirectory>,
 }
 
 /// The outcome of packing.
@@ -52,7 +52,7 @@ impl PackOutcome {
     /// Counts the members of a bundle that an earlier packing stored.
     pub(super) fn add_existing(&mut self, bundle: &Bundle, progress: &Progress) {
         for member in bundle.members() {
-            self.outcome.record(String::new(), Ok(Completion::Copied(member.size)), progress);
+            self.outcome.record(String::new(), Ok(ActionResult::Copied(member.size)), progress);
             progress.add_bytes(i64::try_from(member.size).unwrap_or(i64::MAX));
         }
         self.bundles.push(bundle.key().to_owned());
@@ -91,8 +91,8 @@ impl Packer {
     }
 
     /// Opens the journal of the transfer from the source directory to `to`.
-    pub(super) fn open_journal(&self, to: &str) -> Option<JournalFile> {
-        self.journal.as_ref()?.open_for_transfer(true, || {
+    pub(super) fn open_journal(&self, to: &str) -> Option<Journal> {
+        self.journals.as_ref()?.open_for_transfer(true, || {
             let from = std::path::absolute(self.from.path()).ok()?;
             Some((from.display().to_string(), to.to_owned()))
         })

@@ -14,14 +14,14 @@ use super::packer::{PackOutcome, Packer, check_member_size};
 use super::reader::{Bundle, bundle_key};
 use crate::Item;
 use crate::files::FileSource;
-use crate::journal::JournalFile;
+use crate::journal::Journal;
 
 /// A set of bundles.
 pub struct BundleSet {
     /// Random id, stored in the footer of every bundle of the set.
     pub id: u64,
     bundle_bytes: u64,
-    journal: Option<JournalFile>,
+    journal: Option<Journal>,
     /// True if the journal describes this set, not the previous one.
     is_written: bool,
     /// Bundles that an earlier packing may have stored, by number.
@@ -76,10 +76,10 @@ impl FilesHasher {
 impl BundleSet {
     /// Opens the interrupted set of the journal, or starts a new one if there is none or its bundles had another size
     /// limit.
-    pub fn open(journal: Option<JournalFile>, bundle_bytes: u64) -> Result<Self> {
+    pub fn open(journal: Option<Journal>, bundle_bytes: u64) -> Result<Self> {
         let mut set =
             Self { id: 0, bundle_bytes, journal, is_written: false, earlier: BTreeMap::new(), last: 1 };
-        for record in set.journal.iter().flat_map(JournalFile::records::<JournalRecord>) {
+        for record in set.journal.iter().flat_map(Journal::records::<JournalRecord>) {
             match record {
                 JournalRecord::Set { id, bundle_bytes, last } => {
                     set.last = set.last.max(last);
@@ -92,13 +92,13 @@ impl BundleSet {
             }
         }
         if !set.is_written {
-            set.begin_anew()?;
+            set.start_new_set()?;
         }
         Ok(set)
     }
 
     /// Switches to a new set without stored bundles.
-    fn begin_anew(&mut self) -> Result<()> {
+    fn start_new_set(&mut self) -> Result<()> {
         self.id = getrandom::u64()
             .map_err(|e| Error::new(Reason::Defect, format!("cannot get random bytes: {e}")))?;
         self.is_written = false;
@@ -113,22 +113,22 @@ impl BundleSet {
 
     /// Appends a record; the set's own record is written first if it is missing. An I/O error is only logged.
     fn write(&mut self, record: Option<&JournalRecord>) {
-        let Some(entry) = &mut self.journal else { return };
+        let Some(journal) = &mut self.journal else { return };
         let mut written = Ok(());
         if !self.is_written {
             let set_record =
                 JournalRecord::Set { id: self.id, bundle_bytes: self.bundle_bytes, last: self.last };
-            written = entry.reset().and_then(|()| entry.append(&set_record));
+            written = journal.reset().and_then(|()| journal.append(&set_record));
             self.is_written = written.is_ok();
         }
-        if let Err(e) = written.and_then(|()| record.map_or(Ok(()), |record| entry.append(record))) {
+        if let Err(e) = written.and_then(|()| record.map_or(Ok(()), |record| journal.append(record))) {
             tracing::warn!(error = %e, "cannot record a bundle in the journal; a resumed packing repeats it");
         }
     }
 
     /// Removes the journal: the whole set is stored.
     pub fn finish(self) {
-        if let Some(Err(e)) = self.journal.map(JournalFile::remove) {
+        if let Some(Err(e)) = self.journal.map(Journal::remove) {
             tracing::warn!(error = %e, "cannot remove a journal");
         }
     }
@@ -162,11 +162,11 @@ impl BundleSet {
         }
         queue.put_back(&[]);
         if number == 1 {
-            self.begin_anew()?;
+            self.start_new_set()?;
         } else if let Err(e) = self.remove_after(packer, number).await {
             if !e.is_inconclusive() {
                 // Without permission to remove them, the next packing starts over with a new set.
-                self.begin_anew()?;
+                self.start_new_set()?;
                 self.write(None);
             }
             return Err(e);

@@ -18,7 +18,7 @@ use crate::filter::Filter;
 use crate::names::key_to_path;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
-use crate::workers::{Completion, Outcome};
+use crate::workers::{ActionResult, Outcome};
 
 /// Number of threads that write files.
 const WRITER_THREADS: usize = 4;
@@ -36,7 +36,7 @@ pub struct Unpacker {
 }
 
 /// The results of members, by name.
-type MemberResults = Vec<(String, Result<Completion>)>;
+type MemberResults = Vec<(String, Result<ActionResult>)>;
 
 impl Unpacker {
     /// An unpacker into the directory `to` that reports to `progress`.
@@ -78,7 +78,7 @@ impl Unpacker {
         let selected: Vec<&Member> =
             bundle.members().iter().filter(|member| filter.accepts(&member.name)).collect();
         selected.iter().for_each(|member| self.progress.add_found(member.size));
-        let max_tasks = MAX_CONCURRENT_RANGES.min(self.transfers.plan().max_concurrency.max(1));
+        let max_tasks = MAX_CONCURRENT_RANGES.min(self.transfers.plan().initial_concurrency.max(1));
         let mut tasks: JoinSet<MemberResults> = JoinSet::new();
         let (mut tried, mut is_stopped) = (0, false);
         let mut pending = member_ranges(
@@ -132,7 +132,7 @@ impl Unpacker {
         for member in remaining {
             let done = self.unpack_member(bundle, &member, &member.name).await;
             let is_for_all = done.as_ref().is_err_and(Error::affects_whole_bucket);
-            results.push((member.name, done.map(Completion::Copied)));
+            results.push((member.name, done.map(ActionResult::Copied)));
             if is_for_all {
                 break;
             }
@@ -147,7 +147,7 @@ impl Unpacker {
             let position = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
             match bytes.get(position(member.offset)..position(member.end())) {
                 Some(own) if crc64nvme(own) == member.checksum => {
-                    let written = self.write(&member, &member.name, own).map(Completion::Copied);
+                    let written = self.write(&member, &member.name, own).map(ActionResult::Copied);
                     results.push((member.name, written));
                 }
                 _ => damaged.push(member),
@@ -184,7 +184,7 @@ impl Unpacker {
         };
         bundle.fetch_verified(member, fetch).await?;
         drop(sink);
-        let why = "a write to the file is still in flight after its last range";
+        let why = "the file is still in use after its last range";
         let mut file = Arc::into_inner(file).ok_or_else(|| Error::new(Reason::Defect, why))?;
         file.finish(&attributes)?;
         Ok(member.size)

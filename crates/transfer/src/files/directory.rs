@@ -1,5 +1,5 @@
-//! The destination directory of a transfer: creates files and their parent directories, removes files and emptied
-//! parents, and resumes unfinished files of earlier transfers.
+//! A directory that is an endpoint of a transfer. As a source it gives its open tree; as a destination it also creates,
+//! resumes and removes files, and is created with the first one.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -18,10 +18,11 @@ use super::draft::{Draft, TempName, supports_unnamed_files};
 use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};
 use super::new_file::{DownloadRecord, MIN_PREALLOCATE_BYTES, NewFile, ResumeState};
 use super::{Tree, file_error, is_unfinished};
-use crate::journal::JournalFile;
+use crate::journal::Journal;
 use crate::progress::Progress;
 
-/// A directory that files are written into. If it does not exist, it is created with the first file.
+/// A directory that is an endpoint of a transfer. As a destination it need not exist: it is created with the first
+/// file.
 #[derive(Debug)]
 pub struct Directory {
     root: PathBuf,
@@ -29,7 +30,7 @@ pub struct Directory {
     tree: Mutex<Option<Tree>>,
     holds_root: bool,
     /// Random number in the names of unfinished files, which distinguishes them from those of other processes.
-    mark: u64,
+    random_id: u64,
     count: AtomicU64,
     /// True if the file system supports unnamed files; determined with the first file.
     supports_unnamed: OnceLock<bool>,
@@ -38,7 +39,7 @@ pub struct Directory {
 impl Directory {
     /// Opens the directory if it exists.
     pub fn new(root: PathBuf) -> Result<Self> {
-        let mark = getrandom::u64()
+        let random_id = getrandom::u64()
             .map_err(|e| Error::new(Reason::Defect, format!("cannot get random bytes: {e}")))?;
         let tree = match Tree::open(&root) {
             Ok(tree) => Some(tree),
@@ -52,7 +53,7 @@ impl Directory {
             root,
             tree: Mutex::new(tree),
             holds_root: true,
-            mark,
+            random_id,
             count: AtomicU64::new(0),
             supports_unnamed: OnceLock::new(),
         })
@@ -101,11 +102,11 @@ impl Directory {
     }
 
     /// Removes a file below the directory, and its parent directories that become empty. Follows no link.
-    pub fn remove(&self, below: &Path) -> Result<()> {
-        let (tree, location) = (self.tree()?, FileLocation::split(below)?);
-        let parent = tree.directory(location.parent).map_err(|e| tree.error("remove", below, e))?;
+    pub fn remove(&self, relative: &Path) -> Result<()> {
+        let (tree, location) = (self.tree()?, FileLocation::split(relative)?);
+        let parent = tree.directory(location.parent).map_err(|e| tree.error("remove", relative, e))?;
         let removed = unlinkat(&parent, location.name, AtFlags::empty());
-        removed.map_err(|e| tree.error("remove", below, e.into()))?;
+        removed.map_err(|e| tree.error("remove", relative, e.into()))?;
         let mut emptied = location.parent;
         while let Ok(FileLocation { parent, name }) = FileLocation::split(emptied) {
             // The first directory that is not empty ends the removal.
@@ -120,24 +121,29 @@ impl Directory {
         Ok(())
     }
 
-    /// Creates a file of `size` bytes at a path below the directory. A private file is accessible only by its owner
-    /// until it is finished, because its final permissions are set only then.
+    /// Starts a file of `size` bytes at a path relative to the directory. A private file is accessible only by its
+    /// owner until it is finished, because its final permissions are set only then.
     pub fn create_file(
         &self,
-        below: &Path,
+        relative: &Path,
         size: u64,
         progress: Arc<Progress>,
         is_private: bool,
     ) -> Result<NewFile> {
-        self.create_with(below, progress, &FileOptions { size, is_private, needs_name: false })
+        self.create_with(relative, progress, &FileOptions { size, is_private, needs_name: false })
     }
 
-    fn create_with(&self, below: &Path, progress: Arc<Progress>, options: &FileOptions) -> Result<NewFile> {
+    fn create_with(
+        &self,
+        relative: &Path,
+        progress: Arc<Progress>,
+        options: &FileOptions,
+    ) -> Result<NewFile> {
         let tree = self.create_tree()?;
         // A concurrent removal may delete a directory as long as no named file is in it.
         let mut attempt = 1;
         loop {
-            match self.try_create(&tree, below, &progress, options) {
+            match self.try_create(&tree, relative, &progress, options) {
                 Err(e) if e.reason() == Reason::NoSuchKey && attempt < MAX_ATTEMPTS => attempt += 1,
                 created => return created,
             }
@@ -147,97 +153,97 @@ impl Directory {
     fn try_create(
         &self,
         tree: &Tree,
-        below: &Path,
+        relative: &Path,
         progress: &Arc<Progress>,
         options: &FileOptions,
     ) -> Result<NewFile> {
-        let (location, parent) = (FileLocation::split(below)?, create_parent(tree, below)?);
+        let (location, parent) = (FileLocation::split(relative)?, create_parent(tree, relative)?);
         if !options.needs_name && options.size <= MIN_PREALLOCATE_BYTES && self.supports_unnamed(&parent) {
             // A different file system may be mounted below the root; if it cannot, fall back to a named file.
             if let Ok(draft) = Draft::unnamed(&parent) {
                 // Its destination is checked when it is published.
-                return Ok(self.file(tree.clone(), below, draft, progress.clone(), options));
+                return Ok(self.new_file(tree.clone(), relative, draft, progress.clone(), options));
             }
         }
-        check_replaceable(tree, &parent, below)?;
-        let spare = self.spare_name().for_file(location.name);
-        let draft =
-            Draft::named(parent, spare, options.is_private).map_err(|e| tree.error("create", below, e))?;
-        let new = self.file(tree.clone(), below, draft, progress.clone(), options);
+        check_replaceable(tree, &parent, relative)?;
+        let temp_name = self.temp_name().for_file(location.name);
+        let draft = Draft::named(parent, temp_name, options.is_private)
+            .map_err(|e| tree.error("create", relative, e))?;
+        let new = self.new_file(tree.clone(), relative, draft, progress.clone(), options);
         if options.size > MIN_PREALLOCATE_BYTES {
             new.preallocate()?;
         }
         Ok(new)
     }
 
-    fn file(
+    fn new_file(
         &self,
         tree: Tree,
-        below: &Path,
+        relative: &Path,
         draft: Draft,
         progress: Arc<Progress>,
         options: &FileOptions,
     ) -> NewFile {
-        let (path, below, spare) = (self.root.join(below), below.to_owned(), self.spare_name());
-        let &FileOptions { size, is_private, .. } = options;
-        let (is_kept, resumable, turn) = (false, None, Mutex::default());
         NewFile {
             draft,
             tree,
-            below,
-            path,
-            temp_name: spare,
-            size,
-            is_private,
-            is_published: is_kept,
+            relative: relative.to_owned(),
+            path: self.root.join(relative),
+            temp_name: self.temp_name(),
+            size: options.size,
+            is_private: options.is_private,
+            is_published: false,
             progress,
-            resume_state: resumable,
-            write_lock: turn,
+            resume_state: None,
+            write_lock: Mutex::default(),
         }
     }
 
-    fn spare_name(&self) -> TempName {
-        TempName { mark: self.mark, number: self.count.fetch_add(1, Ordering::Relaxed) }
+    fn temp_name(&self) -> TempName {
+        TempName { random_id: self.random_id, number: self.count.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Determined once for the root: nearly all directories below it are on the same file system.
     fn supports_unnamed(&self, parent: &OwnedFd) -> bool {
-        let spare = || self.spare_name().for_file(OsStr::new("try"));
-        *self.supports_unnamed.get_or_init(|| supports_unnamed_files(parent, &spare()))
+        *self
+            .supports_unnamed
+            .get_or_init(|| supports_unnamed_files(parent, &self.temp_name().for_file(OsStr::new("try"))))
     }
 
-    /// Like [`create_file`](Self::create_file), for a version of an object. Resumes the unfinished file that the journal
-    /// records, if it is of the same version; otherwise removes it and starts a new one.
+    /// Like [`create_file`](Self::create_file), for a version of an object. Resumes the unfinished file that the
+    /// journal records, if it is of the same version; otherwise removes it and starts a new one.
     pub fn resume_file(
         &self,
-        below: &Path,
+        relative: &Path,
         version: &ObjectVersion<'_>,
         progress: Arc<Progress>,
-        journal: Option<JournalFile>,
+        journal: Option<Journal>,
         is_private: bool,
     ) -> Result<NewFile> {
         let size = version.size;
-        let Some(mut journal) = journal else { return self.create_file(below, size, progress, is_private) };
+        let Some(mut journal) = journal else {
+            return self.create_file(relative, size, progress, is_private);
+        };
         let options = FileOptions { size, is_private, needs_name: true };
         let mut records = journal.records::<DownloadRecord>().into_iter();
-        if let Some(DownloadRecord::Begun { version: earlier, size: earlier_size, unfinished, id }) =
+        if let Some(DownloadRecord::Started { version: earlier, size: earlier_size, unfinished, id }) =
             records.next()
         {
-            let (tree, parent) = self.create_tree_and_parent(below)?;
+            let (tree, parent) = self.create_tree_and_parent(relative)?;
             let draft = match (unfinished_name(&unfinished), id) {
                 (Some(name), Some(id)) if earlier == version.etag && earlier_size == size => {
                     let reopened = Draft::reopen(parent.try_clone().map_err(descriptor_error)?, name, &id);
-                    reopened.map_err(|e| tree.error("open the unfinished file of", below, e))?
+                    reopened.map_err(|e| tree.error("open the unfinished file of", relative, e))?
                 }
                 _ => None,
             };
             if let Some(draft) = draft {
                 if is_private {
                     fchmod(&draft.file, Mode::RUSR | Mode::WUSR).map_err(|e| {
-                        file_error("change the mode of the unfinished file of", &self.root.join(below), e)
+                        file_error("change the mode of the unfinished file of", &self.root.join(relative), e)
                     })?;
                 }
-                let mut new = self.file(tree, below, draft, progress, &options);
+                let mut new = self.new_file(tree, relative, draft, progress, &options);
                 new.resume_state = Some(ResumeState { ranges: recorded_ranges(records), journal });
                 return Ok(new);
             }
@@ -248,21 +254,23 @@ impl Directory {
                 tracing::warn!(error = %e, path = %unfinished.display(), "cannot remove an unfinished file");
             }
         }
-        let mut new = self.create_with(below, progress, &options)?;
+        let mut new = self.create_with(relative, progress, &options)?;
         let Some(unfinished) = new.draft.name().map(PathBuf::from) else { return Ok(new) };
         let id = new.draft.id().map_err(|e| file_error("access", &new.path, e))?;
         let record =
-            DownloadRecord::Begun { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
+            DownloadRecord::Started { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
         match journal.reset().and_then(|()| journal.append(&record)) {
             Ok(()) => new.resume_state = Some(ResumeState { ranges: HashMap::new(), journal }),
-            Err(e) => tracing::warn!(error = %e, "cannot write the download journal; it cannot be resumed"),
+            Err(e) => {
+                tracing::warn!(error = %e, "cannot write the download journal; if interrupted, this download cannot resume")
+            }
         }
         Ok(new)
     }
 
-    fn create_tree_and_parent(&self, below: &Path) -> Result<(Tree, OwnedFd)> {
+    fn create_tree_and_parent(&self, relative: &Path) -> Result<(Tree, OwnedFd)> {
         let tree = self.create_tree()?;
-        let parent = create_parent(&tree, below)?;
+        let parent = create_parent(&tree, relative)?;
         Ok((tree, parent))
     }
 }
@@ -271,9 +279,9 @@ impl Directory {
 /// would be compared at one location and created at another.
 fn nearest_ancestor(root: &Path) -> Result<Tree> {
     let path = std::path::absolute(root).map_err(|e| file_error("find", root, e))?;
-    for above in path.ancestors().skip(1) {
-        let Ok(tree) = Tree::open(above) else { continue };
-        if path.strip_prefix(above).is_ok_and(|missing| missing.iter().any(|part| part == "..")) {
+    for ancestor in path.ancestors().skip(1) {
+        let Ok(tree) = Tree::open(ancestor) else { continue };
+        if path.strip_prefix(ancestor).is_ok_and(|missing| missing.iter().any(|name| name == "..")) {
             let why =
                 format!("{} leads through a missing directory and back; write it without ..", root.display());
             return Err(Error::new(Reason::InvalidArgument, why));
@@ -307,11 +315,11 @@ fn unfinished_name(recorded: &Path) -> Option<OsString> {
 
 fn recorded_ranges(records: impl Iterator<Item = DownloadRecord>) -> HashMap<(u64, u64), Checksum> {
     let range = |record| match record {
-        DownloadRecord::Chunk { offset, length, algorithm, checksum } => {
+        DownloadRecord::Range { offset, length, algorithm, checksum } => {
             let algorithm: Algorithm = algorithm.parse().ok()?;
             Some(((offset, length), Checksum::from_base64(algorithm, &checksum).ok()?))
         }
-        DownloadRecord::Begun { .. } => None,
+        DownloadRecord::Started { .. } => None,
     };
     records.filter_map(range).collect()
 }

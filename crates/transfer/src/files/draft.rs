@@ -1,5 +1,5 @@
-//! A file before it gets its final name: unnamed (`O_TMPFILE`) where the file system supports it, so that a crash
-//! leaves nothing behind; otherwise under a name that no other transfer uses.
+//! Unfinished files: unnamed (`O_TMPFILE`) where the file system supports it, so that a crash leaves nothing behind;
+//! otherwise under a temporary name that no other transfer uses.
 //!
 //! Names are created and removed relative to open directories. Others may write into those, so a file found under the
 //! name of an unfinished file is used only if its identity matches.
@@ -23,11 +23,11 @@ pub(super) const UNFINISHED_SUFFIX: &str = ".tradewind-part";
 /// Mode of new files before the umask.
 const FILE_MODE: u32 = 0o666;
 
-/// The file, open to read and write.
+/// The descriptor and name of an unfinished file, open to read and write.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub file: File,
-    /// Its name and directory; `None` for an unnamed file.
+    /// The name and its directory; `None` for an unnamed file.
     location: Option<NamedLocation>,
 }
 
@@ -57,7 +57,7 @@ impl DraftId {
 }
 
 impl Draft {
-    /// Creates a file under a name that must be free. A private file is accessible by its owner only.
+    /// Creates a file under a temporary name that must be free. A private file is accessible by its owner only.
     pub fn named(directory: OwnedFd, name: OsString, is_private: bool) -> io::Result<Self> {
         let mode = Mode::from_raw_mode(if is_private { 0o600 } else { FILE_MODE });
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -128,7 +128,7 @@ impl Draft {
         }
     }
 
-    /// Gives an unnamed file a name that must be free.
+    /// Gives an unnamed file a temporary name that must be free.
     pub fn take_name(&mut self, directory: OwnedFd, name: OsString) -> io::Result<()> {
         if self.location.is_none() {
             self.link(&directory, &name)?;
@@ -137,7 +137,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Removes the name of an unfinished file.
+    /// Removes the temporary name, if any, and with it the file.
     pub fn discard(&self) -> io::Result<()> {
         let Some(location) = &self.location else { return Ok(()) };
         match unlinkat(&location.directory, &location.name, AtFlags::empty()) {
@@ -160,20 +160,20 @@ impl Draft {
     }
 }
 
-/// A unique name for an unfinished file.
+/// A unique temporary name for an unfinished file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TempName {
-    pub mark: u64,
+    pub random_id: u64,
     pub number: u64,
 }
 
 impl TempName {
     /// The temporary name for the file `name`, in the same directory.
     pub fn for_file(self, name: &OsStr) -> OsString {
-        let Self { mark, number } = self;
+        let Self { random_id, number } = self;
         // Truncated, because the combined name may exceed the limit.
         let name: String = name.to_string_lossy().chars().take(32).collect();
-        format!(".{name}.{mark:016x}-{number}{UNFINISHED_SUFFIX}").into()
+        format!(".{name}.{random_id:016x}-{number}{UNFINISHED_SUFFIX}").into()
     }
 }
 
@@ -187,9 +187,9 @@ pub(super) fn default_file_mode() -> io::Result<u32> {
 }
 
 /// Returns true if a directory's file system supports unnamed files that can be named later.
-pub(super) fn supports_unnamed_files(directory: &OwnedFd, spare: &OsStr) -> bool {
-    let made = Draft::unnamed(directory).and_then(|draft| draft.link(directory, spare));
-    made.is_ok() && unlinkat(directory, spare, AtFlags::empty()).is_ok()
+pub(super) fn supports_unnamed_files(directory: &OwnedFd, temp_name: &OsStr) -> bool {
+    let linked = Draft::unnamed(directory).and_then(|draft| draft.link(directory, temp_name));
+    linked.is_ok() && unlinkat(directory, temp_name, AtFlags::empty()).is_ok()
 }
 
 #[cfg(test)]
@@ -207,9 +207,10 @@ mod tests {
     fn named_and_unnamed_drafts_are_published() {
         let root = tempfile::tempdir().unwrap();
         let directory = || open(root.path());
-        for (n, draft) in [Draft::named(directory(), "spare".into(), false), Draft::unnamed(&directory())]
-            .into_iter()
-            .enumerate()
+        for (n, draft) in
+            [Draft::named(directory(), "unfinished".into(), false), Draft::unnamed(&directory())]
+                .into_iter()
+                .enumerate()
         {
             let mut draft = draft.unwrap();
             draft.file.write_all(b"new").unwrap();
@@ -250,52 +251,53 @@ mod tests {
     #[test]
     fn unnamed_draft_replaces_a_file_only_once_it_is_named() {
         let root = tempfile::tempdir().unwrap();
-        let (taken, spare) = (root.path().join("taken"), root.path().join("spare"));
+        let (taken, unfinished) = (root.path().join("taken"), root.path().join("unfinished"));
         fs::write(&taken, "old").unwrap();
         let directory = open(root.path());
         let mut draft = Draft::unnamed(&directory).unwrap();
         draft.file.write_all(b"new").unwrap();
-        let refused = draft.publish(&directory, OsStr::new("taken")).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
-        draft.take_name(open(root.path()), "spare".into()).unwrap();
+        let rejected = draft.publish(&directory, OsStr::new("taken")).unwrap_err();
+        assert_eq!(rejected.kind(), io::ErrorKind::AlreadyExists);
+        draft.take_name(open(root.path()), "unfinished".into()).unwrap();
         assert_eq!(fs::read(&taken).unwrap(), b"old");
         draft.publish(&directory, OsStr::new("taken")).unwrap();
-        assert_eq!((fs::read(&taken).unwrap(), spare.exists()), (b"new".to_vec(), false));
+        assert_eq!((fs::read(&taken).unwrap(), unfinished.exists()), (b"new".to_vec(), false));
     }
 
     #[test]
     fn only_the_recorded_file_is_reopened() {
         let root = tempfile::tempdir().unwrap();
-        let (spare, victim) = (root.path().join("spare"), root.path().join("victim"));
+        let (unfinished, victim) = (root.path().join("unfinished"), root.path().join("victim"));
         fs::write(&victim, "precious").unwrap();
-        let id = Draft::named(open(root.path()), "spare".into(), false).unwrap().id().unwrap();
-        let reopen = |id: &DraftId| Draft::reopen(open(root.path()), "spare".into(), id).unwrap().is_some();
+        let id = Draft::named(open(root.path()), "unfinished".into(), false).unwrap().id().unwrap();
+        let reopen =
+            |id: &DraftId| Draft::reopen(open(root.path()), "unfinished".into(), id).unwrap().is_some();
         assert!(reopen(&id));
-        fs::hard_link(&spare, root.path().join("second name")).unwrap();
+        fs::hard_link(&unfinished, root.path().join("second name")).unwrap();
         assert!(!reopen(&id), "others could write to it under its second name");
         fs::remove_file(root.path().join("second name")).unwrap();
         assert!(reopen(&id));
         assert!(!reopen(&DraftId { born_nanos: Some(1), ..id.clone() }));
-        fs::remove_file(&spare).unwrap();
+        fs::remove_file(&unfinished).unwrap();
         assert!(!reopen(&id));
         let victim_id = DraftId::from_metadata(&fs::metadata(&victim).unwrap());
-        std::os::unix::fs::symlink(&victim, &spare).unwrap();
+        std::os::unix::fs::symlink(&victim, &unfinished).unwrap();
         assert!(!reopen(&id) && !reopen(&victim_id));
-        fs::remove_file(&spare).unwrap();
-        fs::hard_link(&victim, &spare).unwrap();
+        fs::remove_file(&unfinished).unwrap();
+        fs::hard_link(&victim, &unfinished).unwrap();
         assert!(!reopen(&id) && !reopen(&victim_id));
-        fs::remove_file(&spare).unwrap();
-        rustix::fs::mknodat(CWD, &spare, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        fs::remove_file(&unfinished).unwrap();
+        rustix::fs::mknodat(CWD, &unfinished, FileType::Fifo, Mode::RUSR, 0).unwrap();
         assert!(!reopen(&id));
     }
 
     #[test]
     fn replacement_of_an_unfinished_file_is_not_published() {
         let root = tempfile::tempdir().unwrap();
-        let spare = root.path().join("spare");
-        let draft = Draft::named(open(root.path()), "spare".into(), false).unwrap();
-        fs::remove_file(&spare).unwrap();
-        std::os::unix::fs::symlink("elsewhere", &spare).unwrap();
+        let unfinished = root.path().join("unfinished");
+        let draft = Draft::named(open(root.path()), "unfinished".into(), false).unwrap();
+        fs::remove_file(&unfinished).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &unfinished).unwrap();
         assert!(draft.publish(&open(root.path()), OsStr::new("final")).is_err());
         assert!(
             !root.path().join("final").exists() && fs::symlink_metadata(root.path().join("final")).is_err()

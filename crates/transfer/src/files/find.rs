@@ -40,14 +40,14 @@ pub fn find(tree: Tree, links: Links) -> ItemFeed {
     find_below(tree, Path::new(""), links)
 }
 
-/// Like [`find`], but for one directory of the tree; names are still relative to the root.
-pub fn find_below(tree: Tree, below: &Path, links: Links) -> ItemFeed {
-    let (found, items) = mpsc::channel(MAX_QUEUED_ITEMS);
-    let (below, location) = (below.to_owned(), tree.path().join(below).display().to_string());
+/// Like [`find`], but only below the directory `relative` of the tree; names are still relative to the root.
+pub fn find_below(tree: Tree, relative: &Path, links: Links) -> ItemFeed {
+    let (sender, items) = mpsc::channel(MAX_QUEUED_ITEMS);
+    let (relative, location) = (relative.to_owned(), tree.path().join(relative).display().to_string());
     let task = tokio::task::spawn_blocking(move || {
-        let walk = Walk { tree, links, found };
+        let walk = Walk { tree, links, sender };
         // An early end means that the receiver was dropped.
-        let _ = walk.below(&below);
+        let _ = walk.walk(&relative);
     });
     ItemFeed::new(items, location, task)
 }
@@ -58,7 +58,7 @@ struct Abandoned;
 struct Walk {
     tree: Tree,
     links: Links,
-    found: mpsc::Sender<ListedItem>,
+    sender: mpsc::Sender<ListedItem>,
 }
 
 /// An entry of a directory and its sort key: a directory's name ends with a slash, as in keys.
@@ -69,22 +69,22 @@ pub(crate) struct Entry {
 }
 
 impl Walk {
-    fn below(&self, below: &Path) -> Result<(), Abandoned> {
-        let entries = match entries(&self.tree, below) {
+    fn walk(&self, relative: &Path) -> Result<(), Abandoned> {
+        let entries = match entries(&self.tree, relative) {
             Ok(entries) => entries,
             Err(e) => {
-                return self.fail(&self.tree.path().join(below), self.tree.error("list", below, e));
+                return self.fail(&self.tree.path().join(relative), self.tree.error("list", relative, e));
             }
         };
         // Closed while subdirectories are walked: a deep tree would otherwise hold a descriptor per level.
         let mut directory = None;
         for Entry { name, kind, .. } in entries {
-            let path = below.join(&name);
+            let path = relative.join(&name);
             if kind.is_dir() {
                 directory = None;
-                self.below(&path)?;
+                self.walk(&path)?;
             } else if !(is_unfinished(name.as_bytes()) || kind.is_symlink() && self.links == Links::Skip) {
-                let open = match directory.take().map_or_else(|| self.tree.directory(below), Ok) {
+                let open = match directory.take().map_or_else(|| self.tree.directory(relative), Ok) {
                     Ok(open) => open,
                     Err(e) => {
                         self.fail(&self.tree.path().join(&path), self.tree.error("access", &path, e))?;
@@ -101,17 +101,17 @@ impl Walk {
     fn visit(
         &self,
         directory: &OwnedFd,
-        below: &Path,
+        relative: &Path,
         name: &OsStr,
         listed: FileType,
     ) -> Result<(), Abandoned> {
-        let path = || self.tree.path().join(below);
+        let path = || self.tree.path().join(relative);
         let flags = if listed.is_symlink() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-        let found = match statat(directory, name, flags) {
-            Ok(found) => found,
-            Err(e) => return self.fail(&path(), self.tree.error("access", below, e.into())),
+        let stat = match statat(directory, name, flags) {
+            Ok(stat) => stat,
+            Err(e) => return self.fail(&path(), self.tree.error("access", relative, e.into())),
         };
-        let kind = FileType::from_raw_mode(found.st_mode);
+        let kind = FileType::from_raw_mode(stat.st_mode);
         // It was replaced by a link since it was listed.
         if kind.is_symlink() && self.links == Links::Skip {
             return Ok(());
@@ -125,11 +125,11 @@ impl Walk {
             let why = format!("{} is {what}: skipped", path().display());
             return self.fail(&path(), Error::new(Reason::InvalidRequest, why));
         }
-        match path_to_key(below) {
+        match path_to_key(relative) {
             Ok(name) => {
-                let size = u64::try_from(found.st_size).unwrap_or(0);
-                let nanos = i64::try_from(found.st_mtime_nsec).unwrap_or(0);
-                let millis = found.st_mtime.saturating_mul(1000).saturating_add(nanos / 1_000_000);
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
+                let millis = stat.st_mtime.saturating_mul(1000).saturating_add(nanos / 1_000_000);
                 self.send(Ok(Item { name, size, modified: Timestamp::from_millis(millis) }))
             }
             Err(e) => self.fail(&path(), e),
@@ -140,15 +140,15 @@ impl Walk {
         self.send(Err((path.display().to_string(), error)))
     }
 
-    fn send(&self, found: ListedItem) -> Result<(), Abandoned> {
-        self.found.blocking_send(found).map_err(|_| Abandoned)
+    fn send(&self, item: ListedItem) -> Result<(), Abandoned> {
+        self.sender.blocking_send(item).map_err(|_| Abandoned)
     }
 }
 
 /// The entries of a directory of a tree, in the byte order of keys.
-pub(crate) fn entries(tree: &Tree, below: &Path) -> io::Result<Vec<Entry>> {
+pub(crate) fn entries(tree: &Tree, relative: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    let mut listing = Dir::new(tree.listing(below)?)?;
+    let mut listing = Dir::new(tree.listing(relative)?)?;
     let mut unknown = Vec::new();
     for entry in listing.by_ref() {
         let entry = entry?;

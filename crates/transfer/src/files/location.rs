@@ -18,10 +18,10 @@ pub(super) struct FileLocation<'a> {
 }
 
 impl<'a> FileLocation<'a> {
-    pub fn split(below: &'a Path) -> Result<Self> {
-        match (below.parent(), below.file_name()) {
+    pub fn split(relative: &'a Path) -> Result<Self> {
+        match (relative.parent(), relative.file_name()) {
             (Some(parent), Some(name)) => Ok(Self { parent, name }),
-            _ => Err(Error::new(Reason::InvalidKey, format!("{} is not a file name", below.display()))),
+            _ => Err(Error::new(Reason::InvalidKey, format!("{} is not a file name", relative.display()))),
         }
     }
 }
@@ -30,23 +30,23 @@ impl<'a> FileLocation<'a> {
 pub(super) const MAX_ATTEMPTS: u32 = 16;
 
 /// Opens the directory of a file, and creates it if it is missing.
-pub(super) fn create_parent(tree: &Tree, below: &Path) -> Result<OwnedFd> {
-    let parent = FileLocation::split(below)?.parent;
+pub(super) fn create_parent(tree: &Tree, relative: &Path) -> Result<OwnedFd> {
+    let parent = FileLocation::split(relative)?.parent;
     tree.create_directory(parent).map_err(|e| tree.error("create the directory", parent, e))
 }
 
 /// Rejects replacing anything but a file: a directory, a device, or a link to one or to an open descriptor, such as
 /// `/dev/stdout`. Other links are replaced, never written through.
-pub(super) fn check_replaceable(tree: &Tree, directory: &OwnedFd, below: &Path) -> Result<()> {
-    let name = FileLocation::split(below)?.name;
+pub(super) fn check_replaceable(tree: &Tree, directory: &OwnedFd, relative: &Path) -> Result<()> {
+    let name = FileLocation::split(relative)?.name;
     let reject = |what: &str| {
-        let why = format!("{} {what}", tree.path().join(below).display());
+        let why = format!("{} {what}", tree.path().join(relative).display());
         Err(Error::new(Reason::InvalidKey, why))
     };
     let kind = |stat: Stat| FileType::from_raw_mode(stat.st_mode);
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(kind) {
         Err(Errno::NOENT) | Ok(FileType::RegularFile) => Ok(()),
-        Err(e) => Err(tree.error("access", below, e.into())),
+        Err(e) => Err(tree.error("access", relative, e.into())),
         Ok(FileType::Symlink) => match statat(directory, name, AtFlags::empty()).map(kind) {
             Ok(_) if leads_to_descriptor(directory, name) => {
                 reject("leads to an open file of a process; to write to standard output, name it -")

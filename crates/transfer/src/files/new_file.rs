@@ -1,6 +1,6 @@
-//! A file that is being written. It is unnamed or has a temporary name until it is complete, and then atomically
-//! replaces the file of its final name. Dropped before that, it is removed, unless a journal records it for another
-//! transfer.
+//! Writing of a destination file. The unfinished file is unnamed or has a temporary name until it is complete, and then
+//! atomically replaces the file of its final name. Dropped before that, it is removed, unless a journal records it for
+//! another transfer.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +20,7 @@ use tradewind_parallel::Sink;
 use super::draft::{Draft, DraftId, TempName, default_file_mode};
 use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};
 use super::{Tree, file_error};
-use crate::journal::JournalFile;
+use crate::journal::Journal;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
@@ -31,16 +31,16 @@ const TMPFS_MAGIC: FsWord = 0x0102_1994;
 /// Buffer size for reading a file back.
 const READ_BUFFER_BYTES: usize = 256 << 10;
 
-/// An unfinished file.
+/// A destination file of a transfer: writes an unfinished file, then publishes it.
 #[derive(Debug)]
 pub struct NewFile {
     pub(super) draft: Draft,
     pub(super) tree: Tree,
-    /// Its final path in the tree.
-    pub(super) below: PathBuf,
+    /// The final path, relative to the tree.
+    pub(super) relative: PathBuf,
     /// The full path, for messages.
     pub(super) path: PathBuf,
-    /// The temporary name it takes if it is unnamed and has to replace a file.
+    /// The name that an unnamed file takes if it has to replace a file.
     pub(super) temp_name: TempName,
     pub(super) size: u64,
     pub(super) is_private: bool,
@@ -56,14 +56,15 @@ pub struct NewFile {
 pub(super) struct ResumeState {
     /// Ranges that an earlier transfer wrote, by offset and length, with their checksums.
     pub ranges: HashMap<(u64, u64), Checksum>,
-    pub journal: JournalFile,
+    pub journal: Journal,
 }
 
-/// A record in the journal of a download, one JSON line. The variant and field names are the file format.
+/// A record in the journal of a download, one JSON line. The serialized names are the file format.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum DownloadRecord {
     /// The version of the object, and the unfinished file in the destination's directory.
-    Begun {
+    #[serde(rename = "Begun")]
+    Started {
         version: String,
         size: u64,
         unfinished: PathBuf,
@@ -71,7 +72,8 @@ pub(super) enum DownloadRecord {
         id: Option<DraftId>,
     },
     /// A range that was written.
-    Chunk { offset: u64, length: u64, algorithm: String, checksum: String },
+    #[serde(rename = "Chunk")]
+    Range { offset: u64, length: u64, algorithm: String, checksum: String },
 }
 
 impl NewFile {
@@ -85,7 +87,7 @@ impl NewFile {
             let free = free_bytes(stats);
             let why =
                 format!("{} needs {} bytes, but its disk has {free} free", self.path.display(), self.size);
-            return Err(Error::new(Reason::Full, why).after_retries());
+            return Err(Error::new(Reason::Full, why).without_retry());
         }
         // In memory, contiguous allocation has no benefit and would only delay the first write.
         if stats.is_some_and(|stats| stats.f_type == TMPFS_MAGIC) {
@@ -135,26 +137,26 @@ impl NewFile {
     /// Publishes the file once. The directory is opened again: it may have been removed with its last file, or
     /// replaced by a link.
     fn try_publish(&mut self) -> Result<()> {
-        let name = FileLocation::split(&self.below)?.name.to_owned();
-        let directory = create_parent(&self.tree, &self.below)?;
+        let name = FileLocation::split(&self.relative)?.name.to_owned();
+        let directory = create_parent(&self.tree, &self.relative)?;
         if self.draft.name().is_some() {
-            check_replaceable(&self.tree, &directory, &self.below)?;
+            check_replaceable(&self.tree, &directory, &self.relative)?;
         }
-        let mut named = self.draft.publish(&directory, &name);
-        if named.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AlreadyExists) {
-            check_replaceable(&self.tree, &directory, &self.below)?;
-            let spare = self.temp_name.for_file(&name);
-            named = directory
+        let mut published = self.draft.publish(&directory, &name);
+        if published.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AlreadyExists) {
+            check_replaceable(&self.tree, &directory, &self.relative)?;
+            let temp_name = self.temp_name.for_file(&name);
+            published = directory
                 .try_clone()
-                .and_then(|own| self.draft.take_name(own, spare))
+                .and_then(|directory| self.draft.take_name(directory, temp_name))
                 .and_then(|()| self.draft.publish(&directory, &name));
         }
-        named.map_err(|e| self.tree.error("create", &self.below, e))
+        published.map_err(|e| self.tree.error("create", &self.relative, e))
     }
 
     /// Removes the journal: the file will not be resumed.
     pub fn remove_journal(&mut self) {
-        if let Some(Err(e)) = self.resume_state.take().map(|resumable| resumable.journal.remove()) {
+        if let Some(Err(e)) = self.resume_state.take().map(|state| state.journal.remove()) {
             tracing::warn!(error = %e, path = %self.path.display(), "cannot remove a journal");
         }
     }
@@ -182,9 +184,8 @@ impl Sink for NewFile {
     }
 
     /// Verifies a recorded range by reading it back: after a power loss the journal may list data that is not on disk.
-    fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
-        let recorded =
-            self.resume_state.as_ref().and_then(|resumable| resumable.ranges.get(&(offset, length)));
+    fn verify_stored_range(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
+        let recorded = self.resume_state.as_ref().and_then(|state| state.ranges.get(&(offset, length)));
         let Some(recorded) = recorded else { return Ok(None) };
         let mut hasher = Hasher::new(recorded.algorithm());
         let mut buffer = vec![0; READ_BUFFER_BYTES];
@@ -201,15 +202,12 @@ impl Sink for NewFile {
                 Err(e) => return Err(file_error("read", &self.path, e)),
             }
         }
-        let found = hasher.finish();
-        if found != *recorded {
-            return Ok(None);
-        }
-        Ok(Some(found))
+        let checksum = hasher.finish();
+        Ok((checksum == *recorded).then_some(checksum))
     }
 
-    fn held_ranges(&self) -> Vec<(u64, u64)> {
-        let ranges = self.resume_state.as_ref().map(|resumable| resumable.ranges.keys().copied());
+    fn stored_ranges(&self) -> Vec<(u64, u64)> {
+        let ranges = self.resume_state.as_ref().map(|state| state.ranges.keys().copied());
         let mut ranges: Vec<_> = ranges.into_iter().flatten().collect();
         ranges.sort_unstable();
         ranges
@@ -220,11 +218,9 @@ impl Sink for NewFile {
     }
 
     fn range_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
-        let Some(resumable) = &self.resume_state else { return };
+        let Some(state) = &self.resume_state else { return };
         let (algorithm, checksum) = (checksum.algorithm().name().to_owned(), checksum.to_base64());
-        if let Err(e) =
-            resumable.journal.append(&DownloadRecord::Chunk { offset, length, algorithm, checksum })
-        {
+        if let Err(e) = state.journal.append(&DownloadRecord::Range { offset, length, algorithm, checksum }) {
             tracing::warn!(error = %e, "cannot record a range in the journal; a resumed download repeats it");
         }
     }
@@ -236,7 +232,7 @@ impl Drop for NewFile {
             && self.resume_state.is_none()
             && let Err(e) = self.draft.discard()
         {
-            tracing::warn!(error = %e, path = %self.path.display(), "cannot remove the unfinished file of");
+            tracing::warn!(error = %e, path = %self.path.display(), "cannot remove an unfinished file");
         }
     }
 }

@@ -1,4 +1,7 @@
 //! A file as the source of an upload. Retries read it again, so every read checks that it is unchanged.
+//!
+//! Its journal has the version of the file and the upload id, and the stored parts are compared with the file. Uploads
+//! from other sources use `JournalCheckpoint`.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -13,7 +16,7 @@ use tradewind_core::multipart::UploadId;
 use tradewind_parallel::UploadSource;
 
 use super::{Links, Tree, file_error};
-use crate::journal::JournalFile;
+use crate::journal::Journal;
 use crate::names::key_to_path;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
@@ -26,7 +29,7 @@ pub struct FileSource {
     seen: FileVersion,
     attributes: Attributes,
     progress: Arc<Progress>,
-    journal: Mutex<Option<JournalFile>>,
+    journal: Mutex<Option<Journal>>,
     /// If set, the upload includes the file's attributes. An upload without them is not resumed.
     preserves: bool,
 }
@@ -65,9 +68,9 @@ impl FileSource {
     /// Opens a file of a tree by its name. With [`Links::Skip`] no link in the path is followed, not even one created
     /// concurrently.
     pub fn open(tree: &Tree, name: &str, links: Links, progress: Arc<Progress>) -> Result<Self> {
-        let below = key_to_path(name)?;
-        let path = tree.path().join(&below);
-        let file = tree.file(&below, links).map_err(|e| tree.error("open", &below, e))?;
+        let relative = key_to_path(name)?;
+        let path = tree.path().join(&relative);
+        let file = tree.file(&relative, links).map_err(|e| tree.error("open", &relative, e))?;
         Self::from_file(file, path, progress)
     }
 
@@ -83,7 +86,7 @@ impl FileSource {
 
     /// Records uploads in a journal. `preserves` states whether they include the file's attributes.
     #[must_use]
-    pub fn with_journal(mut self, journal: Option<JournalFile>, preserves: bool) -> Self {
+    pub fn with_journal(mut self, journal: Option<Journal>, preserves: bool) -> Self {
         self.journal = Mutex::new(journal);
         self.preserves = preserves;
         self
@@ -91,8 +94,8 @@ impl FileSource {
 
     /// Removes the journal: the file is stored, or its upload cannot be resumed.
     pub fn remove_journal(&self) {
-        let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(e)) = entry.map(JournalFile::remove) {
+        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(e)) = journal.map(Journal::remove) {
             tracing::warn!(error = %e, path = %self.path.display(), "cannot remove a journal");
         }
     }
@@ -172,12 +175,12 @@ impl UploadSource for FileSource {
 
     fn upload_started(&self, upload: &UploadId, part_bytes: u64) -> bool {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = journal.as_mut() else { return false };
+        let Some(journal) = journal.as_mut() else { return false };
         let (seen, preserves) = (self.seen.clone(), self.preserves);
         let record = UploadRecord { seen, upload: upload.0.clone(), part_bytes, preserves };
-        let added = entry.reset().and_then(|()| entry.append(&record));
+        let added = journal.reset().and_then(|()| journal.append(&record));
         if let Err(e) = &added {
-            tracing::warn!(error = %e, "cannot write the upload journal; if interrupted, it cannot resume");
+            tracing::warn!(error = %e, "cannot write the upload journal; if interrupted, this upload cannot resume");
         }
         added.is_ok()
     }
@@ -186,7 +189,7 @@ impl UploadSource for FileSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::Journal;
+    use crate::journal::JournalDirectory;
     use std::path::Path;
 
     #[test]
@@ -194,7 +197,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("file"), "x").unwrap();
         let tree = Tree::open(directory.path()).unwrap();
-        let journal = Journal::new(directory.path().join("j"), "s".to_owned());
+        let journal = JournalDirectory::new(directory.path().join("j"), "s".to_owned());
         let source = |preserves| {
             let source = FileSource::open(&tree, "file", Links::Skip, Arc::default()).unwrap();
             source.with_journal(journal.open("a", "b").unwrap(), preserves)

@@ -22,7 +22,7 @@ use tradewind_core::error::{Error, Reason};
 use super::location::MAX_ATTEMPTS;
 use super::{Links, file_error};
 
-/// A descriptor that names resolve relative to; nothing is read through it.
+/// Flags of a directory descriptor that paths are resolved against; nothing is read through it.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 /// The mode of new directories, before the umask.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o777);
@@ -80,20 +80,20 @@ impl Tree {
         &self.path
     }
 
-    /// Opens a directory of the tree; an empty path is the root. A link anywhere in `below` is an error (`ELOOP`).
-    pub(crate) fn directory(&self, below: &Path) -> io::Result<OwnedFd> {
-        Ok(self.resolve(below, DIRECTORY)?)
+    /// Opens a directory of the tree; an empty path is the root. A link anywhere in `relative` is an error (`ELOOP`).
+    pub(crate) fn directory(&self, relative: &Path) -> io::Result<OwnedFd> {
+        Ok(self.resolve(relative, DIRECTORY)?)
     }
 
     /// Like [`directory`](Self::directory), but creates missing directories.
-    pub(crate) fn create_directory(&self, below: &Path) -> io::Result<OwnedFd> {
+    pub(crate) fn create_directory(&self, relative: &Path) -> io::Result<OwnedFd> {
         let mut attempt = 1;
         loop {
-            match self.resolve(below, DIRECTORY) {
+            match self.resolve(relative, DIRECTORY) {
                 Err(Errno::NOENT) => {}
                 opened => return Ok(opened?),
             }
-            match self.create_stepwise(below) {
+            match self.create_stepwise(relative) {
                 // Another transfer removed one of them concurrently; no name can be created in a removed directory.
                 Err(Errno::NOENT) if attempt < MAX_ATTEMPTS => attempt += 1,
                 made => return Ok(made?),
@@ -101,48 +101,48 @@ impl Tree {
         }
     }
 
-    fn create_stepwise(&self, below: &Path) -> rustix::io::Result<OwnedFd> {
+    fn create_stepwise(&self, relative: &Path) -> rustix::io::Result<OwnedFd> {
         let mut directory = None;
-        for part in below {
+        for part in relative {
             directory = Some(create_one(directory.as_ref().unwrap_or(&self.root), part)?);
         }
         directory.map_or_else(|| self.resolve(Path::new(""), DIRECTORY), Ok)
     }
 
     /// The status of a path. If the last component is a link: of the link, or with [`Links::Follow`] of its target.
-    pub(crate) fn stat(&self, below: &Path, links: Links) -> io::Result<Stat> {
+    pub(crate) fn stat(&self, relative: &Path, links: Links) -> io::Result<Stat> {
         let found = match links {
-            Links::Skip => fstat(self.resolve(below, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)?),
-            Links::Follow => statat(&self.root, below, AtFlags::empty()),
+            Links::Skip => fstat(self.resolve(relative, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)?),
+            Links::Follow => statat(&self.root, relative, AtFlags::empty()),
         };
         Ok(found?)
     }
 
     /// The metadata of a path; if the last component is a link, of the link itself.
-    pub(crate) fn metadata(&self, below: &Path) -> io::Result<fs::Metadata> {
-        File::from(self.resolve(below, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)?).metadata()
+    pub(crate) fn metadata(&self, relative: &Path) -> io::Result<fs::Metadata> {
+        File::from(self.resolve(relative, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)?).metadata()
     }
 
-    /// Opens a file for reading. With [`Links::Skip`] a link anywhere in `below` is an error.
-    pub(crate) fn file(&self, below: &Path, links: Links) -> io::Result<File> {
+    /// Opens a file for reading. With [`Links::Skip`] a link anywhere in `relative` is an error.
+    pub(crate) fn file(&self, relative: &Path, links: Links) -> io::Result<File> {
         // Non-blocking, because opening a pipe that replaced the file would block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = match links {
-            Links::Skip => self.resolve(below, flags),
-            Links::Follow => retry_on_intr(|| openat(&self.root, below, flags, Mode::empty())),
+            Links::Skip => self.resolve(relative, flags),
+            Links::Follow => retry_on_intr(|| openat(&self.root, relative, flags, Mode::empty())),
         };
         match opened {
-            Err(Errno::AGAIN) => self.file_under_lease(below, links),
+            Err(Errno::AGAIN) => self.file_under_lease(relative, links),
             opened => Ok(opened?.into()),
         }
     }
 
     /// Opens a file on which another process holds a lease, as file servers do. Waits until the lease is released.
-    fn file_under_lease(&self, below: &Path, links: Links) -> io::Result<File> {
+    fn file_under_lease(&self, relative: &Path, links: Links) -> io::Result<File> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = match links {
-            Links::Skip => self.resolve(below, flags)?,
-            Links::Follow => retry_on_intr(|| openat(&self.root, below, flags, Mode::empty()))?,
+            Links::Skip => self.resolve(relative, flags)?,
+            Links::Follow => retry_on_intr(|| openat(&self.root, relative, flags, Mode::empty()))?,
         };
         if !FileType::from_raw_mode(fstat(&found)?.st_mode).is_file() {
             return Err(Errno::AGAIN.into());
@@ -151,23 +151,23 @@ impl Tree {
     }
 
     /// Opens a directory of the tree for listing.
-    pub(crate) fn listing(&self, below: &Path) -> io::Result<OwnedFd> {
-        Ok(self.resolve(below, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?)
+    pub(crate) fn listing(&self, relative: &Path) -> io::Result<OwnedFd> {
+        Ok(self.resolve(relative, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?)
     }
 
-    fn resolve(&self, below: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    fn resolve(&self, relative: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        match retry_on_intr(|| openat2(&self.root, below, flags, Mode::empty(), resolve)) {
+        match retry_on_intr(|| openat2(&self.root, relative, flags, Mode::empty(), resolve)) {
             // Before Linux 5.6, or rejected by a system call filter.
-            Err(Errno::NOSYS | Errno::PERM) => self.resolve_stepwise(below, flags),
+            Err(Errno::NOSYS | Errno::PERM) => self.resolve_stepwise(relative, flags),
             opened => opened,
         }
     }
 
-    /// [`resolve`](Self::resolve) without `openat2`: one component at a time, none of which may be a link.
-    fn resolve_stepwise(&self, below: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let mut parts = below.iter();
+    /// [`resolve`](Self::resolve) without `openat2`: component by component, none of which may be a link.
+    fn resolve_stepwise(&self, relative: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let mut parts = relative.iter();
         let last = parts.next_back().unwrap_or(OsStr::new("."));
         let mut directory = None;
         for part in parts {
@@ -177,24 +177,24 @@ impl Tree {
     }
 
     /// Converts an I/O error of a path in the tree. If a link caused it, the message names the link.
-    pub(crate) fn error(&self, what: &str, below: &Path, error: io::Error) -> Error {
+    pub(crate) fn error(&self, what: &str, relative: &Path, error: io::Error) -> Error {
         if error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
-            && let Some(link) = self.first_link(below)
+            && let Some(link) = self.first_link(relative)
         {
             let why = format!(
                 "cannot {what} {}: {} is a symbolic link, and links below a directory are not followed",
-                self.path.join(below).display(),
+                self.path.join(relative).display(),
                 link.display()
             );
             return Error::with_source(Reason::InvalidKey, why, error);
         }
-        file_error(what, &self.path.join(below), error)
+        file_error(what, &self.path.join(relative), error)
     }
 
     /// The first link among the components of a path.
-    pub(crate) fn first_link(&self, below: &Path) -> Option<PathBuf> {
+    pub(crate) fn first_link(&self, relative: &Path) -> Option<PathBuf> {
         let mut path = self.path.to_path_buf();
-        below.iter().find_map(|part| {
+        relative.iter().find_map(|part| {
             path.push(part);
             fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()).then(|| path.clone())
         })
@@ -246,7 +246,8 @@ fn is_link(directory: &OwnedFd, name: &OsStr) -> bool {
 /// user can lead here from above the latter.
 fn ancestry(directory: impl AsFd) -> io::Result<Vec<FileId>> {
     let mut all = vec![FileId::from_stat(&fstat(&directory)?)];
-    let above = |below: &dyn AsFd| retry_on_intr(|| openat(below.as_fd(), "..", DIRECTORY, Mode::empty()));
+    let above =
+        |directory: &dyn AsFd| retry_on_intr(|| openat(directory.as_fd(), "..", DIRECTORY, Mode::empty()));
     let (mut mount, mut next) = (mount_id(&directory), above(&directory));
     loop {
         let opened = match next {

@@ -48,7 +48,7 @@ impl FailedLocations {
         }
     }
 
-    /// How many there are.
+    /// The number of locations, including unnamed ones.
     pub fn count(&self) -> u64 {
         self.locations.len() as u64 + self.unnamed.0.max(self.unnamed.1)
     }
@@ -60,37 +60,37 @@ mod tests {
 
     #[test]
     fn failure_that_does_not_recur_is_resolved() {
-        let mut unseen = FailedLocations::default();
-        unseen.start_comparison();
-        unseen.add("/here/dir/a", "");
-        unseen.add("/here/b", "");
-        unseen.resolve("", Path::new("/here"));
-        assert_eq!(unseen.count(), 2, "failures of this comparison remain");
-        unseen.start_comparison();
-        assert_eq!(unseen.count(), 2, "the new comparison may be cancelled");
-        unseen.resolve("dir/", Path::new("/here/dir/"));
-        assert_eq!(unseen.count(), 1, "the other one is outside the tree");
-        unseen.add("s3://bucket/dir/", "dir/");
-        unseen.start_comparison();
-        unseen.add("/here/b", "");
-        unseen.resolve("", Path::new("/here"));
-        assert_eq!(unseen.count(), 1);
+        let mut failed = FailedLocations::default();
+        failed.start_comparison();
+        failed.add("/here/dir/a", "");
+        failed.add("/here/b", "");
+        failed.resolve("", Path::new("/here"));
+        assert_eq!(failed.count(), 2, "failures of this comparison remain");
+        failed.start_comparison();
+        assert_eq!(failed.count(), 2, "the new comparison may be cancelled");
+        failed.resolve("dir/", Path::new("/here/dir/"));
+        assert_eq!(failed.count(), 1, "the other one is outside the tree");
+        failed.add("s3://bucket/dir/", "dir/");
+        failed.start_comparison();
+        failed.add("/here/b", "");
+        failed.resolve("", Path::new("/here"));
+        assert_eq!(failed.count(), 1);
     }
 
     #[test]
     fn failures_beyond_the_limit_are_only_counted() {
-        let mut unseen = FailedLocations::default();
+        let mut failed = FailedLocations::default();
         for _ in 0..3 {
-            unseen.start_comparison();
+            failed.start_comparison();
             for n in 0..1500 {
-                unseen.add(&n.to_string(), "");
+                failed.add(&n.to_string(), "");
             }
-            assert_eq!((unseen.count(), unseen.locations.len()), (1500, MAX_NAMED_LOCATIONS));
-            unseen.resolve("", Path::new("/here"));
-            assert_eq!((unseen.count(), unseen.locations.len()), (1500, MAX_NAMED_LOCATIONS));
+            assert_eq!((failed.count(), failed.locations.len()), (1500, MAX_NAMED_LOCATIONS));
+            failed.resolve("", Path::new("/here"));
+            assert_eq!((failed.count(), failed.locations.len()), (1500, MAX_NAMED_LOCATIONS));
         }
-        unseen.start_comparison();
-        unseen.resolve("", Path::new("/here"));
-        assert_eq!(unseen.count(), 0);
+        failed.start_comparison();
+        failed.resolve("", Path::new("/here"));
+        assert_eq!(failed.count(), 0);
     }
 }

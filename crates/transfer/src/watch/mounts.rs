@@ -53,7 +53,7 @@ impl Mounts {
         let signalled = poll(&mut [PollFd::new(&*table, PollFlags::PRI)], Some(&NO_WAIT));
         *is_outdated |= signalled.map_err(|e| file_error("access", Path::new(MOUNTINFO), e))? > 0;
         if *is_outdated {
-            points.look(read(table, &self.root)?);
+            points.update(read(table, &self.root)?);
             *is_outdated = false;
         }
         Ok(())
@@ -96,13 +96,13 @@ impl Points {
     }
 
     /// Compares the current table with the initial one, and records the points that differ.
-    fn look(&mut self, now: Table) {
-        let differs = |point: &&PathBuf| self.initial.get(*point) != now.get(*point);
-        self.changed.extend(self.initial.keys().chain(now.keys()).filter(differs).cloned());
+    fn update(&mut self, current: Table) {
+        let differs = |point: &&PathBuf| self.initial.get(*point) != current.get(*point);
+        self.changed.extend(self.initial.keys().chain(current.keys()).filter(differs).cloned());
     }
 
-    fn changed_above(&self, below: &Path) -> Option<&Path> {
-        self.changed.iter().map(PathBuf::as_path).find(|point| below.starts_with(point))
+    fn changed_above(&self, name: &Path) -> Option<&Path> {
+        self.changed.iter().map(PathBuf::as_path).find(|point| name.starts_with(point))
     }
 }
 
@@ -153,7 +153,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const AT_FIRST: &str = "\
+    const INITIAL: &str = "\
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 30 27 0:40 / /w rw,relatime shared:3 - tmpfs tmpfs rw
 31 30 0:41 / /w/disk rw,relatime shared:1 master:2 - tmpfs tmpfs rw
@@ -167,18 +167,18 @@ mod tests {
 
     /// The points after reading the initial table and then each of `later`.
     fn points(later: &[&str]) -> Points {
-        let mut points = Points::new(table(AT_FIRST));
-        later.iter().for_each(|text| points.look(table(text)));
+        let mut points = Points::new(table(INITIAL));
+        later.iter().for_each(|text| points.update(table(text)));
         points
     }
 
     fn without(number: &str) -> String {
-        AT_FIRST.lines().filter(|line| !line.starts_with(number)).map(|line| format!("{line}\n")).collect()
+        INITIAL.lines().filter(|line| !line.starts_with(number)).map(|line| format!("{line}\n")).collect()
     }
 
     #[test]
     fn mount_table_yields_the_mounts_below_the_root() {
-        let table = table(AT_FIRST);
+        let table = table(INITIAL);
         let points: Vec<&Path> = table.keys().map(PathBuf::as_path).collect();
         assert_eq!(points, ["", "a b\\134/c\t\n", "disk"].map(Path::new));
         let disk: [&[u8]; 5] = [b"31", b"0:41", b"/", b"tmpfs", b"tmpfs"];
@@ -219,15 +219,15 @@ mod tests {
 
     #[test]
     fn changed_mount_point_stays_changed() {
-        let other_number = AT_FIRST.replace("31 30", "39 30");
-        let other_device = AT_FIRST.replace("0:41", "0:49");
-        let other_directory = AT_FIRST.replace("0:41 /", "0:41 /dir");
+        let other_number = INITIAL.replace("31 30", "39 30");
+        let other_device = INITIAL.replace("0:41", "0:49");
+        let other_directory = INITIAL.replace("0:41 /", "0:41 /dir");
         let other_source =
-            AT_FIRST.replace("/w/disk rw,relatime shared:1 master:2 - tmpfs tmpfs", "/w/disk rw - nfs a:/b");
-        let over_it = format!("{AT_FIRST}40 31 0:50 / /w/disk rw - tmpfs tmpfs rw\n");
+            INITIAL.replace("/w/disk rw,relatime shared:1 master:2 - tmpfs tmpfs", "/w/disk rw - nfs a:/b");
+        let over_it = format!("{INITIAL}40 31 0:50 / /w/disk rw - tmpfs tmpfs rw\n");
         let gone = without("31");
         for later in [&gone, &other_number, &other_device, &other_directory, &other_source, &over_it] {
-            for then in [later, AT_FIRST] {
+            for then in [later, INITIAL] {
                 let points = points(&[later, then]);
                 assert_eq!(points.changed.iter().collect::<Vec<_>>(), [Path::new("disk")], "{later}");
             }
@@ -236,8 +236,8 @@ mod tests {
 
     #[test]
     fn temporary_mount_protects_the_names_below_it() {
-        let came = format!("{AT_FIRST}40 30 0:50 / /w/new rw - tmpfs tmpfs rw\n");
-        let points = points(&[&came, AT_FIRST]);
+        let came = format!("{INITIAL}40 30 0:50 / /w/new rw - tmpfs tmpfs rw\n");
+        let points = points(&[&came, INITIAL]);
         assert_eq!(points.changed_above(Path::new("new/x")), Some(Path::new("new")));
         assert_eq!(points.changed_above(Path::new("disk/x")), None);
     }
@@ -245,8 +245,8 @@ mod tests {
     #[test]
     fn mounts_elsewhere_and_options_change_nothing() {
         let elsewhere = without("33");
-        let read_only = AT_FIRST.replace("/w/disk rw,relatime shared:1 master:2", "/w/disk ro");
-        assert_ne!((elsewhere.as_str(), read_only.as_str()), (AT_FIRST, AT_FIRST));
+        let read_only = INITIAL.replace("/w/disk rw,relatime shared:1 master:2", "/w/disk ro");
+        assert_ne!((elsewhere.as_str(), read_only.as_str()), (INITIAL, INITIAL));
         assert!(points(&[&elsewhere, &read_only]).changed.is_empty());
     }
 

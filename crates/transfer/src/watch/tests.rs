@@ -39,7 +39,7 @@ struct RunningWatch {
     ended: JoinHandle<Result<WatchTotals>>,
 }
 
-fn at(key: &str) -> Address {
+fn address(key: &str) -> Address {
     Address::parse("bucket", key).unwrap()
 }
 
@@ -47,13 +47,14 @@ impl Scene {
     /// A directory with `files`, and a bucket with `objects` behind `faults`.
     async fn new(files: &[&str], objects: &[&str], faults: FaultPlan) -> Self {
         let below: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
-        below.create_bucket(&context(), &at("k").bucket).await.unwrap();
+        below.create_bucket(&context(), &address("k").bucket).await.unwrap();
         let store = Faulty::new(below.clone(), faults);
         let scene = Self { directory: tempfile::tempdir().unwrap(), below, store, reports: Arc::default() };
         fs::create_dir(scene.root()).unwrap();
         files.iter().for_each(|name| scene.write(name));
         for key in objects {
-            let mut staged = scene.below.stage(&context(), &at(key), StageRequest::default()).await.unwrap();
+            let mut staged =
+                scene.below.stage(&context(), &address(key), StageRequest::default()).await.unwrap();
             staged.write(bytes::Bytes::from("x")).await.unwrap();
             staged.commit(Expected::default()).await.unwrap();
         }
@@ -80,7 +81,7 @@ impl Scene {
             directory: None,
             store: self.store.clone(),
             scheme: scheme.into(),
-            bucket: at("k").bucket,
+            bucket: address("k").bucket,
             prefix: String::new(),
         };
         Arc::new(Copier {
@@ -88,7 +89,7 @@ impl Scene {
             to: Endpoint::Objects(to),
             transfers: Arc::new(transfers),
             progress: Arc::default(),
-            journal: None,
+            journals: None,
             preserves_attributes: false,
         })
     }
@@ -142,7 +143,7 @@ impl Scene {
     }
 
     async fn has(&self, key: &str) -> bool {
-        self.below.head(&context(), &at(key), Default::default()).await.is_ok()
+        self.below.head(&context(), &address(key), Default::default()).await.is_ok()
     }
 
     async fn wait_for(&self, line: &str) {
@@ -314,10 +315,10 @@ async fn transfers_in_flight_get_the_grace_period() {
     let scene = Scene::new(&["a"], &[], slow(LONG)).await;
     let running = scene.start(LONG);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let asked = Instant::now();
+    let stop_requested = Instant::now();
     let totals = running.stop().await;
     assert_eq!((totals.copied, totals.failing), (0, 1), "the upload was cancelled");
-    assert!((400..2000).contains(&asked.elapsed().as_millis()), "{:?}", asked.elapsed());
+    assert!((400..2000).contains(&stop_requested.elapsed().as_millis()), "{:?}", stop_requested.elapsed());
 }
 
 /// Real inotify events of a directory.

@@ -16,7 +16,7 @@ use crate::files::{Links, file_error, find_below};
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison, Merge};
 use crate::names::key_to_path;
-use crate::workers::{ActionFeed, Completion, sync_actions};
+use crate::workers::{ActionFeed, ActionResult, sync_actions};
 use crate::{Copier, Feed, Item};
 
 /// The result for a name.
@@ -45,7 +45,7 @@ impl Worker {
     pub async fn sync_name(&self, name: &str) -> Result<NameOutcome> {
         match self.version(name)? {
             Some(version) => {
-                let copied = self.copier.copy_as(name, Some(version.0), name).await.map(Completion::Copied);
+                let copied = self.copier.copy_as(name, Some(version.0), name).await.map(ActionResult::Copied);
                 self.outcome(name, version, copied)
             }
             None if self.mounts.is_some() && self.exists_in_store(name).await? => self.remove(name).await,
@@ -66,10 +66,10 @@ impl Worker {
         }
     }
 
-    fn outcome(&self, name: &str, before: FileVersion, done: Result<Completion>) -> Result<NameOutcome> {
+    fn outcome(&self, name: &str, before: FileVersion, done: Result<ActionResult>) -> Result<NameOutcome> {
         match done {
-            Ok(Completion::Copied(bytes)) => Ok(NameOutcome::Copied(bytes)),
-            Ok(Completion::Removed | Completion::Unchanged) => Ok(NameOutcome::Unchanged),
+            Ok(ActionResult::Copied(bytes)) => Ok(NameOutcome::Copied(bytes)),
+            Ok(ActionResult::Removed | ActionResult::Unchanged) => Ok(NameOutcome::Unchanged),
             // The file changed while it was read; the error is a consequence of that.
             Err(_) if self.version(name)? != Some(before) => Ok(NameOutcome::ChangedMeanwhile),
             Err(e) => Err(e),
@@ -155,7 +155,7 @@ impl Worker {
         let Endpoint::Objects(objects) = &self.copier.to else { return Ok(true) };
         let (transfers, address) = (&self.copier.transfers, &objects.address(name)?);
         let found = transfers.retry(|| async move {
-            let slot = transfers.acquire_slot(0).await?;
+            let slot = transfers.acquire_request_permits(0).await?;
             objects.store.head(&slot.context, address, GetRequest::default()).await
         });
         match found.await {

@@ -9,15 +9,16 @@ use super::date::AmzDate;
 use super::hex::to_hex;
 use super::key::SigningKey;
 
-/// Creates or verifies one chain of signatures.
-pub struct ChunkSigner {
+/// A chain of signatures, to create or to verify.
+pub struct ChunkSignatureChain {
     key: Arc<SigningKey>,
     /// `date\nscope\n`.
     middle: Vec<u8>,
+    /// The previous signature, in hexadecimal.
     previous: [u8; 64],
 }
 
-impl ChunkSigner {
+impl ChunkSignatureChain {
     /// A chain that starts from `seed`, the request's signature, with this date and scope.
     #[must_use]
     pub fn new(key: Arc<SigningKey>, date: &AmzDate, scope: &str, seed: &[u8; 32]) -> Self {
@@ -61,15 +62,15 @@ impl ChunkSigner {
     }
 
     fn step(&mut self, text: &[u8], signature: &[u8; 32]) -> bool {
-        let right = self.key.verify(text, signature);
+        let is_valid = self.key.verify(text, signature);
         self.previous = to_hex(signature);
-        right
+        is_valid
     }
 }
 
-impl fmt::Debug for ChunkSigner {
+impl fmt::Debug for ChunkSignatureChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChunkSigner(<redacted>)")
+        f.write_str("ChunkSignatureChain(<redacted>)")
     }
 }
 
@@ -86,13 +87,13 @@ mod tests {
         let key = SigningKey::derive("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", scope);
         let date = AmzDate::parse(b"20130524T000000Z").unwrap();
         let seed = from_hex(b"4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9").unwrap();
-        let mut signer = ChunkSigner::new(Arc::new(key), &date, scope, &seed);
+        let mut signatures = ChunkSignatureChain::new(Arc::new(key), &date, scope, &seed);
         for (chunk, signature) in [
             (vec![b'a'; 65_536], "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648"),
             (vec![b'a'; 1024], "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497"),
             (vec![], "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9"),
         ] {
-            assert_eq!(signer.sign(&sha256(&chunk)), signature.as_bytes());
+            assert_eq!(signatures.sign(&sha256(&chunk)), signature.as_bytes());
         }
     }
 }

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
 
 use super::canonical::{NotCanonical, SignedParts};
-use super::chunks::ChunkSigner;
+use super::chunks::ChunkSignatureChain;
 use super::date::AmzDate;
 use super::hex::to_hex;
 use super::key::{SigningKey, sha256};
@@ -41,11 +41,11 @@ impl fmt::Debug for Credentials {
 pub enum Payload {
     /// The request has no body.
     Empty,
-    /// The body is not signed, because TLS protects it.
+    /// The body is not signed: TLS or a signed checksum header protects it.
     Unsigned,
     /// Unsigned aws-chunked with trailers: a checksum follows the body.
     UnsignedTrailer,
-    /// aws-chunked with signed chunks, by the [`ChunkSigner`] that [`Signer::sign`] returns.
+    /// aws-chunked with signed chunks, by the [`ChunkSignatureChain`] that [`Signer::sign`] returns.
     SignedChunks,
     /// The SHA-256 of the whole body.
     Sha256([u8; 32]),
@@ -106,7 +106,7 @@ impl Signer {
         headers: &mut HeaderMap,
         payload: Payload,
         now: Timestamp,
-    ) -> Result<Option<ChunkSigner>, NotCanonical> {
+    ) -> Result<Option<ChunkSignatureChain>, NotCanonical> {
         let date = AmzDate::from_timestamp(now).ok_or(NotCanonical::Date)?;
         let day = self.day_key(&date, region.unwrap_or(&self.region));
         let word = payload.word();
@@ -143,7 +143,7 @@ impl Signer {
         value.extend_from_slice(&signature);
         headers.insert(AUTHORIZATION, header(&value)?);
         let has_chunks = payload == Payload::SignedChunks;
-        Ok(has_chunks.then(|| ChunkSigner::new(day.key.clone(), &date, &day.scope, &seed)))
+        Ok(has_chunks.then(|| ChunkSignatureChain::new(day.key.clone(), &date, &day.scope, &seed)))
     }
 
     /// The credentials with their key, so that a request is signed with one consistent set even if they are replaced.

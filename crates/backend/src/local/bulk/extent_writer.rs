@@ -32,7 +32,7 @@ pub(crate) struct ExtentWriter {
 }
 
 impl ExtentWriter {
-    /// Allocates a range for an extent of at most `capacity` bytes; `None` if no segment has room.
+    /// Allocates a range for an extent of at most `capacity` bytes; `None` if no bulk segment is open.
     pub fn begin(
         allocator: &ExtentAllocator,
         state: &Arc<StoreState>,
@@ -46,7 +46,7 @@ impl ExtentWriter {
             fields_bytes: segment_length(fields.len())?,
             payload_bytes: segment_length(capacity)?,
             seq: id,
-            durable: Position::default(),
+            durable_end: Position::default(),
         };
         let record_bytes = segment_length(header.record_bytes())?;
         let Some((pin, range_begin)) = allocator.allocate(state, record_bytes) else { return Ok(None) };
@@ -100,7 +100,7 @@ impl ExtentWriter {
         let head =
             Bytes::from(header.encode_head(self.state.layout.salt, position, &self.fields, block_crcs));
         let pad = Bytes::from_static(&[0; 8]).slice(..padding(header.head_bytes() + payload_bytes));
-        let rest = payload.into_iter().chain([pad]).filter(|piece| !piece.is_empty());
+        let rest = payload.into_iter().chain([pad]).filter(|buffer| !buffer.is_empty());
         if self.submitted_bytes == 0 {
             self.submit(begin, std::iter::once(head).chain(rest).collect()).completed().await?;
         } else {
@@ -116,8 +116,8 @@ impl ExtentWriter {
         Ok((ExtentLocation { id: header.seq, position, record_bytes }, self.pin))
     }
 
-    fn submit(&self, offset: u32, pieces: Vec<Bytes>) -> PendingWrite {
-        self.queue.submit(&self.state.io, self.pin.0.clone(), offset, pieces)
+    fn submit(&self, offset: u32, buffers: Vec<Bytes>) -> PendingWrite {
+        self.queue.submit(&self.state.io, self.pin.0.clone(), offset, buffers)
     }
 
     /// An error if the device has no room for the bytes about to be written.
@@ -138,7 +138,7 @@ impl ExtentWriter {
     fn check_length(&self, payload: &[Bytes]) -> Result<usize> {
         let bytes = payload.iter().map(Bytes::len).sum();
         if bytes > self.remaining_bytes() {
-            return Err(Error::new(Reason::Defect, "an extent exceeds its reserved range"));
+            return Err(Error::new(Reason::Defect, "an extent exceeds its allocated range"));
         }
         Ok(bytes)
     }

@@ -25,7 +25,7 @@ struct QueueState {
 struct Write {
     segment: Arc<Segment>,
     offset: u32,
-    pieces: Vec<Bytes>,
+    buffers: Vec<Bytes>,
     result_sender: oneshot::Sender<Result<()>>,
 }
 
@@ -42,18 +42,18 @@ impl PendingWrite {
 }
 
 impl WriteQueue {
-    /// Submits `pieces`, to be written consecutively.
+    /// Submits `buffers`, to be written consecutively.
     pub fn submit(
         self: &Arc<Self>,
         io: &IoThreads,
         segment: Arc<Segment>,
         offset: u32,
-        pieces: Vec<Bytes>,
+        buffers: Vec<Bytes>,
     ) -> PendingWrite {
         let (result_sender, result_receiver) = oneshot::channel();
         let is_idle = {
             let mut state = self.0.lock();
-            state.pending.push(Write { segment, offset, pieces, result_sender });
+            state.pending.push(Write { segment, offset, buffers, result_sender });
             !std::mem::replace(&mut state.is_served, true)
         };
         let queue = self.clone();
@@ -73,10 +73,10 @@ impl WriteQueue {
                 }
                 std::mem::take(&mut state.pending)
             };
-            for Write { segment, offset, pieces, result_sender } in pending {
-                let result = segment.write_all(&pieces, offset.into());
+            for Write { segment, offset, buffers, result_sender } in pending {
+                let result = segment.write_all(&buffers, offset.into());
                 // Release the buffers before the writer asks for new ones.
-                drop(pieces);
+                drop(buffers);
                 // The receiver may be gone.
                 let _ = result_sender.send(result.map_err(|e| io_error("an extent could not be written", e)));
             }

@@ -21,7 +21,8 @@ pub(crate) struct LogWriter {
     active: Option<Arc<Segment>>,
     /// Every record before this position is in the index.
     covered_end: Position,
-    /// Every record before this position is durable, or voided by a durable record.
+    /// Every record before this position is durable, or voided by a durable record. Lower than `covered_end` only after
+    /// an open with pending voids, until they are written.
     durable_end: Position,
     /// Bytes written to the log since the last checkpoint of the index.
     uncheckpointed_bytes: u64,
@@ -41,9 +42,9 @@ impl LogWriter {
         Batch {
             begin,
             end: begin,
-            pieces: Vec::new(),
+            buffers: Vec::new(),
             heads: Vec::new(),
-            changes: state.index.changes(),
+            index_changes: state.index.changes(),
             buckets: Vec::new(),
             next_bucket: self.next_bucket,
             durable_end: self.durable_end,
@@ -70,15 +71,15 @@ impl LogWriter {
 /// A batch under construction.
 pub(crate) struct Batch<'a> {
     pub state: &'a StoreState,
-    /// The state after this batch's changes.
-    pub changes: IndexChanges<'a>,
+    /// The index as it will be after this batch.
+    pub index_changes: IndexChanges<'a>,
     log: &'a mut LogWriter,
     /// Offset in the active segment at which the batch begins.
     begin: u32,
     /// Offset in the active segment at which the batch ends so far.
     end: u32,
     /// The bytes of the batch in order. Each record's head is an empty placeholder until it is sealed.
-    pieces: Vec<Bytes>,
+    buffers: Vec<Bytes>,
     /// The head of each record, sealed when the batch is complete.
     heads: Vec<UnsealedHead>,
     buckets: Vec<BucketChange>,
@@ -93,8 +94,8 @@ pub(crate) struct Batch<'a> {
 struct UnsealedHead {
     position: Position,
     bytes: Vec<u8>,
-    /// Index of the head's placeholder in [`Batch::pieces`].
-    piece_index: usize,
+    /// Index of the head's placeholder in [`Batch::buffers`].
+    buffer_index: usize,
 }
 
 enum BucketChange {
@@ -119,7 +120,7 @@ impl Batch<'_> {
         self.heads.len()
     }
 
-    /// Allocates a seq or an upload number.
+    /// Allocates a seq.
     pub fn next_id(&self) -> u64 {
         self.state.next_id.fetch_add(1, Ordering::AcqRel)
     }
@@ -175,7 +176,7 @@ impl Batch<'_> {
         self.append_fields(record, &record.encode(), seq, false, payload, block_crcs)
     }
 
-    /// Adds a copy of a record with the very same fields.
+    /// Adds a copy of a record with exactly the original fields.
     pub fn append_copy(
         &mut self,
         record: &Record,
@@ -205,7 +206,7 @@ impl Batch<'_> {
             fields_bytes: u32::try_from(fields.len()).map_err(too_long)?,
             payload_bytes: u32::try_from(payload_bytes).map_err(too_long)?,
             seq,
-            durable: self.durable_end,
+            durable_end: self.durable_end,
         };
         if fields.len() > MAX_FIELDS_BYTES {
             return Err(Error::for_client(
@@ -227,8 +228,8 @@ impl Batch<'_> {
         let end = self.end.checked_add(record_bytes);
         let end = end.ok_or_else(|| Error::new(Reason::Defect, "a batch is longer than a segment can be"))?;
         let bytes = header.encode_unsealed_head(fields, block_crcs);
-        self.heads.push(UnsealedHead { position, bytes, piece_index: self.pieces.len() });
-        self.pieces.push(Bytes::new());
+        self.heads.push(UnsealedHead { position, bytes, buffer_index: self.buffers.len() });
+        self.buffers.push(Bytes::new());
         let located = LocatedRecord {
             header: &header,
             record,
@@ -236,11 +237,11 @@ impl Batch<'_> {
             position,
             are_extent_positions_valid: !is_relocated,
         };
-        apply(&mut self.changes, &located)?;
-        self.pieces.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
+        apply(&mut self.index_changes, &located)?;
+        self.buffers.extend(payload.iter().filter(|buffer| !buffer.is_empty()).cloned());
         let pad = padding(header.head_bytes() + payload_bytes);
         if pad > 0 {
-            self.pieces.push(Bytes::from_static(&[0; 8]).slice(..pad));
+            self.buffers.push(Bytes::from_static(&[0; 8]).slice(..pad));
         }
         self.end = end;
         Ok(())
@@ -261,7 +262,7 @@ impl Batch<'_> {
 
     /// Writes, syncs and applies the batch.
     pub fn commit(mut self) -> Result<(), BatchError> {
-        if self.record_count() == 0 && self.changes.is_empty() {
+        if self.record_count() == 0 && self.index_changes.is_empty() {
             return Ok(());
         }
         if self.record_count() > 0 {
@@ -280,8 +281,8 @@ impl Batch<'_> {
             next_segment: self.state.next_segment.load(Ordering::Acquire),
         };
         let has_records = self.record_count() > 0;
-        self.changes.put(keys::META, coverage.encode());
-        self.changes.apply()?;
+        self.index_changes.put(keys::META, coverage.encode());
+        self.index_changes.apply()?;
         for change in self.buckets {
             match change {
                 BucketChange::Created(bucket) => {
@@ -306,9 +307,9 @@ impl Batch<'_> {
     /// Seals all heads with the range of the batch: after a crash, either all of its records count or none.
     fn seal(&mut self) {
         let range = BatchRange { begin: self.begin, end: self.end };
-        for UnsealedHead { position, bytes, piece_index } in &mut self.heads {
+        for UnsealedHead { position, bytes, buffer_index } in &mut self.heads {
             seal_head(self.state.layout.salt, *position, range, bytes);
-            self.pieces[*piece_index] = std::mem::take(bytes).into();
+            self.buffers[*buffer_index] = std::mem::take(bytes).into();
         }
     }
 
@@ -320,10 +321,10 @@ impl Batch<'_> {
             )));
         };
         self.seal();
-        if let Err(e) = segment.write_all(&self.pieces, self.begin.into()) {
-            // The next batch goes to another segment, so that no bytes of this batch can end up between its records.
-            // Later records will state that everything before them was durable. So the bytes of this batch are cut
-            // off, and the cut is synced.
+        if let Err(e) = segment.write_all(&self.buffers, self.begin.into()) {
+            // The next batch goes to another segment, so that no bytes of this batch can end up between the records of
+            // the next batch. Later records will state that everything before them was durable. So the bytes of this
+            // batch are cut off, and the cut is synced.
             segment.is_sealed.store(true, Ordering::Release);
             self.log.active = None;
             let cut_off = || segment.file.set_len(self.begin.into()).and_then(|()| segment.file.sync_data());
@@ -333,7 +334,7 @@ impl Batch<'_> {
             }
             let e = io_error("the log could not be written", e);
             return Err(if e.reason() == Reason::Full {
-                BatchError::resumable(e)
+                BatchError::transient(e)
             } else {
                 BatchError::permanent(e)
             });
@@ -356,16 +357,16 @@ pub(crate) struct BatchError {
     pub error: Error,
     /// True if the batch had no effect and the next one may succeed. Otherwise the store is read-only until it is
     /// reopened.
-    pub is_resumable: bool,
+    pub is_transient: bool,
 }
 
 impl BatchError {
-    pub const fn resumable(error: Error) -> Self {
-        Self { error, is_resumable: true }
+    pub const fn transient(error: Error) -> Self {
+        Self { error, is_transient: true }
     }
 
     pub const fn permanent(error: Error) -> Self {
-        Self { error, is_resumable: false }
+        Self { error, is_transient: false }
     }
 }
 

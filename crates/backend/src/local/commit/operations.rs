@@ -1,4 +1,4 @@
-//! All changes, and the decision of each.
+//! The changes, and how each decides on the state that it finds.
 
 use bytes::Bytes;
 use tradewind_core::ETag;
@@ -7,7 +7,7 @@ use tradewind_core::condition::Precondition;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Expected, Generation};
 
-use super::Operation;
+use super::Change;
 use super::batch::Batch;
 use crate::local::apply::upload_records;
 use crate::local::frame::{RecordHeader, RecordKind};
@@ -22,7 +22,7 @@ pub(crate) struct CreateBucket {
     pub created: Timestamp,
 }
 
-impl Operation for CreateBucket {
+impl Change for CreateBucket {
     type Output = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
@@ -38,19 +38,22 @@ pub(crate) struct DeleteBucket {
     pub name: String,
 }
 
-impl Operation for DeleteBucket {
+impl Change for DeleteBucket {
     type Output = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
         let bucket = batch.bucket(&self.name)?;
-        if batch.changes.any_in_range(&keys::object_from(bucket.id, b""), &keys::bucket_end(bucket.id))? {
+        if batch
+            .index_changes
+            .any_in_range(&keys::object_from(bucket.id, b""), &keys::bucket_end(bucket.id))?
+        {
             return Err(Error::new(
                 Reason::BucketNotEmpty,
                 format!("bucket {:?} still holds objects", self.name),
             ));
         }
         batch.allow_reserve();
-        for (key, value) in batch.changes.with_prefix(&[keys::prefix::UPLOAD])? {
+        for (key, value) in batch.index_changes.with_prefix(&[keys::prefix::UPLOAD])? {
             if UploadEntry::decode(&value)?.bucket == bucket.id {
                 let seq = batch.next_id();
                 batch.append(&Record::UploadEnded { upload: keys::number(&key)? }, seq)?;
@@ -83,7 +86,7 @@ pub(crate) struct DeferredMd5 {
     pub expected: Expected,
 }
 
-impl Operation for PutObject {
+impl Change for PutObject {
     type Output = (Generation, ETag);
 
     fn md5_input(&self) -> Option<&[Bytes]> {
@@ -116,13 +119,13 @@ pub(crate) struct DeleteObject {
     pub precondition: Precondition,
 }
 
-impl Operation for DeleteObject {
+impl Change for DeleteObject {
     type Output = bool;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<bool> {
         let bucket = batch.bucket(&self.bucket)?.id;
         check_precondition(batch, bucket, &self.key, &self.precondition)?;
-        if batch.changes.get(&keys::object(bucket, &self.key))?.is_none() {
+        if batch.index_changes.get(&keys::object(bucket, &self.key))?.is_none() {
             return Ok(false);
         }
         batch.allow_reserve();
@@ -138,7 +141,7 @@ pub(crate) struct CreateUpload {
     pub upload: Box<Upload>,
 }
 
-impl Operation for CreateUpload {
+impl Change for CreateUpload {
     type Output = UploadSeq;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<UploadSeq> {
@@ -158,7 +161,7 @@ pub(crate) struct PutPart {
     pub pins: Vec<SegmentPin>,
 }
 
-impl Operation for PutPart {
+impl Change for PutPart {
     type Output = Generation;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Generation> {
@@ -169,21 +172,21 @@ impl Operation for PutPart {
     }
 }
 
-/// Makes the object of an upload visible. It was assembled when `newest_part` was the seq of the latest part. If a part
-/// arrived since, the object may contain a replaced part and must be assembled again.
+/// Makes the object of an upload visible. The object was assembled when `newest_part_seq` was the seq of the latest part.
+/// If a part arrived since, the object may contain a replaced part and must be assembled again.
 pub(crate) struct CompleteUpload {
     pub put: PutObject,
     pub upload: UploadSeq,
-    pub newest_part: u64,
+    pub newest_part_seq: u64,
 }
 
-impl Operation for CompleteUpload {
+impl Change for CompleteUpload {
     /// `None` if the object must be assembled again.
     type Output = Option<Generation>;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Option<Generation>> {
         find_upload(batch, &self.put.bucket, &self.put.object.key, self.upload)?;
-        if upload_records(&batch.changes, self.upload)?.newest_part != self.newest_part {
+        if upload_records(&batch.index_changes, self.upload)?.newest_part_seq != self.newest_part_seq {
             return Ok(None);
         }
         let (generation, _) = self.put.decide(batch)?;
@@ -201,7 +204,7 @@ pub(crate) struct AbortUpload {
     pub upload: UploadSeq,
 }
 
-impl Operation for AbortUpload {
+impl Change for AbortUpload {
     type Output = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
@@ -212,11 +215,11 @@ impl Operation for AbortUpload {
     }
 }
 
-/// Writes copies of commit records that compaction moves, with one sync for all. The copy of a record that was
+/// Writes copies of log records that compaction moves, with one sync for all. The copy of a record that was
 /// superseded concurrently is only garbage.
 pub(crate) struct RelocateRecords(pub Vec<RecordCopy>);
 
-/// A commit record, read and verified.
+/// A log record, read and verified.
 pub(crate) struct RecordCopy {
     pub header: RecordHeader,
     pub fields: Vec<u8>,
@@ -224,7 +227,7 @@ pub(crate) struct RecordCopy {
     pub block_crcs: Vec<u64>,
 }
 
-impl Operation for RelocateRecords {
+impl Change for RelocateRecords {
     type Output = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
@@ -240,9 +243,9 @@ impl Operation for RelocateRecords {
 }
 
 /// A change by upkeep, recovery or a test, given as a closure.
-pub(crate) struct IndexAmendment<F>(pub F);
+pub(crate) struct MaintenanceChange<F>(pub F);
 
-impl<F, T> Operation for IndexAmendment<F>
+impl<F, T> Change for MaintenanceChange<F>
 where
     F: FnMut(&mut Batch<'_>) -> Result<T> + Send + 'static,
     T: Send + 'static,
@@ -265,7 +268,7 @@ fn check_precondition(
     if *precondition == Precondition::None {
         return Ok(());
     }
-    let entry = match batch.changes.get(&keys::object(bucket, key))? {
+    let entry = match batch.index_changes.get(&keys::object(bucket, key))? {
         Some(value) => Some(ObjectEntry::decode(&value)?),
         None => None,
     };
@@ -274,8 +277,11 @@ fn check_precondition(
 
 fn find_upload(batch: &Batch<'_>, bucket: &str, key: &str, upload: UploadSeq) -> Result<UploadEntry> {
     let bucket = batch.bucket(bucket)?.id;
-    let entry =
-        batch.changes.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
+    let entry = batch
+        .index_changes
+        .get(&keys::upload(upload))?
+        .map(|value| UploadEntry::decode(&value))
+        .transpose()?;
     entry
         .filter(|entry| entry.bucket == bucket && entry.key == key)
         .ok_or_else(|| Error::no_such_upload(&crate::local::uploads::format_id(upload)))

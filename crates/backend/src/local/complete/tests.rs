@@ -58,7 +58,7 @@ async fn put_part(open: &OpenStore, address: &Address, upload: UploadSeq, number
         modified: Timestamp::from_millis(1),
         etag: etag.clone(),
         checksums: vec![Checksum::crc64nvme(u64::from(number))],
-        runs: vec![ExtentRun { first, bytes: DECLARED_BYTES }],
+        runs: vec![ExtentRun { first_id: first, bytes: DECLARED_BYTES }],
         new_extents,
     };
     let put = PutPart {

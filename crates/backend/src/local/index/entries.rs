@@ -44,7 +44,7 @@ impl RecordLocation {
     }
 }
 
-/// The newest version of an object: all that a listing returns and a small read needs.
+/// An object: the fields that a listing returns and a small read needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectEntry {
     pub seq: u64,
@@ -187,21 +187,21 @@ pub(crate) struct UploadRecords {
     /// Records of its creation and its parts, including superseded ones and copies. The upload's end record may be
     /// removed when this is 0.
     pub count: u32,
-    /// The highest seq of a part; it grows with every part received.
-    pub newest_part: u64,
+    /// The highest seq of a part. Each received part raises it.
+    pub newest_part_seq: u64,
 }
 
 impl UploadRecords {
     pub fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(12);
         put_varint(&mut out, self.count.into());
-        put_varint(&mut out, self.newest_part);
+        put_varint(&mut out, self.newest_part_seq);
         out
     }
 
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
-        Ok(Self { count: decoder.narrow()?, newest_part: decoder.number()? })
+        Ok(Self { count: decoder.narrow()?, newest_part_seq: decoder.number()? })
     }
 }
 
@@ -268,8 +268,8 @@ impl BucketEntry {
 pub(crate) struct SegmentEntry {
     /// Bytes of records that are referred to. May be negative during a replay.
     pub live_bytes: i64,
-    /// Compaction has taken the records before this offset out of the counts (`other_records`,
-    /// [`UploadRecords::count`]), because it is about to remove the segment.
+    /// The records before this offset are uncounted (`other_records`, [`UploadRecords::count`]), because compaction is
+    /// about to remove the segment.
     pub uncounted_end: u32,
     /// True if the segment has no live data any more. Its file may be removed once the index with this entry is
     /// durable.
@@ -297,12 +297,12 @@ impl SegmentEntry {
     }
 }
 
-/// The part of the log covered by the index, written in the same batch as the entries.
+/// The part of the log covered by the index, and the next numbers. It changes together with the entries, atomically.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
-    /// Every commit record before this position is in the index.
+    /// Every log record before this position is in the index.
     pub covered_end: Position,
-    /// No seq, extent or upload number at or above this one was ever allocated.
+    /// No seq, extent id or unique ETag at or above this number was ever allocated.
     pub next_id: u64,
     /// No bucket number at or above this one was ever allocated.
     pub next_bucket: BucketId,

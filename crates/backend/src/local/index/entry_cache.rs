@@ -3,7 +3,7 @@
 //!
 //! A lookup returns what the tree would have returned at some moment of the call. A change has three steps: it evicts
 //! its keys and marks them as being changed; the tree changes; the mark is removed. A reader whose key was not cached
-//! may insert what it read from the tree only if no change of the key was in progress, or began, during the read.
+//! may insert what it read from the tree only if no change of the key was in progress, or started, during the read.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -29,7 +29,7 @@ pub(super) struct EntryCache {
 #[derive(Default)]
 struct Stripe {
     /// Number of changes so far, including those in progress.
-    changes_begun: u64,
+    changes_started: u64,
     /// Number of changes in progress.
     changes_in_progress: usize,
 }
@@ -75,7 +75,7 @@ impl EntryCache {
         let stripe = self.stripe(key);
         let changes_before = {
             let stripe = stripe.lock();
-            (stripe.changes_in_progress == 0).then_some(stripe.changes_begun)
+            (stripe.changes_in_progress == 0).then_some(stripe.changes_started)
         };
         let found = read()?;
         if let (Some(entry), Some(changes_before)) = (&found, changes_before) {
@@ -83,7 +83,7 @@ impl EntryCache {
             let (key, copy) = (Box::from(key), Slice::from(&entry[..]));
             // Inserted under the lock: a change that begins concurrently either evicts this entry or prevents it.
             let stripe = stripe.lock();
-            if stripe.changes_begun == changes_before {
+            if stripe.changes_started == changes_before {
                 self.entries.insert(key, copy);
             }
         }
@@ -95,7 +95,7 @@ impl EntryCache {
         let stripes = keys.map(|key| {
             let stripe = self.stripe(key);
             let mut state = stripe.lock();
-            state.changes_begun += 1;
+            state.changes_started += 1;
             state.changes_in_progress += 1;
             self.entries.remove(key);
             stripe

@@ -1,6 +1,6 @@
-//! Keys of the index. The first byte of a key is a prefix that states the kind of its entry. Object keys sort in S3's
-//! byte order: by bucket, then by key, then by version, the newest first. The newest version has slot 0, so that a
-//! point lookup finds it.
+//! Keys of the index. The first byte of a key is a prefix that states the kind of its entry. Keys of objects sort in
+//! S3's byte order: by bucket, then by object key. An object's key ends with 8 bytes that are 0. They are reserved for
+//! older versions, which this store does not retain.
 
 use crate::local::fields::malformed;
 use crate::local::position::Position;
@@ -25,20 +25,21 @@ pub(crate) mod prefix {
     pub const VOID: u8 = b'v';
 }
 
-/// The slot of the newest version. Older versions are not retained; their slots would be the complement of their seq.
-const NEWEST_SLOT: u64 = 0;
+/// The end of an object's key, reserved for older versions.
+const VERSION_SLOT: u64 = 0;
 
-/// The coverage of the index.
+/// The index's coverage of the log.
 pub(crate) const META: [u8; 1] = [prefix::META];
 
-/// The next numbers, in an index under construction that covers nothing yet.
+/// The next numbers, in an index under construction that covers nothing yet: a `Coverage` whose `covered_end` is
+/// ignored.
 pub(crate) const NEXT_NUMBERS: [u8; 1] = [prefix::NUMBERS];
 
-/// The newest version of an object.
+/// An object.
 pub(crate) fn object(bucket: BucketId, key: &str) -> Vec<u8> {
     let mut out = name(prefix::OBJECT, bucket, key.as_bytes());
     out.extend_from_slice(&[0, 1]);
-    out.extend_from_slice(&NEWEST_SLOT.to_be_bytes());
+    out.extend_from_slice(&VERSION_SLOT.to_be_bytes());
     out
 }
 

@@ -1,9 +1,10 @@
-//! Classification of the index library's errors. If an index rebuilt from the log would avoid an error, the index is
-//! broken, and the next open of the store rebuilds it.
+//! Classification of the errors of the index library (fjall). If an index rebuilt from the log would avoid an error,
+//! the index is broken, and the next open of the store rebuilds it.
 //!
-//! The file `index.doubts` carries that decision over a restart. Each of its bytes is one *doubt*. An attempt to open
-//! the index adds a doubt before it begins and clears all doubts when it returns: a doubt that remains stands for an
-//! attempt that crashed the process. An index that broke in use gets [`MAX_DOUBTS`] doubts.
+//! The file `index.doubts` carries that decision over a restart. Each of its bytes is one *doubt*: a reason to distrust
+//! the index. With [`MAX_DOUBTS`] doubts it is rebuilt. An attempt to open the index adds a doubt before it begins and
+//! clears all doubts when it returns, so a doubt that remains stands for an attempt that crashed the process. An index
+//! that broke in use, or could not be read, gets [`MAX_DOUBTS`] doubts.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,12 @@ impl IndexTrust {
     /// The path of the doubts file of the index in a directory.
     pub fn doubts_path(directory: &Path) -> PathBuf {
         directory.with_extension("doubts")
+    }
+
+    /// Returns true if the index in a directory must be rebuilt instead of opened.
+    pub fn must_rebuild(directory: &Path) -> bool {
+        let doubts = std::fs::metadata(Self::doubts_path(directory)).map_or(0, |metadata| metadata.len());
+        doubts >= MAX_DOUBTS as u64
     }
 
     /// Classifies the error of an index in use. If the index is broken, records that for the next open of the store,

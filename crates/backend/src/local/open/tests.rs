@@ -7,7 +7,7 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::{ETag, SystemClock, Timestamp};
 
 use super::super::check::{self, CheckReport, reindex_store};
-use super::super::commit::{Batch, CreateBucket, IndexAmendment};
+use super::super::commit::{Batch, CreateBucket, MaintenanceChange};
 use super::super::index::entries::ObjectEntry;
 use super::super::index::trust::IndexTrust;
 use super::super::position::Position;
@@ -47,7 +47,7 @@ fn put(store: &OpenStore, contents: &[(&str, u8)]) -> Vec<u64> {
         }
         Ok(numbers)
     };
-    store.committer.submit_blocking(IndexAmendment(write)).unwrap()
+    store.committer.submit_blocking(MaintenanceChange(write)).unwrap()
 }
 
 fn seq_of(store: &OpenStore, key: &str) -> Option<u64> {
@@ -71,8 +71,9 @@ fn tear(root: &Path, byte: u8) {
 /// Opens the index and stops: an open of the store that is interrupted before the voids are written.
 fn open_index_only(root: &Path) {
     let layout = Layout::open(root).unwrap();
-    let log = LogFiles::open(&layout.segments(), layout.salt, LogPurpose::Serving).unwrap();
-    let opener = IndexOpener { layout: &layout, log: &log, accept_loss: false, index_use: IndexUse::Reuse };
+    let files = SegmentFiles::open(&layout.segments(), layout.salt, OpenPurpose::Serving).unwrap();
+    let opener =
+        IndexOpener { layout: &layout, files: &files, accept_loss: false, index_use: IndexUse::Reuse };
     opener.ready_index(&mut Recovery::default()).unwrap();
 }
 
@@ -154,9 +155,9 @@ fn committer_panic_makes_the_store_read_only() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     let panicking = |_: &mut Batch<'_>| -> Result<()> { panic!("a broken invariant") };
-    assert!(store.committer.submit_blocking(IndexAmendment(panicking)).is_err());
+    assert!(store.committer.submit_blocking(MaintenanceChange(panicking)).is_err());
     // The thread ends shortly after its response.
-    while !store.committer.has_failed() {
+    while !store.committer.is_read_only() {
         std::thread::yield_now();
     }
     assert_eq!(store.committer.check_writable().unwrap_err().reason(), Reason::ReadOnly);
@@ -172,7 +173,7 @@ fn segment_numbers_in_voids_are_not_reused() {
         let seq = batch.next_id();
         batch.append(&Record::Void { at }, seq)
     };
-    store.committer.submit_blocking(IndexAmendment(write_void)).unwrap();
+    store.committer.submit_blocking(MaintenanceChange(write_void)).unwrap();
     drop(store);
     reindex_store(directory.path(), false).unwrap();
     let (store, _) = open(directory.path());
@@ -282,15 +283,15 @@ fn interrupted_accepted_rebuild_forgets_nothing() {
     let first = logs(root).remove(0);
     truncate(&first, 32);
     let layout = Layout::open(root).unwrap();
-    let log = LogFiles::open(&layout.segments(), layout.salt, LogPurpose::Serving).unwrap();
+    let files = SegmentFiles::open(&layout.segments(), layout.salt, OpenPurpose::Serving).unwrap();
     let old = Index::open(&layout.index()).unwrap();
     let numbers = old.coverage().unwrap().unwrap();
-    let mut inherited = InheritedFacts::read_from(&old, &log).unwrap();
+    let mut inherited = InheritedFacts::read_from(&old, &files).unwrap();
     inherited.accept([Position::accepted_end(1, 32)]);
     drop(old);
     layout.remove_index().unwrap();
     inherited.write_to(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
-    drop((log, layout));
+    drop((files, layout));
     assert!(check(root).unwrap().is_sound());
     let (store, recovery) = open(root);
     assert!(recovery.reindexed && recovery.loss.is_none());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream;
 use tradewind_core::checksum::crc64nvme;
-use tradewind_core::error::Result;
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Body, Context, Span};
 
 use super::{MAX_PIECE_BYTES, StoreSnapshot, corrupt, to_usize};
@@ -132,12 +132,12 @@ impl ExtentBody {
                 let extent_index = offset_in_run / full_bytes;
                 let payload_bytes = (run.bytes - extent_index * full_bytes).min(full_bytes);
                 let offset = to_usize(offset_in_run % full_bytes)?;
-                return Ok((run.first + extent_index, to_usize(payload_bytes)?, offset));
+                return Ok((run.first_id + extent_index, to_usize(payload_bytes)?, offset));
             }
             self.run_offset += run.bytes;
             self.runs.pop_front();
         }
-        Err(corrupt(Position::default(), "the manifest is shorter than the object"))
+        Err(unservable("its manifest is shorter than the object"))
     }
 
     /// Looks up an extent, verifies its head and reads blocks of it: in a single read if they directly follow the head.
@@ -147,10 +147,11 @@ impl ExtentBody {
         payload_bytes: usize,
         blocks: Range<usize>,
     ) -> Result<(OpenExtent, Bytes)> {
-        let missing = || corrupt(Position::default(), &format!("extent {id} is missing"));
-        let value = self.snapshot.index.get(&keys::extent(id))?.ok_or_else(missing)?;
+        let value = self.snapshot.index.get(&keys::extent(id))?;
+        let value = value.ok_or_else(|| unservable(&format!("its extent {id} is not in the index")))?;
         let position = RecordLocation::decode(&value)?.position;
-        let segment = self.snapshot.segments.get(&position.segment).cloned().ok_or_else(missing)?;
+        let segment = self.snapshot.segments.get(&position.segment).cloned();
+        let segment = segment.ok_or_else(|| corrupt(position, "its segment is missing"))?;
         let head_bytes = head_bytes(id, payload_bytes);
         let bytes_after_head = if blocks.start == 0 { blocks.end } else { 0 };
         let bytes = self
@@ -180,6 +181,11 @@ impl ExtentBody {
         let offset = extent.position.offset as usize + extent.head_bytes + range.start;
         self.store.read(&self.context, &extent.segment, offset as u64, range.len()).await
     }
+}
+
+/// An error for damage whose position is unknown.
+fn unservable(why: &str) -> Error {
+    Error::new(Reason::CorruptData, format!("the object cannot be served: {why}"))
 }
 
 /// Bytes of an extent's head, whose only field is its number.

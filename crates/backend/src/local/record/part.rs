@@ -11,10 +11,11 @@ use crate::local::fields::{Decoder, FieldReader, FieldWriter, malformed, put_blo
 use crate::local::frame::MAX_PAYLOAD_BYTES;
 use crate::local::position::Position;
 
-/// Consecutive extents of `bytes` bytes in total: all full, except possibly the last.
+/// Extents with consecutive ids, `bytes` bytes in total; not necessarily adjacent on disk. All are full, except
+/// possibly the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExtentRun {
-    pub first: u64,
+    pub first_id: u64,
     pub bytes: u64,
 }
 
@@ -26,13 +27,13 @@ impl ExtentRun {
 
     /// The ids of the extents.
     pub const fn ids(self) -> std::ops::Range<u64> {
-        self.first..self.first + self.extent_count()
+        self.first_id..self.first_id + self.extent_count()
     }
 
     pub fn encode_all(runs: &[Self]) -> Vec<u8> {
         let mut out = Vec::with_capacity(runs.len() * 8);
         for run in runs {
-            put_varint(&mut out, run.first);
+            put_varint(&mut out, run.first_id);
             put_varint(&mut out, run.bytes);
         }
         out
@@ -41,8 +42,8 @@ impl ExtentRun {
     pub fn decode_all(mut value: Decoder<'_>) -> Result<Vec<Self>> {
         let mut runs = Vec::new();
         while !value.is_empty() {
-            let run = Self { first: value.number()?, bytes: value.number()? };
-            if run.first.checked_add(run.extent_count()).is_none() {
+            let run = Self { first_id: value.number()?, bytes: value.number()? };
+            if run.first_id.checked_add(run.extent_count()).is_none() {
                 return Err(malformed("a run of extents exceeds the number range"));
             }
             runs.push(run);
@@ -141,7 +142,7 @@ impl PartSummary {
             let number = fields.narrow()?;
             let index = parts.binary_search_by_key(&number, |part| part.number);
             let index = index.map_err(|_| malformed("a checksum is of a missing part"))?;
-            parts[index].checksums.extend(read_checksums(tag::MORE_OF_PARTS, fields)?);
+            parts[index].checksums.extend(read_checksums(tag::LATER_PART_CHECKSUMS, fields)?);
         }
         Ok(())
     }
@@ -214,7 +215,7 @@ impl Part {
                 tag::TIME => part.modified = read_time(value)?,
                 tag::ETAG_MD5 => part.etag = ETag::from_md5(&value.array()?),
                 tag::ETAG_TEXT => part.etag = ETag::from_tag(&value.rest_as_text()?),
-                tag::CHECKSUM | tag::MORE_CHECKSUMS => part.checksums.extend(read_checksum(tag, value)?),
+                tag::CHECKSUM | tag::LATER_CHECKSUMS => part.checksums.extend(read_checksum(tag, value)?),
                 tag::RUNS => part.runs = ExtentRun::decode_all(value)?,
                 tag::NEW_EXTENTS => part.new_extents = ExtentLocation::decode_all(value)?,
                 _ => {}

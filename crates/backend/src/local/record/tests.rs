@@ -37,7 +37,7 @@ fn examples() -> Vec<Record> {
         checksums: vec![later, checksum, Checksum::compute(Algorithm::Sha256, b"")],
         scope: ChecksumScope::Composite,
         content: ObjectContent::Extents {
-            runs: vec![ExtentRun { first: 7, bytes: (3 << 20) + 1 }],
+            runs: vec![ExtentRun { first_id: 7, bytes: (3 << 20) + 1 }],
             new_extents: vec![ExtentLocation { id: 7, position: Position::new(1, 64), record_bytes: 4096 }],
         },
         parts: vec![summary, summary_of_later],
@@ -81,7 +81,7 @@ fn examples() -> Vec<Record> {
             modified: Timestamp::from_millis(1),
             etag: ETag::from_text("x-1"),
             checksums: vec![checksum, Checksum::compute(Algorithm::Md5, b"x")],
-            runs: vec![ExtentRun { first: 1, bytes: 5 }],
+            runs: vec![ExtentRun { first_id: 1, bytes: 5 }],
             new_extents: Vec::new(),
         })),
         Record::UploadEnded { upload: 12 },
@@ -105,7 +105,7 @@ fn later_algorithms_use_separate_fields() {
         let mut fields = FieldReader::new(&encoded);
         while let Some((tag, mut value)) = fields.next().unwrap() {
             match tag {
-                tag::CHECKSUM | tag::CHECKSUM_PLAN => assert!(is_first(value.byte().unwrap())),
+                tag::CHECKSUM | tag::UPLOAD_CHECKSUM => assert!(is_first(value.byte().unwrap())),
                 tag::PARTS => {
                     let parts = PartSummary::decode_all(value).unwrap();
                     let mut sums = parts.iter().flat_map(|part| &part.checksums);
@@ -121,22 +121,22 @@ fn later_algorithms_use_separate_fields() {
 fn unknown_later_algorithms_are_skipped() {
     for record in examples() {
         let mut out = record.encode();
-        // A checksum of two bytes, one of part 3, and a plan.
-        out.extend_from_slice(&[tag::MORE_CHECKSUMS, 3, 99, 1, 2]);
+        // A checksum of two bytes, and one of part 3.
+        out.extend_from_slice(&[tag::LATER_CHECKSUMS, 3, 99, 1, 2]);
         if matches!(&record, Record::Object(object) if !object.parts.is_empty()) {
-            out.extend_from_slice(&[tag::MORE_OF_PARTS, 6, 5, 3, 99, 2, 1, 2]);
+            out.extend_from_slice(&[tag::LATER_PART_CHECKSUMS, 6, 5, 3, 99, 2, 1, 2]);
         }
         assert_eq!(Record::decode(record.kind(), &out).unwrap(), record);
     }
-    let plan = [tag::MORE_CHECKSUM_PLAN, 2, 99, 1];
-    let decoded = Record::decode(RecordKind::UploadCreated, &plan).unwrap();
+    let field = [tag::LATER_UPLOAD_CHECKSUM, 2, 99, 1];
+    let decoded = Record::decode(RecordKind::UploadCreated, &field).unwrap();
     assert!(matches!(decoded, Record::UploadCreated(upload) if upload.checksum.is_none()));
     // The first fields hold no other algorithms, and the others none of the first.
     for algorithm in [99, algorithm_byte(Algorithm::XxHash64)] {
         let field = [tag::CHECKSUM, 9, algorithm, 1, 2, 3, 4, 5, 6, 7, 8];
         assert!(Record::decode(RecordKind::Object, &field).is_err(), "{algorithm}");
     }
-    let field = [tag::MORE_CHECKSUMS, 5, algorithm_byte(Algorithm::Crc32), 1, 2, 3, 4];
+    let field = [tag::LATER_CHECKSUMS, 5, algorithm_byte(Algorithm::Crc32), 1, 2, 3, 4];
     let decoded = Record::decode(RecordKind::Object, &field).unwrap();
     assert!(matches!(decoded, Record::Object(object) if object.checksums.is_empty()));
 }
@@ -144,7 +144,7 @@ fn unknown_later_algorithms_are_skipped() {
 #[test]
 fn run_beyond_the_number_range_is_rejected() {
     let (max_run, overflowing_run) =
-        (ExtentRun { first: u64::MAX - 1, bytes: 1 }, ExtentRun { first: u64::MAX, bytes: 1 });
+        (ExtentRun { first_id: u64::MAX - 1, bytes: 1 }, ExtentRun { first_id: u64::MAX, bytes: 1 });
     assert_eq!(ExtentRun::decode_all(Decoder(&ExtentRun::encode_all(&[max_run]))).unwrap(), [max_run]);
     assert!(ExtentRun::decode_all(Decoder(&ExtentRun::encode_all(&[overflowing_run]))).is_err());
 }

@@ -14,9 +14,9 @@ const BLOCKS: Crc64Blocks = Crc64Blocks::new(BLOCK_BYTES as u64);
 /// The payload of the record being filled: the buffers that are not submitted yet, and the checksums of all of its
 /// blocks, including the submitted ones.
 pub(super) struct BufferedPayload {
-    /// Bytes buffered by all writes of the store.
-    total_buffered_bytes: Arc<AtomicUsize>,
-    /// The request's window, from which the buffers are reserved.
+    /// Bytes of all writes of the store that are received and not yet in a file, including submitted ones.
+    total_unwritten_bytes: Arc<AtomicUsize>,
+    /// The request's window, kept allocated until the buffers are written.
     window: Arc<Window>,
     buffers: Vec<Bytes>,
     /// Bytes in `buffers`.
@@ -30,9 +30,9 @@ pub(super) struct BufferedPayload {
 }
 
 impl BufferedPayload {
-    pub const fn new(total_buffered_bytes: Arc<AtomicUsize>, window: Arc<Window>) -> Self {
+    pub const fn new(total_unwritten_bytes: Arc<AtomicUsize>, window: Arc<Window>) -> Self {
         Self {
-            total_buffered_bytes,
+            total_unwritten_bytes,
             window,
             buffers: Vec::new(),
             bytes: 0,
@@ -42,12 +42,12 @@ impl BufferedPayload {
         }
     }
 
-    /// Bytes buffered by all writes of the store.
-    pub fn total_buffered_bytes(&self) -> usize {
-        self.total_buffered_bytes.load(Ordering::Relaxed)
+    /// Bytes of all writes of the store that are received and not yet in a file, including submitted ones.
+    pub fn total_unwritten_bytes(&self) -> usize {
+        self.total_unwritten_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes buffered by this write and not submitted yet.
+    /// Bytes of this write that are received and not submitted yet.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -67,7 +67,7 @@ impl BufferedPayload {
             }
         }
         self.bytes += buffer.len();
-        self.total_buffered_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
+        self.total_unwritten_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
         self.buffers.push(buffer);
     }
 
@@ -79,15 +79,15 @@ impl BufferedPayload {
         }
     }
 
-    /// Takes the buffers to submit them; the record continues. Until they are dropped, their bytes count as buffered
-    /// and they keep the request's window alive.
+    /// Takes the buffers to submit them; the record continues. Until they are dropped, their bytes count as unwritten
+    /// and the request's window stays allocated.
     pub fn take_buffers(&mut self) -> Vec<Bytes> {
         let mut buffers = std::mem::take(&mut self.buffers);
         if let Some(last) = buffers.last_mut() {
             *last = Bytes::from_owner(LastSubmittedBuffer {
                 last: std::mem::take(last),
                 bytes: std::mem::take(&mut self.bytes),
-                total_buffered_bytes: self.total_buffered_bytes.clone(),
+                total_unwritten_bytes: self.total_unwritten_bytes.clone(),
                 _window: self.window.clone(),
             });
         }
@@ -101,7 +101,7 @@ impl BufferedPayload {
     }
 
     fn release_count(&mut self) {
-        self.total_buffered_bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        self.total_unwritten_bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
 
     /// CRC-64/NVME of the whole write so far. Every record must have been ended by [`take`](Self::take).
@@ -121,7 +121,7 @@ struct LastSubmittedBuffer {
     last: Bytes,
     /// Bytes of the whole submission.
     bytes: usize,
-    total_buffered_bytes: Arc<AtomicUsize>,
+    total_unwritten_bytes: Arc<AtomicUsize>,
     _window: Arc<Window>,
 }
 
@@ -133,6 +133,6 @@ impl AsRef<[u8]> for LastSubmittedBuffer {
 
 impl Drop for LastSubmittedBuffer {
     fn drop(&mut self) {
-        self.total_buffered_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.total_unwritten_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

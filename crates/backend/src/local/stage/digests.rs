@@ -11,8 +11,8 @@ use tradewind_digest::{Engine, Md5Stream};
 const MAX_BUFFERED_MD5_BYTES: usize = 64 << 10;
 /// Maximum bytes of a write queued for the hashing threads.
 const MAX_MD5_QUEUE_BYTES: usize = 512 << 10;
-/// Other digests are computed in pieces of this size, yielding in between.
-const HASH_PIECE_BYTES: usize = 128 << 10;
+/// Other digests are computed in steps of this size, yielding in between.
+const HASH_STEP_BYTES: usize = 128 << 10;
 
 #[derive(Default)]
 pub(super) struct StagedDigests {
@@ -39,21 +39,21 @@ pub(super) enum Md5Outcome {
     NotRequested,
     Known([u8; 16]),
     /// Not computed yet: the committer will do so.
-    LeftToCommitter,
+    Deferred,
 }
 
 impl Md5Outcome {
     pub const fn known(self) -> Option<[u8; 16]> {
         match self {
             Self::Known(md5) => Some(md5),
-            Self::NotRequested | Self::LeftToCommitter => None,
+            Self::NotRequested | Self::Deferred => None,
         }
     }
 }
 
 impl StagedDigests {
-    pub fn new(engine: &Engine, md5: bool, algorithms: &[Algorithm]) -> Self {
-        let md5 = if md5 {
+    pub fn new(engine: &Engine, needs_md5: bool, algorithms: &[Algorithm]) -> Self {
+        let md5 = if needs_md5 {
             Md5State::Buffered { engine: engine.clone(), buffers: Vec::new(), bytes: 0 }
         } else {
             Md5State::NotRequested
@@ -65,12 +65,12 @@ impl StagedDigests {
 
     /// Adds bytes. Waits while the queue of the hashing threads is full.
     pub async fn update(&mut self, buffer: &Bytes) {
-        let pieces = buffer.len().div_ceil(HASH_PIECE_BYTES);
+        let steps = buffer.len().div_ceil(HASH_STEP_BYTES);
         for hasher in &mut self.other_hashers {
             let is_slow = !hasher.algorithm().is_crc();
-            for piece in buffer.chunks(HASH_PIECE_BYTES) {
-                hasher.update(piece);
-                if is_slow && pieces > 1 {
+            for step in buffer.chunks(HASH_STEP_BYTES) {
+                hasher.update(step);
+                if is_slow && steps > 1 {
                     tokio::task::yield_now().await;
                 }
             }
@@ -97,12 +97,12 @@ impl StagedDigests {
         }
     }
 
-    /// Returns the MD5 and the other checksums. With `may_leave_to_committer`, the MD5 of buffered bytes is not
-    /// computed here: the committer hashes those of many writes in parallel, at a fraction of the cost.
-    pub async fn finish(self, may_leave_to_committer: bool) -> (Md5Outcome, Vec<Checksum>) {
+    /// Returns the MD5 and the other checksums. With `may_defer`, the MD5 of buffered bytes is not computed here: the
+    /// committer hashes those of many writes in parallel, at a fraction of the cost.
+    pub async fn finish(self, may_defer: bool) -> (Md5Outcome, Vec<Checksum>) {
         let md5 = match self.md5 {
             Md5State::NotRequested => Md5Outcome::NotRequested,
-            Md5State::Buffered { .. } if may_leave_to_committer => Md5Outcome::LeftToCommitter,
+            Md5State::Buffered { .. } if may_defer => Md5Outcome::Deferred,
             Md5State::Buffered { buffers, .. } => Md5Outcome::Known(match &buffers[..] {
                 [] => tradewind_digest::md5(&[]),
                 [buffer] => tradewind_digest::md5(buffer),

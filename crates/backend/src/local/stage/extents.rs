@@ -15,7 +15,7 @@ use crate::local::segment::SegmentPin;
 /// The extents of a write. They have consecutive ids if possible, so that manifests stay short.
 pub(super) struct StagedExtents {
     /// Size of the whole write, if declared. It may be wrong.
-    expected_bytes: Option<u64>,
+    declared_bytes: Option<u64>,
     ids: ExtentIds,
     open: Option<ExtentWriter>,
     /// The complete extents, as runs.
@@ -29,9 +29,9 @@ pub(super) struct StagedExtents {
 }
 
 impl StagedExtents {
-    pub fn with_expected_size(bytes: Option<u64>) -> Self {
+    pub fn with_declared_size(bytes: Option<u64>) -> Self {
         Self {
-            expected_bytes: bytes,
+            declared_bytes: bytes,
             ids: ExtentIds::for_size(bytes),
             open: None,
             runs: Vec::new(),
@@ -42,8 +42,8 @@ impl StagedExtents {
     }
 
     /// The declared size of the whole write.
-    pub const fn expected_bytes(&self) -> Option<u64> {
-        self.expected_bytes
+    pub const fn declared_bytes(&self) -> Option<u64> {
+        self.declared_bytes
     }
 
     /// Returns true if nothing was submitted so far.
@@ -62,15 +62,16 @@ impl StagedExtents {
     }
 
     /// Returns true if, by the declared size, the write ends after `bytes` more bytes than are submitted.
-    pub fn is_expected_end(&self, bytes: usize) -> bool {
+    pub fn is_declared_end(&self, bytes: usize) -> bool {
         self.remaining_bytes() == Some(bytes)
     }
 
-    /// Submits `payload` as part of an extent, starting one if none is open.
+    /// Appends `payload` to the open extent and submits it, starting an extent if none is open.
     pub async fn append(&mut self, store: &Arc<OpenStore>, payload: Vec<Bytes>) -> Result<()> {
         let bytes = total_bytes(&payload);
-        // A full extent, unless less is expected.
-        let capacity = self.remaining_bytes().filter(|left| *left >= bytes).unwrap_or(MAX_PAYLOAD_BYTES);
+        // A full extent, unless the declared rest is shorter.
+        let capacity =
+            self.remaining_bytes().filter(|remaining| *remaining >= bytes).unwrap_or(MAX_PAYLOAD_BYTES);
         let extent = match &mut self.open {
             Some(open) => open,
             None => {
@@ -104,7 +105,7 @@ impl StagedExtents {
             Some(run) if run.ids().end == location.id && run.bytes % MAX_PAYLOAD_BYTES as u64 == 0 => {
                 run.bytes += bytes
             }
-            _ => self.runs.push(ExtentRun { first: location.id, bytes }),
+            _ => self.runs.push(ExtentRun { first_id: location.id, bytes }),
         }
         Ok(())
     }
@@ -117,7 +118,7 @@ impl StagedExtents {
     fn remaining_bytes(&self) -> Option<usize> {
         let submitted_bytes =
             self.complete_bytes + self.open.as_ref().map_or(0, |extent| extent.submitted_bytes() as u64);
-        self.expected_bytes?.checked_sub(submitted_bytes)?.try_into().ok()
+        self.declared_bytes?.checked_sub(submitted_bytes)?.try_into().ok()
     }
 }
 

@@ -16,7 +16,7 @@ use super::reclaim::reclaim_segments;
 use super::subject::{Liveness, liveness};
 use super::uncount::uncount_records;
 use super::{UpkeepControl, is_fatal};
-use crate::local::commit::{Batch, IndexAmendment};
+use crate::local::commit::{Batch, MaintenanceChange};
 use crate::local::index::entries::SegmentEntry;
 use crate::local::index::keys;
 use crate::local::open_store::OpenStore;
@@ -29,7 +29,7 @@ pub(super) struct CompactionResult {
     /// Segments removed.
     pub removed: usize,
     /// True if a log segment remains of which some or all records are uncounted.
-    pub left_partly_uncounted: bool,
+    pub leaves_uncounted_segment: bool,
 }
 
 /// Empties and removes a group of segments. One that fails, is damaged, or is used again concurrently remains, is
@@ -75,7 +75,7 @@ pub(super) fn compact(
             Err(e) => record_failure(&segment, e)?,
         }
     }
-    let mut left_partly_uncounted = false;
+    let mut leaves_uncounted_segment = false;
     let mut removable = Vec::new();
     // Records in these segments may have been superseded since the round began. Their extents are freed first, because
     // that needs the records.
@@ -87,7 +87,7 @@ pub(super) fn compact(
                 continue;
             }
             if let Err(e) = uncount_records(store, &segment, control) {
-                left_partly_uncounted = true;
+                leaves_uncounted_segment = true;
                 record_failure(&segment, e)?;
                 continue;
             }
@@ -96,7 +96,7 @@ pub(super) fn compact(
     }
     skipped.extend(retained);
     remove(store, &removable)?;
-    Ok(CompactionResult { removed: removable.len(), left_partly_uncounted })
+    Ok(CompactionResult { removed: removable.len(), leaves_uncounted_segment })
 }
 
 fn segment_numbers(segments: &[Arc<Segment>], kind: SegmentKind) -> Vec<u32> {
@@ -132,9 +132,9 @@ fn remove(store: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
         return Err(Error::with_source(Reason::ReadOnly, "segments could not be removed", e));
     }
     tracing::debug!(segments = ?segment_numbers, "segments compacted");
-    store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+    store.committer.submit_blocking(MaintenanceChange(move |batch: &mut Batch<'_>| {
         for number in &segment_numbers {
-            batch.changes.remove(keys::segment(*number));
+            batch.index_changes.remove(keys::segment(*number));
         }
         Ok(())
     }))
@@ -144,12 +144,13 @@ fn remove(store: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
 /// records are not uncounted again.
 fn retire(store: &OpenStore, segment_numbers: &[u32]) -> Result<()> {
     let segment_numbers = segment_numbers.to_vec();
-    store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+    store.committer.submit_blocking(MaintenanceChange(move |batch: &mut Batch<'_>| {
         for number in &segment_numbers {
             let key = keys::segment(*number);
-            let entry = batch.changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
+            let entry =
+                batch.index_changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
             let entry = SegmentEntry { is_retired: true, ..entry.unwrap_or_default() };
-            batch.changes.put(key, entry.encode());
+            batch.index_changes.put(key, entry.encode());
         }
         Ok(())
     }))

@@ -1,4 +1,4 @@
-//! Moving live data out of a segment: commit records to the end of the log, extents to other bulk segments.
+//! Moving live data out of a segment: log records to the end of the log, extents to other bulk segments.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use super::pace::Pace;
 use super::subject::{Liveness, RecordSubject, liveness, read_subject};
 use crate::local::apply::{add_live_bytes, remove_live_bytes};
 use crate::local::bulk::ExtentBytes;
-use crate::local::commit::{Batch, IndexAmendment, RecordCopy, RelocateRecords};
+use crate::local::commit::{Batch, MaintenanceChange, RecordCopy, RelocateRecords};
 use crate::local::index::entries::RecordLocation;
 use crate::local::index::keys;
 use crate::local::open_store::OpenStore;
@@ -137,14 +137,15 @@ fn switch_to_copies(store: &OpenStore, moved: Vec<MovedExtent>) -> Result<()> {
             synced.push(pin.0.number);
         }
     }
-    store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+    store.committer.submit_blocking(MaintenanceChange(move |batch: &mut Batch<'_>| {
         for MovedExtent { id, old, new, .. } in &moved {
             let key = keys::extent(*id);
-            let current = batch.changes.get(&key)?.map(|value| RecordLocation::decode(&value)).transpose()?;
+            let current =
+                batch.index_changes.get(&key)?.map(|value| RecordLocation::decode(&value)).transpose()?;
             if current == Some(*old) {
-                remove_live_bytes(&mut batch.changes, *old)?;
-                add_live_bytes(&mut batch.changes, *new)?;
-                batch.changes.put(key, new.encode());
+                remove_live_bytes(&mut batch.index_changes, *old)?;
+                add_live_bytes(&mut batch.index_changes, *new)?;
+                batch.index_changes.put(key, new.encode());
             }
         }
         Ok(())

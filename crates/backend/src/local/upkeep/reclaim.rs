@@ -8,7 +8,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::{UpkeepControl, is_fatal};
 use crate::local::apply::remove_live_bytes;
-use crate::local::commit::{Batch, IndexAmendment};
+use crate::local::commit::{Batch, MaintenanceChange};
 use crate::local::index::entries::RecordLocation;
 use crate::local::index::keys;
 use crate::local::open_store::OpenStore;
@@ -91,16 +91,16 @@ impl PendingFrees {
             return Ok(());
         }
         let Self { extents, records } = std::mem::take(self);
-        store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+        store.committer.submit_blocking(MaintenanceChange(move |batch: &mut Batch<'_>| {
             for id in &extents {
                 let key = keys::extent(*id);
-                if let Some(value) = batch.changes.get(&key)? {
-                    remove_live_bytes(&mut batch.changes, RecordLocation::decode(&value)?)?;
-                    batch.changes.remove(key);
+                if let Some(value) = batch.index_changes.get(&key)? {
+                    remove_live_bytes(&mut batch.index_changes, RecordLocation::decode(&value)?)?;
+                    batch.index_changes.remove(key);
                 }
             }
             for seq in &records {
-                batch.changes.remove(keys::reclaim(*seq));
+                batch.index_changes.remove(keys::reclaim(*seq));
             }
             Ok(())
         }))

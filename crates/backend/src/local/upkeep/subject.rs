@@ -1,4 +1,4 @@
-//! The subject of a record, and its liveness: compaction moves live records and drops dead ones.
+//! The subject of a record, and the record's liveness: compaction moves live records and drops dead ones.
 
 use tradewind_core::error::{Error, Reason, Result};
 
@@ -13,7 +13,8 @@ use crate::local::position::Position;
 use crate::local::record::{BucketId, Record, UploadSeq, decode_bucket_and_key};
 use crate::local::scan::ScannedRecord;
 
-/// The subject of a record.
+/// The entity that a record is about: the key, upload, part, bucket, extent or position whose index entry decides
+/// whether the record is live.
 #[derive(Debug, Clone)]
 pub(super) enum RecordSubject {
     Bucket(BucketId),

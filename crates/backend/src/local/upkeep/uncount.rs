@@ -8,7 +8,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use super::UpkeepControl;
 use super::subject::{RecordSubject, read_subject};
 use crate::local::apply::{put_tombstone, remove_live_bytes, remove_tombstone, uncount_upload_record};
-use crate::local::commit::{Batch, IndexAmendment};
+use crate::local::commit::{Batch, MaintenanceChange};
 use crate::local::index::entries::{DeletedEntry, ObjectEntry, RecordLocation, SegmentEntry};
 use crate::local::index::{IndexChanges, keys};
 use crate::local::open_store::OpenStore;
@@ -45,13 +45,14 @@ pub(super) fn uncount_records(
         if control.is_stopped() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closing"));
         }
-        store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+        store.committer.submit_blocking(MaintenanceChange(move |batch: &mut Batch<'_>| {
             for (at, subject) in &records {
-                uncount_record(&mut batch.changes, *at, subject)?;
+                uncount_record(&mut batch.index_changes, *at, subject)?;
             }
-            let entry = batch.changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
+            let entry =
+                batch.index_changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
             let entry = SegmentEntry { uncounted_end: progress, ..entry.unwrap_or_default() };
-            batch.changes.put(key, entry.encode());
+            batch.index_changes.put(key, entry.encode());
             Ok(())
         }))?;
     }

@@ -2,10 +2,10 @@ use super::*;
 use proptest::prelude::*;
 
 /// Simulates how Swift changes headers: trims blanks, changes the case of names, and drops names like `a_b`.
-fn through_swift(headers: &HeaderMap) -> HeaderMap {
-    let mut answered = HeaderMap::new();
+fn through_swift(sent: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::new();
     let (mut bytes, mut count) = (0, 0);
-    for (name, value) in headers {
+    for (name, value) in sent {
         let text = value.to_str().expect("printable").trim().to_owned();
         if let Some(short) = name.as_str().strip_prefix(USER_PREFIX) {
             assert!(text.len() <= 256 && short.len() <= 128, "{name}: {text}");
@@ -13,22 +13,22 @@ fn through_swift(headers: &HeaderMap) -> HeaderMap {
             assert!(!name.as_str().contains('_'));
         }
         if name.as_str().starts_with(USER_PREFIX) || name.as_str().starts_with("content-") {
-            answered.insert(name.clone(), HeaderValue::try_from(text).expect("it was one"));
+            headers.insert(name.clone(), HeaderValue::try_from(text).expect("it was one"));
         }
     }
     assert!(bytes <= 4096 && count <= 90, "{bytes} bytes in {count}");
-    answered
+    headers
 }
 
-fn assert_round_trip(kept: &StoredMetadata) {
-    let written = kept.encode().expect("it can be written");
-    let answered = through_swift(&written.headers);
-    assert_eq!(written.overflow.is_some(), StoredMetadata::companion_id(&answered).is_some());
+fn assert_round_trip(stored: &StoredMetadata) {
+    let written = stored.encode().expect("it can be written");
+    let headers = through_swift(&written.headers);
+    assert_eq!(written.overflow.is_some(), StoredMetadata::companion_id(&headers).is_some());
     assert_eq!(
-        &StoredMetadata::decode(&answered, written.overflow.as_deref()).expect("it can be read"),
-        kept
+        &StoredMetadata::decode(&headers, written.overflow.as_deref()).expect("it can be read"),
+        stored
     );
-    let marker = StoredMetadata { metadata: kept.metadata.clone(), ..StoredMetadata::default() };
+    let marker = StoredMetadata { metadata: stored.metadata.clone(), ..StoredMetadata::default() };
     assert_eq!(StoredMetadata::from_json(&marker.to_json()).expect("it can be read"), marker);
 }
 
@@ -51,11 +51,11 @@ fn checksums_tags_and_ids_round_trip() {
 #[test]
 fn later_algorithms_have_a_separate_header() {
     let later = Checksum::compute(Algorithm::XxHash3, b"x");
-    let kept = StoredMetadata {
+    let stored = StoredMetadata {
         checksums: vec![Checksum::compute(Algorithm::Crc32, b"x"), later],
         ..StoredMetadata::default()
     };
-    let mut headers = kept.encode().unwrap().headers;
+    let mut headers = stored.encode().unwrap().headers;
     let first = headers[own_header("checksums")].to_str().unwrap();
     assert!(first.starts_with("CRC32=") && !first.contains(' '), "{first}");
     headers
@@ -71,10 +71,10 @@ fn read_accepts_metadata_of_other_clients() {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("image/png"));
     headers.insert("x-object-meta-colour", HeaderValue::from_static("green"));
     headers.insert("cache-control", HeaderValue::from_static("no-store"));
-    let kept = StoredMetadata::decode(&headers, None).unwrap();
-    assert_eq!(kept.metadata.headers.content_type.as_deref(), Some("image/png"));
-    assert_eq!(kept.metadata.headers.cache_control.as_deref(), Some("no-store"));
-    assert_eq!(kept.metadata.user, [("colour".to_owned(), "green".to_owned())]);
+    let stored = StoredMetadata::decode(&headers, None).unwrap();
+    assert_eq!(stored.metadata.headers.content_type.as_deref(), Some("image/png"));
+    assert_eq!(stored.metadata.headers.cache_control.as_deref(), Some("no-store"));
+    assert_eq!(stored.metadata.user, [("colour".to_owned(), "green".to_owned())]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct WorkerThreads {
-    all: Vec<Thread>,
+    threads: Vec<Thread>,
     /// Number of threads in use, counted from the first. One more than there are means that loads share them.
     used_count: AtomicUsize,
     /// Loads that started since no load was active.
@@ -27,7 +27,7 @@ pub(super) struct WorkerThreads {
 
 #[derive(Debug)]
 struct Thread {
-    runtime: Handle,
+    handle: Handle,
     /// Dropping it ends the thread.
     _shutdown: oneshot::Sender<()>,
 }
@@ -47,7 +47,7 @@ impl Thread {
                 let _ = tokio::time::timeout(CLEANUP_TIMEOUT, all_tasks_done()).await;
             });
         })?;
-        Ok((Self { runtime: handle, _shutdown: shutdown }, exited))
+        Ok((Self { handle, _shutdown: shutdown }, exited))
     }
 }
 
@@ -63,15 +63,16 @@ impl WorkerThreads {
     /// Starts `count` threads. The returned future completes when all have exited.
     pub fn start(count: usize) -> io::Result<(Self, impl Future<Output = ()> + Send + 'static)> {
         let started: io::Result<Vec<_>> = (0..count.max(1)).map(|_| Thread::start()).collect();
-        let (all, exits): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
+        let (threads, exits): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
         let all_exited = async {
             for exited in exits {
                 // Nothing is sent: it completes when the sender is dropped.
                 let _ = exited.await;
             }
         };
-        let (used, started_loads, active_loads) = (AtomicUsize::new(1), AtomicUsize::new(0), Mutex::new(0));
-        Ok((Self { all, used_count: used, started_loads, active_loads }, all_exited))
+        let (used_count, started_loads, active_loads) =
+            (AtomicUsize::new(1), AtomicUsize::new(0), Mutex::new(0));
+        Ok((Self { threads, used_count, started_loads, active_loads }, all_exited))
     }
 
     pub fn used(&self) -> usize {
@@ -80,31 +81,35 @@ impl WorkerThreads {
 
     /// Returns true if all threads are in use and shared.
     pub fn is_fully_used(&self) -> bool {
-        self.used() > self.all.len()
+        self.used() > self.threads.len()
     }
 
-    /// Doubles the number of threads in use, up to all of them, if it is still `than`.
-    pub fn scale_up(&self, than: usize) {
-        let more = if than < self.all.len() { (2 * than).min(self.all.len()) } else { self.all.len() + 1 };
+    /// Doubles the number of threads in use, up to all of them, if it is still `used_count`.
+    pub fn scale_up(&self, used_count: usize) {
+        let new_count = if used_count < self.threads.len() {
+            (2 * used_count).min(self.threads.len())
+        } else {
+            self.threads.len() + 1
+        };
         // On failure, another caller has already changed the number.
-        let _ = self.used_count.compare_exchange(than, more, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.used_count.compare_exchange(used_count, new_count, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The index of the thread for a worker of a load. Loads use separate threads as long as these suffice: otherwise
     /// their requests would wait for each other in the generator and not in the store.
     pub fn thread_for(&self, (load, worker): (usize, usize)) -> usize {
-        let (used, all) = (self.used(), self.all.len());
-        let stride = if used > all { 1 } else { self.started_loads.load(Ordering::Relaxed).max(1) };
-        (load + stride * worker) % used.min(all)
+        let (used, thread_count) = (self.used(), self.threads.len());
+        let stride = if used > thread_count { 1 } else { self.started_loads.load(Ordering::Relaxed).max(1) };
+        (load + stride * worker) % used.min(thread_count)
     }
 
     pub fn runtime(&self, thread: usize) -> &Handle {
-        &self.all[thread].runtime
+        &self.threads[thread].handle
     }
 
     /// Wall-clock time that each thread has been busy so far, including time blocked in the kernel.
     pub fn busy_times(&self) -> Vec<Duration> {
-        self.all.iter().map(|thread| thread.runtime.metrics().worker_total_busy_duration(0)).collect()
+        self.threads.iter().map(|thread| thread.handle.metrics().worker_total_busy_duration(0)).collect()
     }
 }
 
@@ -125,7 +130,7 @@ impl ActiveLoad {
         }
         *active_loads += 1;
         let number = threads.started_loads.fetch_add(1, Ordering::Relaxed);
-        threads.used_count.fetch_max((number + 1).min(threads.all.len()), Ordering::Relaxed);
+        threads.used_count.fetch_max((number + 1).min(threads.threads.len()), Ordering::Relaxed);
         drop(active_loads);
         Self { threads: threads.clone(), number }
     }

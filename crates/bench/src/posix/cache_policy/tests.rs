@@ -4,20 +4,14 @@ const PIECE: u64 = 64 << 10;
 
 /// A file of 16 pieces, with the total bytes sent after each call, after `close` and after the sync.
 fn written(after_call: impl Fn(u64) -> u64, after_close: u64, after_sync: u64) -> WriteTrace {
-    let sent = Some(((1..=16).map(after_call).collect(), after_close, after_sync));
-    WriteTrace {
-        piece_bytes: PIECE,
-        call_us: vec![50.0; 16],
-        close_us: 10.0,
-        sync_us: 10.0,
-        sent_bytes: sent,
-    }
+    let sent_bytes = Some(((1..=16).map(after_call).collect(), after_close, after_sync));
+    WriteTrace { piece_bytes: PIECE, call_us: vec![50.0; 16], close_us: 10.0, sync_us: 10.0, sent_bytes }
 }
 
 #[test]
 fn writing_is_inferred_from_counters() {
     let all = 16 * PIECE;
-    let inferred = |seen: &WriteTrace| infer_write_policy(seen, None);
+    let inferred = |trace: &WriteTrace| infer_write_policy(trace, None);
     let through = written(|n| n * PIECE + n * 200, all + 4000, all + 4000);
     assert_eq!(inferred(&through), Some(PolicyFinding::new(WritePolicy::WriteThrough, Evidence::Counters)));
     // Some bytes were sent during the calls, all by the end of `close`.
@@ -32,48 +26,48 @@ fn writing_is_inferred_from_counters() {
 
 #[test]
 fn writing_is_inferred_from_large_timing_differences() {
-    let seen = |call: f64, close: f64, sync: f64| WriteTrace {
+    let trace = |call_us: f64, close_us: f64, sync_us: f64| WriteTrace {
         piece_bytes: PIECE,
-        call_us: vec![call; 16],
-        close_us: close,
-        sync_us: sync,
+        call_us: vec![call_us; 16],
+        close_us,
+        sync_us,
         sent_bytes: None,
     };
     assert_eq!(
-        infer_write_policy(&seen(30.0, 5.0, 20_000.0), None),
+        infer_write_policy(&trace(30.0, 5.0, 20_000.0), None),
         Some(PolicyFinding::new(WritePolicy::Buffered, Evidence::Timings))
     );
     assert_eq!(
-        infer_write_policy(&seen(30.0, 20_000.0, 100.0), None),
+        infer_write_policy(&trace(30.0, 20_000.0, 100.0), None),
         Some(PolicyFinding::new(WritePolicy::WriteBack, Evidence::Timings))
     );
     assert_eq!(
-        infer_write_policy(&seen(3000.0, 5.0, 200.0), Some(30.0)),
+        infer_write_policy(&trace(3000.0, 5.0, 200.0), Some(30.0)),
         Some(PolicyFinding::new(WritePolicy::WriteThrough, Evidence::Timings))
     );
     // Slow calls alone may be slow memory.
-    assert_eq!(infer_write_policy(&seen(3000.0, 5.0, 200.0), None), None);
+    assert_eq!(infer_write_policy(&trace(3000.0, 5.0, 200.0), None), None);
     // All calls end in memory.
-    assert_eq!(infer_write_policy(&seen(30.0, 5.0, 3.0), Some(28.0)), None);
+    assert_eq!(infer_write_policy(&trace(30.0, 5.0, 3.0), Some(28.0)), None);
 }
 
 fn read(received: impl Fn(u64) -> u64, reread: u64) -> ReadTrace {
-    let received = Some(((0..=32).map(received).collect(), reread));
+    let received_bytes = Some(((0..=32).map(received).collect(), reread));
     ReadTrace {
         piece_bytes: 4096,
         file_bytes: 1 << 20,
         is_cold: true,
         call_us: vec![100.0; 32],
         reread_call_us: vec![100.0; 32],
-        received_bytes: received,
+        received_bytes,
     }
 }
 
 #[test]
 fn reading_is_inferred_from_counters() {
-    let counters = |reading, reread| {
+    let counters = |read, reread| {
         (
-            Some(PolicyFinding::new(reading, Evidence::Counters)),
+            Some(PolicyFinding::new(read, Evidence::Counters)),
             Some(PolicyFinding::new(reread, Evidence::Counters)),
         )
     };
@@ -95,27 +89,27 @@ fn reading_is_inferred_from_counters() {
 
 #[test]
 fn reading_is_inferred_from_timings_after_dropping_caches() {
-    let timings = |reading, reread| {
+    let timings = |read, reread| {
         (
-            Some(PolicyFinding::new(reading, Evidence::Timings)),
+            Some(PolicyFinding::new(read, Evidence::Timings)),
             Some(PolicyFinding::new(reread, Evidence::Timings)),
         )
     };
-    let seen = |calls: Vec<f64>, reread: f64, is_cold| ReadTrace {
+    let trace = |call_us: Vec<f64>, reread: f64, is_cold| ReadTrace {
         piece_bytes: 4096,
         file_bytes: 1 << 20,
         is_cold,
-        reread_call_us: vec![reread; calls.len()],
-        call_us: calls,
+        reread_call_us: vec![reread; call_us.len()],
+        call_us,
         received_bytes: None,
     };
     let ahead: Vec<f64> = (0..32).map(|n| if n % 16 == 0 { 5000.0 } else { 1.0 }).collect();
     assert_eq!(
-        infer_read_policies(&seen(ahead.clone(), 1.0, true), None),
+        infer_read_policies(&trace(ahead.clone(), 1.0, true), None),
         timings(ReadPolicy::ReadAhead, RereadPolicy::Cached)
     );
-    assert_eq!(infer_read_policies(&seen(ahead, 1.0, false), None), (None, None));
-    let through = seen(vec![150.0; 32], 140.0, true);
+    assert_eq!(infer_read_policies(&trace(ahead, 1.0, false), None), (None, None));
+    let through = trace(vec![150.0; 32], 140.0, true);
     assert_eq!(
         infer_read_policies(&through, Some(1.0)),
         timings(ReadPolicy::ReadThrough, RereadPolicy::FromStorage)

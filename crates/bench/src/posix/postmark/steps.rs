@@ -66,17 +66,17 @@ pub struct PostmarkSteps {
 }
 
 impl PostmarkSteps {
-    /// Steps for `pool` files with sizes between `min_size` and `max` bytes, and the given number of transactions.
+    /// Steps for `pool` files with sizes between `min_size` and `max_size` bytes, and the given number of transactions.
     #[must_use]
-    pub fn new((min, max): (u64, u64), pool: u64, transactions: u64, seed: u64) -> Self {
-        let (there, stage) = (Vec::new(), PostmarkStage::Fill);
+    pub fn new((min_size, max_size): (u64, u64), pool: u64, transactions: u64, seed: u64) -> Self {
+        let (existing, stage) = (Vec::new(), PostmarkStage::Fill);
         Self {
-            min_size: min,
-            max_size: max,
+            min_size,
+            max_size,
             pool,
             transactions,
             random: mix(seed),
-            existing: there,
+            existing,
             next_number: 0,
             stage,
             started: 0,
@@ -161,24 +161,24 @@ mod tests {
         for (seed, range, pool, transactions) in
             [(1, (512, 102_400), 500, 500), (2, (1, 1), 1, 200), (3, (0, 10), 0, 50), (4, (5, 9), 3, 0)]
         {
-            let mut there: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut existing: BTreeMap<u64, u64> = BTreeMap::new();
             let mut transacted = 0;
             for (stage, step) in PostmarkSteps::new(range, pool, transactions, seed) {
                 transacted += u64::from(stage == PostmarkStage::Transact);
                 match step {
                     PostmarkStep::Create { number, size } => {
                         assert!((range.0..=range.1).contains(&size), "{step:?}");
-                        assert_eq!(there.insert(number, size), None);
+                        assert_eq!(existing.insert(number, size), None);
                     }
-                    PostmarkStep::Read { number, size } => assert_eq!(there[&number], size),
+                    PostmarkStep::Read { number, size } => assert_eq!(existing[&number], size),
                     PostmarkStep::Append { number, from, to } => {
                         assert!(from < to && to <= range.1, "{step:?}");
-                        assert_eq!(there.insert(number, to), Some(from));
+                        assert_eq!(existing.insert(number, to), Some(from));
                     }
-                    PostmarkStep::Delete { number } => assert!(there.remove(&number).is_some()),
+                    PostmarkStep::Delete { number } => assert!(existing.remove(&number).is_some()),
                 }
             }
-            assert!(there.is_empty());
+            assert!(existing.is_empty());
             // A transaction has one step if there is no file to read.
             assert!((transactions..=2 * transactions).contains(&transacted), "{seed}: {transacted}");
         }

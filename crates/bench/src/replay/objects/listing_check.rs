@@ -26,24 +26,17 @@ pub struct ListingCheck<'a> {
 
 impl ReplayObjects {
     /// Starts the check of the first page of a listing of `prefix`, with the ticks at which it started and was
-    /// answered. If `is_cut`, the page is truncated and keys may follow its last name.
+    /// answered. If `is_truncated`, the page is truncated and keys may follow its last name.
     #[must_use]
-    pub fn judge<'a>(
+    pub fn check_listing<'a>(
         &'a self,
         prefix: &'a str,
         times: (u64, u64),
         page: &'a [(String, u64)],
-        is_cut: bool,
+        is_truncated: bool,
     ) -> ListingCheck<'a> {
         let next = self.keys.partition_point(|(key, _)| **key < *prefix);
-        ListingCheck {
-            objects: self,
-            prefix,
-            times,
-            listed: page.iter().peekable(),
-            is_truncated: is_cut,
-            next,
-        }
+        ListingCheck { objects: self, prefix, times, listed: page.iter().peekable(), is_truncated, next }
     }
 }
 
@@ -51,15 +44,15 @@ impl ListingCheck<'_> {
     /// Checks the next keys. Returns the result of the check, or `None` if keys remain. The error describes what is
     /// wrong with the page.
     pub fn check_chunk(&mut self) -> Option<Result<(), String>> {
-        let all = self.objects.keys.len();
-        for object in self.next..all.min(self.next + CHUNK_KEYS) {
+        let key_count = self.objects.keys.len();
+        for object in self.next..key_count.min(self.next + CHUNK_KEYS) {
             match self.check_key(object) {
                 Ok(true) => self.next += 1,
                 Ok(false) => return Some(self.conclude()),
-                Err(wrong) => return Some(Err(wrong)),
+                Err(error) => return Some(Err(error)),
             }
         }
-        (self.next == all).then(|| self.conclude())
+        (self.next == key_count).then(|| self.conclude())
     }
 
     /// Checks a key. Returns true if later keys may belong to the page.
@@ -84,9 +77,9 @@ impl ListingCheck<'_> {
 
     /// Returns `Ok(true)` if a key may have been listed with this size or, for `None`, may have been omitted.
     fn check_size(&self, object: usize, size: Option<u64>) -> Result<bool, String> {
-        let (start, answered) = self.times;
+        let (start, read_end) = self.times;
         let history = self.objects.histories[object].lock();
-        if history.possible_versions(start, answered).any(|version| version.size == size) {
+        if history.possible_versions(start, read_end).any(|version| version.size == size) {
             return Ok(true);
         }
         let name = self.objects.name(object);

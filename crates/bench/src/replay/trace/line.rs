@@ -19,7 +19,7 @@ const TIME_BOUND_SECONDS: u64 = 1_000_000_000_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LineFormat {
     /// CSV, with the index of each of [`COLUMNS`] and the number of fields.
-    Csv { places: [Option<usize>; COLUMNS.len()], count: usize },
+    Csv { columns: [Option<usize>; COLUMNS.len()], count: usize },
     /// A JSON object.
     Json,
 }
@@ -45,33 +45,33 @@ struct JsonRange {
 impl LineFormat {
     /// The format of a CSV file with the given header.
     pub fn from_header(line: &str) -> Result<Self, String> {
-        let names = fields(line).map_err(|why| format!("the header: {why}"))?;
-        let mut places = [None; COLUMNS.len()];
+        let names = fields(line).map_err(|reason| format!("the header: {reason}"))?;
+        let mut columns = [None; COLUMNS.len()];
         for (n, name) in names.iter().enumerate() {
             let name = name.trim().to_ascii_lowercase();
             let Some(column) = COLUMNS.iter().position(|column| *column == name) else { continue };
-            if places[column].replace(n).is_some() {
+            if columns[column].replace(n).is_some() {
                 return Err(format!("the header has {name:?} twice"));
             }
         }
-        match COLUMNS.iter().zip(places).take(REQUIRED_COLUMNS).find(|(_, place)| place.is_none()) {
+        match COLUMNS.iter().zip(columns).take(REQUIRED_COLUMNS).find(|(_, index)| index.is_none()) {
             Some((missing, _)) => Err(format!(
                 "the header has no {missing:?}; columns are time, op, key and, optionally, offset and length"
             )),
-            None => Ok(Self::Csv { places, count: names.len() }),
+            None => Ok(Self::Csv { columns, count: names.len() }),
         }
     }
 
     /// Parses a line.
     pub fn parse(&self, text: &str, line: u64, max_key_bytes: usize) -> Result<TraceEntry, String> {
         let entry = match self {
-            Self::Csv { places, count } => {
+            Self::Csv { columns, count } => {
                 let fields = fields(text)?;
                 if fields.len() != *count {
                     return Err(format!("{} fields, the header has {count}", fields.len()));
                 }
-                let [time, op, key, offset, length] = places.map(|place| place.map_or("", |n| &*fields[n]));
-                let (at, operation) = (seconds(time.trim())?, operation(op)?);
+                let [time, op, key, offset, length] = columns.map(|index| index.map_or("", |n| &*fields[n]));
+                let (time, operation) = (seconds(time.trim())?, operation(op)?);
                 let (offset, length) = if has_extent(operation) { (offset, length) } else { ("", "") };
                 let number = |name: &str, text: &str| match text.trim() {
                     "" => Ok(None),
@@ -81,27 +81,20 @@ impl LineFormat {
                         .map_err(|_| format!("{name} {text:?} is not a number of bytes")),
                 };
                 let (offset, length) = (number("offset", offset)?, number("length", length)?);
-                TraceEntry {
-                    line,
-                    time: at,
-                    operation,
-                    key: key.to_owned(),
-                    offset: offset.unwrap_or(0),
-                    length,
-                }
+                TraceEntry { line, time, operation, key: key.to_owned(), offset: offset.unwrap_or(0), length }
             }
             Self::Json => {
                 let JsonLine { time, op, key } = serde_json::from_str(text).map_err(json_error)?;
-                let at =
-                    Duration::try_from_secs_f64(time).ok().filter(|at| at.as_secs() < TIME_BOUND_SECONDS);
-                let at = at.ok_or_else(|| format!("time {time} is not a number of seconds"))?;
+                let duration = Duration::try_from_secs_f64(time);
+                let duration = duration.ok().filter(|time| time.as_secs() < TIME_BOUND_SECONDS);
+                let time = duration.ok_or_else(|| format!("time {time} is not a number of seconds"))?;
                 let (operation, key) = (operation(&op)?, key.into_owned());
                 let JsonRange { offset, length } = if has_extent(operation) {
                     serde_json::from_str(text).map_err(json_error)?
                 } else {
                     JsonRange::default()
                 };
-                TraceEntry { line, time: at, operation, key, offset: offset.unwrap_or(0), length }
+                TraceEntry { line, time, operation, key, offset: offset.unwrap_or(0), length }
             }
         };
         check(&entry, max_key_bytes)?;
@@ -113,7 +106,7 @@ impl LineFormat {
 fn json_error(e: serde_json::Error) -> String {
     let text = e.to_string();
     match text.rsplit_once(" at line ") {
-        Some((what, _)) if e.column() > 0 => format!("{what} (column {})", e.column()),
+        Some((message, _)) if e.column() > 0 => format!("{message} (column {})", e.column()),
         _ => text,
     }
 }
@@ -124,18 +117,18 @@ const fn has_extent(operation: Operation) -> bool {
 }
 
 fn operation(text: &str) -> Result<Operation, String> {
-    text.trim().to_ascii_lowercase().parse().map_err(|why| format!("op {why}"))
+    text.trim().to_ascii_lowercase().parse().map_err(|reason| format!("op {reason}"))
 }
 
 /// Parses decimal seconds exactly, to the nanosecond. A binary fraction would round times that count from 1970.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("time {text:?} is not a number of seconds, for example 12.5");
+    let error = || format!("time {text:?} is not a number of seconds, for example 12.5");
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let has_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !has_digits(whole) || !has_digits(part) {
-        return Err(wrong());
+        return Err(error());
     }
-    let whole = whole.parse().ok().filter(|whole| *whole < TIME_BOUND_SECONDS).ok_or_else(wrong)?;
+    let whole = whole.parse().ok().filter(|whole| *whole < TIME_BOUND_SECONDS).ok_or_else(error)?;
     let nanos = part.bytes().chain(std::iter::repeat(b'0')).take(9);
     Ok(Duration::new(whole, nanos.fold(0, |nanos, digit| nanos * 10 + u32::from(digit - b'0'))))
 }

@@ -10,8 +10,8 @@ use crate::posix::result::{AccessResult, AccessScope, AmplificationCurve, PosixR
 use tradewind_core::quantity::ByteSize;
 
 /// The lines of a measurement.
-pub(super) fn posix_lines(measured: &PosixRecord) -> Vec<CsvFields> {
-    match measured {
+pub(super) fn posix_lines(record: &PosixRecord) -> Vec<CsvFields> {
+    match record {
         PosixRecord::Conditions(_) => Vec::new(),
         PosixRecord::Policy(policy) => vec![policy_fields(policy)],
         PosixRecord::Access(access) => vec![access_fields(access)],
@@ -105,7 +105,7 @@ fn postmark_fields(postmark: &Postmark) -> Vec<CsvFields> {
 
 /// The fields of a policy. Unknown ones are empty.
 fn policy_fields(policy: &CachePolicy) -> CsvFields {
-    fn known<T: Serialize>(finding: Option<&PolicyFinding<T>>) -> String {
+    fn policy_name<T: Serialize>(finding: Option<&PolicyFinding<T>>) -> String {
         finding.map_or_else(String::new, |finding| json_name(&finding.policy))
     }
     vec![
@@ -113,9 +113,9 @@ fn policy_fields(policy: &CachePolicy) -> CsvFields {
         ("load", format!("policy {}", policy.form)),
         ("failures", u64::from(policy.failed.is_some()).to_string()),
         ("form", policy.form.to_string()),
-        ("writes", known(policy.write.as_ref())),
-        ("reads", known(policy.read.as_ref())),
-        ("rereads", known(policy.reread.as_ref())),
+        ("writes", policy_name(policy.write.as_ref())),
+        ("reads", policy_name(policy.read.as_ref())),
+        ("rereads", policy_name(policy.reread.as_ref())),
     ]
 }
 

@@ -11,10 +11,10 @@ use crate::posix::compare::name;
 use crate::posix::result::{AccessForm, AccessResult, AccessScope, Direction, PosixRecord};
 
 /// The summary, one sentence per paragraph.
-pub(in crate::report) fn summary(measured: &[PosixRecord]) -> Vec<String> {
+pub(in crate::report) fn summary(records: &[PosixRecord]) -> Vec<String> {
     let mut sentences = Vec::new();
     for (phase, direction) in [(Direction::Write, "Write"), (Direction::Read, "Read")] {
-        let of_phase = || complete_accesses(measured).filter(move |access| access.phase == phase);
+        let of_phase = || complete_accesses(records).filter(move |access| access.phase == phase);
         let batches = || of_phase().filter(|access| access.scope == AccessScope::Batch);
         let rate = |access: &&AccessResult| access.bytes_per_second.mean;
         if let Some(best) = batches().max_by(|a, b| rate(a).total_cmp(&rate(b))) {
@@ -40,8 +40,8 @@ pub(in crate::report) fn summary(measured: &[PosixRecord]) -> Vec<String> {
         sentences
             .extend(call_sizes(of_phase().filter(|access| access.scope == AccessScope::Unit), direction));
     }
-    sentences.extend(measured.iter().filter_map(policy));
-    sentences.extend(measured.iter().filter_map(|each| match each {
+    sentences.extend(records.iter().filter_map(policy));
+    sentences.extend(records.iter().filter_map(|record| match record {
         PosixRecord::Amplification(curve) if curve.fit.is_good() && curve.fit.per_byte == 1.0 => {
             Some(format!(
                 "Each {} {} with {} access adds {} KiB of overhead on the wire ({}).",
@@ -63,7 +63,7 @@ pub(in crate::report) fn summary(measured: &[PosixRecord]) -> Vec<String> {
         )),
         _ => None,
     }));
-    let failed: u64 = measured.iter().map(PosixRecord::failure_count).sum();
+    let failed: u64 = records.iter().map(PosixRecord::failure_count).sum();
     if failed > 0 {
         sentences.push(format!(
             "{failed} file accesses failed, returned wrong data or could not be made durable: see the tables."
@@ -96,8 +96,8 @@ fn call_sizes<'a>(
 }
 
 /// A caveat about write policies that make the figures look better than the storage is.
-fn policy(measured: &PosixRecord) -> Option<String> {
-    let PosixRecord::Policy(policy) = measured else { return None };
+fn policy(record: &PosixRecord) -> Option<String> {
+    let PosixRecord::Policy(policy) = record else { return None };
     match (policy.write?.policy, policy.form) {
         (WritePolicy::Buffered, form) => Some(format!(
             "With {form} access, a closed file is not yet in the storage: its write throughput is not that of the storage."
@@ -111,6 +111,6 @@ fn policy(measured: &PosixRecord) -> Option<String> {
 }
 
 /// The names of the successful measurements.
-pub(in crate::report) fn names(measured: &[PosixRecord]) -> BTreeSet<String> {
-    measured.iter().filter(|each| !each.has_no_success()).filter_map(name).collect()
+pub(in crate::report) fn names(records: &[PosixRecord]) -> BTreeSet<String> {
+    records.iter().filter(|record| !record.has_no_success()).filter_map(name).collect()
 }

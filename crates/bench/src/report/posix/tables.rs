@@ -9,8 +9,8 @@ use super::super::charts::format_short;
 use crate::posix::cache_policy::PolicyFinding;
 use crate::posix::result::{AccessResult, AccessScope, AmplificationCurve, PosixRecord, Postmark};
 
-pub(super) fn conditions(measured: &[PosixRecord]) -> Markup {
-    let conditions = measured.iter().find_map(|each| match each {
+pub(super) fn conditions(records: &[PosixRecord]) -> Markup {
+    let conditions = records.iter().find_map(|record| match record {
         PosixRecord::Conditions(conditions) => Some(conditions),
         _ => None,
     });
@@ -20,7 +20,7 @@ pub(super) fn conditions(measured: &[PosixRecord]) -> Markup {
                 "File system: " (conditions.mount.fs_type) " of " (conditions.mount.source) " at " (conditions.mount.mount_point) ", "
                 (conditions.mount.options) ". The time of a written file includes: " (conditions.timed_calls)
                 ". Caches before reading: " (conditions.caches)
-                @if let Some(why) = &conditions.caches_reason { " (" (why) ")" }
+                @if let Some(reason) = &conditions.caches_reason { " (" (reason) ")" }
                 "."
                 @if let (Some(interface), Some(idle)) = (&conditions.interface, conditions.idle_bytes_per_second) {
                     " Bytes were counted on interface " (interface) ", which sent " (format_short(idle.sent)) " and received "
@@ -39,10 +39,10 @@ fn policy_text<T: Display>(finding: Option<PolicyFinding<T>>) -> String {
     )
 }
 
-pub(super) fn policies(measured: &[PosixRecord]) -> Markup {
-    let policies: Vec<_> = measured
+pub(super) fn policies(records: &[PosixRecord]) -> Markup {
+    let policies: Vec<_> = records
         .iter()
-        .filter_map(|each| if let PosixRecord::Policy(policy) = each { Some(policy) } else { None })
+        .filter_map(|record| if let PosixRecord::Policy(policy) = record { Some(policy) } else { None })
         .collect();
     html! {
         @if !policies.is_empty() {
@@ -54,7 +54,7 @@ pub(super) fn policies(measured: &[PosixRecord]) -> Markup {
                         @for policy in policies {
                             tr {
                                 th { (policy.form) }
-                                @if let Some(why) = &policy.failed { td { "failed: " (why) } } @else {
+                                @if let Some(reason) = &policy.failed { td { "failed: " (reason) } } @else {
                                 td { (policy_text(policy.write)) } td { (policy_text(policy.read)) } td { (policy_text(policy.reread)) }
                                 }
                             }
@@ -94,10 +94,12 @@ pub(super) fn fits(fits: &[&AmplificationCurve]) -> Markup {
     }
 }
 
-pub(super) fn postmarks(measured: &[PosixRecord]) -> Markup {
-    let postmarks: Vec<&Postmark> = measured
+pub(super) fn postmarks(records: &[PosixRecord]) -> Markup {
+    let postmarks: Vec<&Postmark> = records
         .iter()
-        .filter_map(|each| if let PosixRecord::Postmark(postmark) = each { Some(&**postmark) } else { None })
+        .filter_map(
+            |record| if let PosixRecord::Postmark(postmark) = record { Some(&**postmark) } else { None },
+        )
         .collect();
     html! {
         @if !postmarks.is_empty() {
@@ -112,36 +114,36 @@ pub(super) fn postmarks(measured: &[PosixRecord]) -> Markup {
                         }
                     }
                     tbody {
-                        @for each in &postmarks {
+                        @for postmark in &postmarks {
                             tr {
-                                th { (each.name()) @if each.partial { " (ended early)" } } td { (each.round) }
-                                td { (format_short(each.transactions_per_second)) }
-                                td { (format_short(each.read_bytes_per_second / 1024.0)) }
-                                td { (format_short(each.written_bytes_per_second / 1024.0)) }
-                                td { (format_short(each.created.alone_per_second)) } td { (format_short(each.created.in_transactions_per_second)) }
-                                td { (format_short(each.deleted.alone_per_second)) } td { (format_short(each.deleted.in_transactions_per_second)) }
-                                td { (format_short(each.read.in_transactions_per_second)) } td { (format_short(each.appended.in_transactions_per_second)) }
-                                td { (format_short(each.seconds)) }
-                                td { (each.sync_seconds.map_or_else(String::new, format_short)) }
-                                td { (each.failures.values().sum::<u64>()) }
+                                th { (postmark.name()) @if postmark.partial { " (ended early)" } } td { (postmark.round) }
+                                td { (format_short(postmark.transactions_per_second)) }
+                                td { (format_short(postmark.read_bytes_per_second / 1024.0)) }
+                                td { (format_short(postmark.written_bytes_per_second / 1024.0)) }
+                                td { (format_short(postmark.created.alone_per_second)) } td { (format_short(postmark.created.in_transactions_per_second)) }
+                                td { (format_short(postmark.deleted.alone_per_second)) } td { (format_short(postmark.deleted.in_transactions_per_second)) }
+                                td { (format_short(postmark.read.in_transactions_per_second)) } td { (format_short(postmark.appended.in_transactions_per_second)) }
+                                td { (format_short(postmark.seconds)) }
+                                td { (postmark.sync_seconds.map_or_else(String::new, format_short)) }
+                                td { (postmark.failures.values().sum::<u64>()) }
                             }
                         }
                     }
                 }
             }
             ul.notes {
-                @for each in &postmarks {
-                    @for note in each.notes.iter().chain(&each.failure_samples) { li { (each.name()) ": " (note) } }
+                @for postmark in &postmarks {
+                    @for note in postmark.notes.iter().chain(&postmark.failure_samples) { li { (postmark.name()) ": " (note) } }
                 }
             }
         }
     }
 }
 
-pub(super) fn accesses(measured: &[PosixRecord]) -> Markup {
-    let accesses: Vec<&AccessResult> = measured
+pub(super) fn accesses(records: &[PosixRecord]) -> Markup {
+    let accesses: Vec<&AccessResult> = records
         .iter()
-        .filter_map(|each| if let PosixRecord::Access(access) = each { Some(&**access) } else { None })
+        .filter_map(|record| if let PosixRecord::Access(access) = record { Some(&**access) } else { None })
         .collect();
     let millis = |micros: u64| format_short(micros as f64 / 1e3);
     html! {
@@ -172,12 +174,12 @@ pub(super) fn accesses(measured: &[PosixRecord]) -> Markup {
 
 fn row(access: &AccessResult, millis: &impl Fn(u64) -> String) -> Markup {
     let (rate, latency) = (access.bytes_per_second, &access.latency);
-    let within = rate.ci95_half_width.filter(|_| access.scope == AccessScope::Batch && rate.mean > 0.0);
+    let half_width = rate.ci95_half_width.filter(|_| access.scope == AccessScope::Batch && rate.mean > 0.0);
     html! {
         tr {
             th { (access.name()) } td { (access.round) } td { (access.files) } td { (ByteSize(access.call_bytes)) }
             td { (format_short(rate.mean / 1e6)) }
-            td { (within.map_or_else(String::new, |within| format!("{} %", format_short(100.0 * within / rate.mean)))) }
+            td { (half_width.map_or_else(String::new, |half_width| format!("{} %", format_short(100.0 * half_width / rate.mean)))) }
             td { (format_short(access.files_per_second.mean)) }
             td { (millis(latency.open.p50)) } td { (millis(latency.access.p50)) } td { (millis(latency.access.p99)) }
             td { (millis(latency.close.p50)) } td { (millis(latency.file.p50)) } td { (millis(latency.file.p99)) }

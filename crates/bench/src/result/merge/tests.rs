@@ -27,7 +27,7 @@ fn step() -> Step {
 }
 
 fn outcome(record: LoadRecord, schedule_lag: Histogram<u64>) -> LoadOutcome {
-    let series = record.series(TIME);
+    let series_100ms = record.series(TIME);
     LoadOutcome {
         started: Timestamp::from_millis(7),
         duration: TIME,
@@ -35,7 +35,7 @@ fn outcome(record: LoadRecord, schedule_lag: Histogram<u64>) -> LoadOutcome {
         usage: CpuUsage::default(),
         traffic: TrafficCounts { sent_bytes: 3, received_bytes: 5, connections: 1 },
         schedule_lag,
-        series_100ms: series,
+        series_100ms,
         repeated_reads: 1,
         never_started: 2,
         dropped: 0,
@@ -59,19 +59,15 @@ type Request = (bool, u64, u64, bool);
 fn recorded<'a>(requests: impl Iterator<Item = &'a Request>) -> LoadRecord {
     let mut all = LoadRecord::default();
     let window = MeasurementWindow { begin: Duration::from_secs(1), end: Duration::from_secs(1) + TIME };
-    for (is_put, start, took, fails) in requests {
+    for (is_put, start, duration, fails) in requests {
         let operation = if *is_put { Operation::Put } else { Operation::Get };
-        let (start, took) = (Duration::from_millis(*start), Duration::from_micros(*took));
-        let ended = start + took;
+        let (start, duration) = (Duration::from_millis(*start), Duration::from_micros(*duration));
+        let ended = start + duration;
         if *fails {
             all.record_failure(window, operation, ended, "busy", "is busy");
         } else {
-            let timing = RequestTiming {
-                scheduled: start,
-                started: start,
-                first_byte: start + took / 2,
-                completed: ended,
-            };
+            let timing =
+                RequestTiming { scheduled: start, started: start, first_byte: start + duration / 2, ended };
             all.record_success(window, operation, timing, 1000);
         }
     }

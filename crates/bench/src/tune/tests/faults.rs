@@ -13,8 +13,8 @@ fn small_config() -> SamplingConfig {
     let points = OperatingPoint::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
     SamplingConfig {
         points,
-        budget: Budget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 },
-        cores: 2,
+        budget: SamplingBudget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 },
+        cpus: 2,
     }
 }
 
@@ -87,5 +87,5 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
         |concurrency| result.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency }).request_rate();
     assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), result.probes);
     let concurrency = ConcurrencyBySize::from_surfaces(std::slice::from_ref(&result.surface)).unwrap();
-    assert!(concurrency.max_concurrency() <= 32, "{concurrency:?}: {:?}", result.surface.samples());
+    assert!(concurrency.highest() <= 32, "{concurrency:?}: {:?}", result.surface.samples());
 }

@@ -57,8 +57,8 @@ async fn an_unfinished_head_is_turned_away_with_slow_down() {
     let mut first = with_unfinished(&server, 1).await.remove(0);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let _others = with_unfinished(&server, 4).await;
-    let answer = first.read_response(false).await.expect("an answer");
-    assert_eq!((answer.status, answer.code()), (503, "SlowDown"));
+    let response = first.read_response(false).await.expect("a response");
+    assert_eq!((response.status, response.code()), (503, "SlowDown"));
     assert!(first.is_closed().await);
 }
 
@@ -69,8 +69,8 @@ async fn a_large_head_is_served_despite_unfinished_ones() {
     let mut client = Client::new(&server).await;
     let long = "v".repeat(20_000);
     for _ in 0..3 {
-        let answer = client.request("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
-        assert_eq!(answer.status, 200);
+        let response = client.request("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
+        assert_eq!(response.status, 200);
     }
 }
 
@@ -105,7 +105,7 @@ async fn a_head_in_many_fragments_is_served() {
         }
         tokio::time::sleep(Duration::from_millis(3200)).await;
         client.send(end).await;
-        assert_eq!(client.read_response(false).await.expect("an answer").status, 200);
+        assert_eq!(client.read_response(false).await.expect("a response").status, 200);
     }
 }
 
@@ -179,13 +179,13 @@ async fn a_parked_tls_connection_serves_further_requests() {
     let (get, _) = signed("GET", "/open/key", &[], UNSIGNED);
     for (head, status) in [(&put, "200"), (&get, "404"), (&get, "404")] {
         socket.write_all(head.as_bytes()).await.unwrap();
-        let mut answer = vec![0; 4096];
-        let read = tokio::time::timeout(Duration::from_secs(5), socket.read(&mut answer)).await;
-        let read = read.expect("an answer").unwrap();
-        assert!(answer[..read].starts_with(format!("HTTP/1.1 {status}").as_bytes()));
+        let mut response = vec![0; 4096];
+        let read = tokio::time::timeout(Duration::from_secs(5), socket.read(&mut response)).await;
+        let read = read.expect("a response").unwrap();
+        assert!(response[..read].starts_with(format!("HTTP/1.1 {status}").as_bytes()));
         // The body may arrive separately from the head.
         tokio::time::sleep(Duration::from_millis(2200)).await;
-        let _rest = tokio::time::timeout(Duration::from_millis(50), socket.read(&mut answer)).await;
+        let _rest = tokio::time::timeout(Duration::from_millis(50), socket.read(&mut response)).await;
         tokio::time::sleep(Duration::from_millis(2200)).await;
     }
 }

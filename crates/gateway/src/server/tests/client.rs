@@ -97,7 +97,7 @@ impl Client {
 
     /// The next response; `None` if the connection ends instead.
     pub(super) async fn read_response(&mut self, to_head: bool) -> Option<ClientResponse> {
-        tokio::time::timeout(Duration::from_secs(20), self.read(to_head)).await.expect("an answer in time")
+        tokio::time::timeout(Duration::from_secs(20), self.read(to_head)).await.expect("a response in time")
     }
 
     async fn read(&mut self, to_head: bool) -> Option<ClientResponse> {
@@ -117,14 +117,14 @@ impl Client {
                 (name.to_owned(), value.trim().to_owned())
             })
             .collect();
-        let mut answer = ClientResponse { status, headers, body: Vec::new() };
-        if let Some(length) = answer.header("content-length").filter(|_| !to_head && status != 304) {
-            answer.body = vec![0; length.parse().unwrap()];
-            self.0.read_exact(&mut answer.body).await.ok()?;
-        } else if answer.header("transfer-encoding") == Some("chunked") {
-            answer.body = self.read_chunks().await?;
+        let mut response = ClientResponse { status, headers, body: Vec::new() };
+        if let Some(length) = response.header("content-length").filter(|_| !to_head && status != 304) {
+            response.body = vec![0; length.parse().unwrap()];
+            self.0.read_exact(&mut response.body).await.ok()?;
+        } else if response.header("transfer-encoding") == Some("chunked") {
+            response.body = self.read_chunks().await?;
         }
-        Some(answer)
+        Some(response)
     }
 
     async fn read_chunks(&mut self) -> Option<Vec<u8>> {
@@ -166,7 +166,7 @@ impl Client {
         let (head, _) = signed(method, target, &all, UNSIGNED);
         self.send(head).await;
         self.send(body).await;
-        self.read_response(method == "HEAD").await.expect("an answer")
+        self.read_response(method == "HEAD").await.expect("a response")
     }
 }
 

@@ -31,15 +31,15 @@ async fn times_outside_of_http_dates_are_clamped() {
         let by_operations = [("if-match", "*")];
         for method in ["GET", "HEAD"] {
             for headers in [&[][..], &by_operations[..]] {
-                let answer = client.request(method, "/bucket/key", headers, b"").await;
-                assert_eq!(answer.status, 200, "{method} {millis}");
-                assert_eq!(answer.header("last-modified"), Some(in_header), "{method} {millis}");
+                let response = client.request(method, "/bucket/key", headers, b"").await;
+                assert_eq!(response.status, 200, "{method} {millis}");
+                assert_eq!(response.header("last-modified"), Some(in_header), "{method} {millis}");
             }
         }
         let source = [("x-amz-copy-source", "/bucket/key")];
         let attributes = [("x-amz-object-attributes", "ETag")];
-        let answer = client.request("GET", "/bucket/key?attributes", &attributes, b"").await;
-        assert_eq!(answer.header("last-modified"), Some(in_header), "{millis}");
+        let response = client.request("GET", "/bucket/key?attributes", &attributes, b"").await;
+        assert_eq!(response.header("last-modified"), Some(in_header), "{millis}");
         let created = client.request("POST", "/bucket/upload?uploads", &[], b"").await;
         let (_, id) = created.text().split_once("<UploadId>").unwrap();
         let upload = format!("/bucket/upload?uploadId={}", id.split_once("</UploadId>").unwrap().0);
@@ -53,9 +53,9 @@ async fn times_outside_of_http_dates_are_clamped() {
             ("PUT", &part, &source),
             ("GET", &upload, &[]),
         ] {
-            let answer = client.request(method, target, headers, b"").await;
-            assert_eq!(answer.status, 200, "{method} {target} {millis}: {}", answer.text());
-            assert!(answer.text().contains(in_xml), "{method} {target} {millis}: {}", answer.text());
+            let response = client.request(method, target, headers, b"").await;
+            assert_eq!(response.status, 200, "{method} {target} {millis}: {}", response.text());
+            assert!(response.text().contains(in_xml), "{method} {target} {millis}: {}", response.text());
         }
     }
 }

@@ -61,8 +61,8 @@ async fn max_latency(server: &TestGateway, period: Duration, head: &str) -> Dura
     while started.elapsed() < period {
         let sent_at = Instant::now();
         client.send(head).await;
-        let answer = client.read_response(false).await.expect("an answer");
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let response = client.read_response(false).await.expect("a response");
+        assert_eq!(response.status, 200, "{response:?}");
         max_latency = max_latency.max(sent_at.elapsed());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -110,7 +110,7 @@ async fn stalled_readers_do_not_delay_other_addresses() {
     let range = "GET /open/large HTTP/1.1\r\nhost: localhost\r\nrange: bytes=0-9\r\n\r\n";
     let (started, mut client) = (Instant::now(), Client::with_small_buffer(&server, HERE).await);
     client.send(range).await;
-    assert_eq!(client.read_response(false).await.expect("an answer").status, 206);
+    assert_eq!(client.read_response(false).await.expect("a response").status, 206);
     assert!(started.elapsed() < MAX_TIME / 2, "{:?}", started.elapsed());
 }
 

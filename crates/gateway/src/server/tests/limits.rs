@@ -25,8 +25,8 @@ async fn connections_over_the_limit_are_rejected_with_slow_down() {
     let server = start_gateway(config(|limits| limits.connections = 1)).await;
     let mut first = busy(&server).await;
     let mut second = Client::new(&server).await;
-    let answer = second.read_response(false).await.unwrap();
-    assert_eq!((answer.status, answer.code()), (503, "SlowDown"));
+    let response = second.read_response(false).await.unwrap();
+    assert_eq!((response.status, response.code()), (503, "SlowDown"));
     assert!(second.is_closed().await);
     first.send("xt").await;
     assert_eq!(first.read_response(false).await.unwrap().status, 200);
@@ -68,12 +68,12 @@ async fn a_denied_request_neither_waits_for_memory_nor_holds_any() {
     for target in ["/private/key", "/private?acl", "/open?uploads"] {
         let mut client = Client::new(&server).await;
         client.send(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
-        let answer = client.read_response(false).await.unwrap();
-        assert_eq!((answer.status, answer.code()), (403, "AccessDenied"), "{target}");
+        let response = client.read_response(false).await.unwrap();
+        assert_eq!((response.status, response.code()), (403, "AccessDenied"), "{target}");
     }
     assert_eq!(budget.total_waits(), 0);
-    let answer = Client::new(&server).await.request("GET", "/", &[], b"").await;
-    assert_eq!((answer.status, answer.code()), (503, "SlowDown"), "a permitted request waits");
+    let response = Client::new(&server).await.request("GET", "/", &[], b"").await;
+    assert_eq!((response.status, response.code()), (503, "SlowDown"), "a permitted request waits");
 }
 
 #[tokio::test]
@@ -132,6 +132,8 @@ async fn slow_headers_and_idle_connections_are_closed() {
     slow.send("GET / HTTP/1.1\r\nhost:").await;
     assert!(slow.is_closed().await);
     assert!(started.elapsed() < 10 * SHORT);
+    let text = crate::metrics::to_text(server.gateway.metrics());
+    assert!(text.contains("tradewind_s3_slow_clients_total 1\n"), "{text}");
     let mut idle = Client::new(&server).await;
     assert_eq!(idle.request("GET", "/", &[], b"").await.status, 200);
     assert!(idle.is_closed().await);
@@ -145,8 +147,8 @@ async fn a_stalled_body_gets_a_timeout_and_frees_its_memory() {
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1000000")], UNSIGNED);
     client.send(head).await;
     client.send([0; 1000]).await;
-    let answer = client.read_response(false).await.unwrap();
-    assert_eq!((answer.status, answer.code()), (400, "RequestTimeout"));
+    let response = client.read_response(false).await.unwrap();
+    assert_eq!((response.status, response.code()), (400, "RequestTimeout"));
     assert!(client.is_closed().await);
     assert_eq!(server.gateway.budget().free(), server.gateway.budget().capacity());
 }
@@ -186,15 +188,15 @@ async fn heads_over_the_limits_are_rejected() {
     .await;
     let mut client = Client::new(&server).await;
     let long = "v".repeat(2000);
-    let answer = client.request("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
-    assert_eq!((answer.status, answer.code()), (400, "RequestHeaderSectionTooLarge"));
+    let response = client.request("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
+    assert_eq!((response.status, response.code()), (400, "RequestHeaderSectionTooLarge"));
     let mut client = Client::new(&server).await;
     let many: String = (0..20).map(|n| format!("h{n}: v\r\n")).collect();
     client.send(format!("GET / HTTP/1.1\r\n{many}\r\n")).await;
     assert_eq!(client.read_response(false).await.unwrap().status, 431);
     let mut client = Client::new(&server).await;
     client.send("nonsense\r\n\r\n").await;
-    assert!(client.read_response(false).await.is_none_or(|answer| answer.status == 400));
+    assert!(client.read_response(false).await.is_none_or(|response| response.status == 400));
 }
 
 #[tokio::test]
@@ -261,6 +263,6 @@ async fn a_small_range_with_a_large_head_is_served() {
     assert_eq!(client.request("PUT", "/bucket/key", &[], &vec![1; 100 << 10]).await.status, 200);
     let long = "v".repeat(9 << 10);
     let headers = [("range", "bytes=0-99"), ("x-long", long.as_str())];
-    let answer = client.request("GET", "/bucket/key", &headers, b"").await;
-    assert_eq!((answer.status, answer.body.len()), (206, 100));
+    let response = client.request("GET", "/bucket/key", &headers, b"").await;
+    assert_eq!((response.status, response.body.len()), (206, 100));
 }

@@ -46,8 +46,8 @@ async fn fast_path_and_operations_return_equal_responses() {
                 let headers: Vec<_> = more.into_iter().chain([BY_OPERATIONS]).collect();
                 let slow = client.request(method, &target, &headers, b"").await;
                 let own = ["x-amz-request-id", "date"];
-                let shown = |answer: &super::client::ClientResponse| {
-                    let mut headers = answer.headers.clone();
+                let shown = |response: &super::client::ClientResponse| {
+                    let mut headers = response.headers.clone();
                     headers.retain(|(name, _)| !own.contains(&name.as_str()));
                     headers.sort();
                     headers
@@ -139,14 +139,14 @@ async fn requests_over_tls_are_served() {
     let mut socket = connect_tls(&server).await;
     let (head, _) = signed("GET", "/", &[("connection", "close")], super::client::UNSIGNED);
     socket.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    let _end = socket.read_to_string(&mut answer).await;
+    let mut response = String::new();
+    let _end = socket.read_to_string(&mut response).await;
     assert!(
-        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("ListAllMyBucketsResult"),
-        "{answer}"
+        response.starts_with("HTTP/1.1 200 OK\r\n") && response.contains("ListAllMyBucketsResult"),
+        "{response}"
     );
     // Plain HTTP on the TLS port gets no response and does no harm.
     let mut plain = Client::new(&server).await;
     plain.send("GET / HTTP/1.1\r\n\r\n").await;
-    assert!(plain.read_response(false).await.is_none_or(|answer| answer.status == 400));
+    assert!(plain.read_response(false).await.is_none_or(|response| response.status == 400));
 }

@@ -1,6 +1,6 @@
 use super::client::{Client, ClientResponse, UNSIGNED, signed};
 use super::{TestGateway, config, start_gateway};
-use crate::sigv4::testing::ChunkSignatureChain;
+use crate::sigv4::testing::ClientSignatureChain;
 use crate::sigv4::testing::SIGNER;
 
 async fn with_bucket() -> (TestGateway, Client) {
@@ -25,9 +25,9 @@ async fn put(
     let (head, _) = signed("PUT", "/bucket/key", &all, payload);
     client.send(head).await;
     client.send(body).await;
-    let answer = client.read_response(false).await.expect("an answer");
+    let response = client.read_response(false).await.expect("a response");
     let mut second = Client::new(server).await;
-    (answer, second.request("GET", "/bucket/key", &[], b"").await)
+    (response, second.request("GET", "/bucket/key", &[], b"").await)
 }
 
 fn sha256(data: &[u8]) -> [u8; 32] {
@@ -39,12 +39,12 @@ async fn a_signed_hash_is_verified() {
     let (server, _client) = with_bucket().await;
     let body = vec![7; 700_000];
     let right = hex::encode(sha256(&body));
-    let (answer, found) = put(&server, &right, &[], &body).await;
-    assert_eq!((answer.status, found.body == body), (200, true));
-    let (answer, found) = put(&server, &hex::encode([1; 32]), &[], &body).await;
-    assert_eq!((answer.code(), found.status), ("XAmzContentSHA256Mismatch", 404));
-    let (answer, found) = put(&server, &hex::encode([1; 32]), &[], "").await;
-    assert_eq!((answer.code(), found.status), ("XAmzContentSHA256Mismatch", 404));
+    let (response, found) = put(&server, &right, &[], &body).await;
+    assert_eq!((response.status, found.body == body), (200, true));
+    let (response, found) = put(&server, &hex::encode([1; 32]), &[], &body).await;
+    assert_eq!((response.code(), found.status), ("XAmzContentSHA256Mismatch", 404));
+    let (response, found) = put(&server, &hex::encode([1; 32]), &[], "").await;
+    assert_eq!((response.code(), found.status), ("XAmzContentSHA256Mismatch", 404));
 }
 
 #[tokio::test]
@@ -57,10 +57,10 @@ async fn unsigned_chunks_are_verified_by_their_checksum() {
         ("content-encoding", "zstd,aws-chunked"),
     ];
     let body = |crc: &str| format!("4\r\n1234\r\n5\r\n56789\r\n0\r\nx-amz-checksum-crc32:{crc}\r\n\r\n");
-    let (answer, found) = put(&server, word, &headers, body("y/Q5Jg==")).await;
-    assert_eq!((answer.status, found.text()), (200, "123456789"), "{answer:?}");
+    let (response, found) = put(&server, word, &headers, body("y/Q5Jg==")).await;
+    assert_eq!((response.status, found.text()), (200, "123456789"), "{response:?}");
     assert_eq!(found.header("content-encoding"), Some("zstd"));
-    assert_eq!(answer.header("x-amz-checksum-crc32"), Some("y/Q5Jg=="));
+    assert_eq!(response.header("x-amz-checksum-crc32"), Some("y/Q5Jg=="));
     for (bad, code) in [
         (body("AAAAAA=="), "BadDigest"),
         (body("y/Q5Jg==").replace("56789", "5678"), "InvalidRequest"),
@@ -69,11 +69,11 @@ async fn unsigned_chunks_are_verified_by_their_checksum() {
         ("4\r\n1234\r\n0\r\n\r\n".to_owned(), "IncompleteBody"),
         ("4\r\n1234\r\n5\r\n56789\r\n".to_owned(), "IncompleteBody"),
     ] {
-        let (answer, found) = put(&server, word, &headers, &bad).await;
-        assert_eq!((answer.code(), found.status), (code, 404), "{bad:?}");
+        let (response, found) = put(&server, word, &headers, &bad).await;
+        assert_eq!((response.code(), found.status), (code, 404), "{bad:?}");
     }
-    let (answer, _) = put(&server, word, &headers[1..], body("y/Q5Jg==")).await;
-    assert_eq!((answer.status, answer.code()), (411, "MissingContentLength"));
+    let (response, _) = put(&server, word, &headers[1..], body("y/Q5Jg==")).await;
+    assert_eq!((response.status, response.code()), (411, "MissingContentLength"));
 }
 
 #[tokio::test]
@@ -89,10 +89,10 @@ async fn signed_chunks_are_verified() {
         let length = length.to_string();
         let headers = [("content-length", length.as_str()), ("x-amz-decoded-content-length", &decoded)];
         let (head, seed) = signed("PUT", "/bucket/key", &headers, "STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
-        let mut signer = ChunkSignatureChain::new(SIGNER.secret, SIGNER.date, &SIGNER.scope(), &seed);
+        let mut signatures = ClientSignatureChain::new(SIGNER.secret, SIGNER.date, &SIGNER.scope(), &seed);
         let mut body = Vec::new();
         for chunk in chunks {
-            let signature = signer.sign("PAYLOAD", &sha256(chunk));
+            let signature = signatures.sign("PAYLOAD", &sha256(chunk));
             body.extend_from_slice(format!("{:x};chunk-signature={signature}\r\n", chunk.len()).as_bytes());
             body.extend_from_slice(chunk);
             body.extend_from_slice(b"\r\n");
@@ -108,11 +108,11 @@ async fn signed_chunks_are_verified() {
         let mut sender = Client::new(&server).await;
         sender.send(head).await;
         sender.send(&body).await;
-        let answer = sender.read_response(false).await.unwrap();
+        let response = sender.read_response(false).await.unwrap();
         let found = client.request("GET", "/bucket/key", &[], b"").await;
         match flipped_at {
-            None => assert_eq!((answer.status, found.body == data), (200, true), "{answer:?}"),
-            Some(_) => assert_eq!((answer.code(), found.status), ("SignatureDoesNotMatch", 404)),
+            None => assert_eq!((response.status, found.body == data), (200, true), "{response:?}"),
+            Some(_) => assert_eq!((response.code(), found.status), ("SignatureDoesNotMatch", 404)),
         }
     }
 }
@@ -137,8 +137,8 @@ async fn an_error_is_received_while_a_large_body_is_in_flight() {
     let mut client = Client::new(&server).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
     client.send(vec![0; 8_000_000]).await;
-    let answer = client.read_response(false).await.expect("the response, not a connection reset");
-    assert_eq!((answer.status, answer.header("connection")), (403, Some("close")));
+    let response = client.read_response(false).await.expect("the response, not a connection reset");
+    assert_eq!((response.status, response.header("connection")), (403, Some("close")));
     assert!(client.is_closed().await);
 }
 
@@ -166,13 +166,13 @@ async fn expect_continue_is_answered_only_for_a_wanted_body() {
     let (empty, _) = signed("PUT", "/bucket/empty", &headers, UNSIGNED);
     let mut client = Client::new(&server).await;
     client.send(empty).await;
-    let answer = client.read_response(false).await.unwrap();
-    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    let response = client.read_response(false).await.unwrap();
+    assert_eq!((response.status, response.header("connection")), (200, Some("close")));
     // Rejected before the body was requested.
     let mut client = Client::new(&server).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
-    let answer = client.read_response(false).await.unwrap();
-    assert_eq!((answer.status, answer.header("connection")), (403, Some("close")));
+    let response = client.read_response(false).await.unwrap();
+    assert_eq!((response.status, response.header("connection")), (403, Some("close")));
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ fn stall_time_grows_only_while_waiting_for_the_client() {
     };
     assert_eq!(at(1, &|w| w.begin_request(false)), Duration::ZERO);
     assert_eq!(at(2, &|_| ()), Duration::ZERO, "the connection waits for the store");
-    assert_eq!(at(3, &|w| w.record_write(None)), SECOND, "since the previous tick");
+    assert_eq!(at(3, &|w| w.record_write(None)), SECOND, "since the previous pass");
     assert_eq!(at(4, &|w| w.record_write(Some(99))), Duration::ZERO, "it is not blocked");
     assert_eq!(at(5, &|w| w.record_write(None)), SECOND);
     assert_eq!(at(6, &|w| w.record_read(99)), 2 * SECOND, "a trickle is no progress");

@@ -91,8 +91,7 @@ fn normal_jitter_has_normal_quantiles() {
     }
 }
 
-/// As the documentation states: order turns the jitter of close packets into delay; that of distant ones is
-/// unchanged.
+/// Order turns the jitter of close packets into delay, as documented; that of distant ones is unchanged.
 #[test]
 fn ordering_turns_jitter_of_close_packets_into_delay() {
     let options = LinkOptions { jitter: 5 * MILLI, ..delayed(50 * MILLI) };

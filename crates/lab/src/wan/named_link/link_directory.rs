@@ -89,17 +89,17 @@ impl LinkDirectory {
 
     /// Creates the directory of a new link.
     pub fn create(name: &LinkName) -> io::Result<Self> {
-        let mut place = Self::new(name);
-        if place.namespace_path().exists() {
+        let mut link_directory = Self::new(name);
+        if link_directory.namespace_path().exists() {
             let why = format!(
                 "a network namespace of that name already exists ({})",
-                place.namespace_path().display()
+                link_directory.namespace_path().display()
             );
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
-        fs::create_dir(&place.directory)?;
-        place.is_created_here = true;
-        Ok(place)
+        fs::create_dir(&link_directory.directory)?;
+        link_directory.is_created_here = true;
+        Ok(link_directory)
     }
 
     pub fn exists(&self) -> bool {
@@ -128,7 +128,7 @@ impl LinkDirectory {
             "namespace": [namespace.0, namespace.1],
             "far": far.to_string(),
         });
-        // Written before the name exists, so that remains can always be told from others' namespaces.
+        // Written before the name exists, so that remains can always be distinguished from others' namespaces.
         fs::write(self.directory.join("about"), about.to_string())?;
         share_namespaces()?;
         let path = self.namespace_path();
@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn name_parse_rejects_path_components() {
-        for good in ["sydney", "a", "50ms-0.1", "A_b"] {
-            assert_eq!(LinkName::parse(good).unwrap().to_string(), good);
+        for valid in ["sydney", "a", "50ms-0.1", "A_b"] {
+            assert_eq!(LinkName::parse(valid).unwrap().to_string(), valid);
         }
         for bad in ["", ".", "..", "a/b", "-x", ".x", "a b", "ä", &"a".repeat(65)] {
             assert!(LinkName::parse(bad).is_err(), "{bad}");

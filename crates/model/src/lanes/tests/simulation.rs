@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
 use super::super::*;
-use crate::store_model::Operation;
+use crate::store_statistics::Operation;
 
 /// Maximum bytes of a connection in the link, in flight or queued.
 const WINDOW_BYTES: u64 = 512 << 10;

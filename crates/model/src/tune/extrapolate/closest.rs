@@ -33,7 +33,7 @@ impl ProfileOrigin<'_> {
         let site_ratio = if is_same_site { 1.0 } else { OTHER_SITE_RATIO };
         let log_ratios = [
             log_ratio(rtt(a), rtt(b)),
-            log_ratio(a.link_bandwidth, b.link_bandwidth),
+            log_ratio(a.interface_bandwidth, b.interface_bandwidth),
             log_ratio(a.cpus, b.cpus),
             log_ratio(a.storage_bandwidth, b.storage_bandwidth),
             site_ratio.ln(),

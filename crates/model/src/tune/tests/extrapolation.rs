@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::{CONCURRENCIES, SIZES, budget, latency_model, replay};
-use crate::store_model::SizeClass;
+use crate::store_statistics::SizeClass;
 use crate::tune::extrapolate::{ClientEnvironment, extrapolate, sampling_prior};
 use crate::tune::{ConcurrencyBySize, Goal, LatencyModel, OperatingPoint, Prior, Sample, Surface, goal};
 
@@ -38,7 +38,7 @@ fn client(milliseconds: f64, megabits: f64, cpus: f64) -> ClientEnvironment {
         cpus: Some(cpus),
         storage_bandwidth: None,
         rtt: Some(milliseconds / 1e3),
-        link_bandwidth: Some(megabits * 1e6 / 8.0),
+        interface_bandwidth: Some(megabits * 1e6 / 8.0),
     }
 }
 
@@ -61,10 +61,10 @@ fn plan_fraction(
     points: &[OperatingPoint],
     latency: impl Fn(OperatingPoint) -> f64,
 ) -> (OperatingPoint, f64) {
-    let bandwidth = |point: &OperatingPoint| point.bandwidth(latency(*point));
-    let best = points.iter().map(bandwidth).fold(0.0, f64::max);
-    let chosen = goal::choose(surface, points, Goal::Bandwidth).unwrap().point;
-    (chosen, bandwidth(&chosen) / best)
+    let throughput = |point: &OperatingPoint| point.throughput(latency(*point));
+    let best = points.iter().map(throughput).fold(0.0, f64::max);
+    let chosen = goal::choose(surface, points, Goal::Throughput).unwrap().point;
+    (chosen, throughput(&chosen) / best)
 }
 
 /// The lowest concurrency of 16 KiB requests with nearly the maximum throughput.
@@ -104,7 +104,7 @@ proptest! {
     ) {
         let (model, points) =
             (latency_model(rtt + processing, connection, requests, link), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
-        let from = ClientEnvironment { rtt: Some(rtt), link_bandwidth: Some(link), ..ClientEnvironment::default() };
+        let from = ClientEnvironment { rtt: Some(rtt), interface_bandwidth: Some(link), ..ClientEnvironment::default() };
         let measured = probed(&from, &points, seed, |point| model.log_latency(point).exp());
         let far_client = ClientEnvironment { rtt: Some(rtt * rtt_ratio), ..from };
         let [near, far] = [&from, &far_client].map(|to| Surface::new(extrapolate(&measured, &from, to), Vec::new()));
@@ -139,8 +139,8 @@ fn same_client_is_not_scaled() {
     assert!(std_devs.into_iter().all(|(after, before)| after >= before.min(0.7)), "{extrapolated:?}");
 }
 
-#[test]
-fn saturated_resource_determines_the_scale() {
+/// The surface of a bottleneck of 97 MB/s.
+fn surface_at_97_mb_per_second() -> Surface {
     let sample = |concurrency| Sample {
         point: OperatingPoint { bytes: 4 << 20, concurrency },
         latency: concurrency as f64 * f64::from(4 << 20) / 97e6,
@@ -148,14 +148,33 @@ fn saturated_resource_determines_the_scale() {
         tail: None,
         from_transfer: false,
     };
-    let measured = Surface::new(Prior::default(), vec![sample(8), sample(16), sample(32)]);
+    Surface::new(Prior::default(), vec![sample(8), sample(16), sample(32)])
+}
+
+#[test]
+fn more_cpus_do_not_offset_the_uncertainty_of_a_longer_rtt() {
+    let measured = surface_at_97_mb_per_second();
+    let client =
+        |cpus, rtt| ClientEnvironment { cpus: Some(cpus), rtt: Some(rtt), ..ClientEnvironment::default() };
+    let std_dev = |cpus, rtt| {
+        extrapolate(&measured, &client(2.0, 0.02), &client(cpus, rtt)).std_dev.bottleneck_seconds_per_byte
+    };
+    let (neither, longer_rtt, both) = (std_dev(2.0, 0.02), std_dev(2.0, 0.04), std_dev(8.0, 0.04));
+    assert!(neither < longer_rtt && longer_rtt < both, "{neither} {longer_rtt} {both}");
+}
+
+#[test]
+fn saturated_resource_determines_the_scale() {
+    let measured = surface_at_97_mb_per_second();
     let max_mb_per_second = |from: ClientEnvironment, to: ClientEnvironment| {
         1e-6 / extrapolate(&measured, &from, &to).mean.bottleneck_seconds_per_byte
     };
     let with_cpus = |cpus| ClientEnvironment { cpus: Some(cpus), ..ClientEnvironment::default() };
     let (two, four) = (with_cpus(2.0), with_cpus(4.0));
-    let with_link =
-        |client: ClientEnvironment, link: f64| ClientEnvironment { link_bandwidth: Some(link), ..client };
+    let with_link = |client: ClientEnvironment, link: f64| ClientEnvironment {
+        interface_bandwidth: Some(link),
+        ..client
+    };
     let with_storage = |client: ClientEnvironment, storage: f64| ClientEnvironment {
         storage_bandwidth: Some(storage),
         ..client
@@ -244,7 +263,7 @@ fn modelled_links_extrapolate_to_each_other() {
         })
         .collect();
     let model_of = |client: &ClientEnvironment| -> LatencyModel {
-        let (rtt, link) = (client.rtt.unwrap(), client.link_bandwidth.unwrap());
+        let (rtt, link) = (client.rtt.unwrap(), client.interface_bandwidth.unwrap());
         let cpus = client.cpus.unwrap();
         let connection = (2.5e6 / rtt).min(400e6);
         latency_model(rtt + 0.4e-3, connection, 2500.0 * cpus, (link * 0.96).min(90e6 * cpus))
@@ -284,7 +303,7 @@ fn wrong_priors_are_corrected_by_samples() {
         {
             let Some((to, _)) = link_profile(other.split_once(' ').unwrap().0) else { continue };
             let points: Vec<OperatingPoint> = to_grid.keys().copied().collect();
-            for to in [to, ClientEnvironment { link_bandwidth: None, ..to }] {
+            for to in [to, ClientEnvironment { interface_bandwidth: None, ..to }] {
                 let latency_of_probe = |point: OperatingPoint, probe: usize| {
                     to_grid[&point].latency * (1.0 + 0.03 * replay::noise(5, probe))
                 };
@@ -296,7 +315,7 @@ fn wrong_priors_are_corrected_by_samples() {
                 let extrapolated = sampled(sampling_prior(&measured, &from, &to));
                 println!(
                     "{name} to {other}, link {:?}: {extrapolated:.3}, from scratch {from_scratch:.3}",
-                    to.link_bandwidth.map(|link| link / 1e6)
+                    to.interface_bandwidth.map(|link| link / 1e6)
                 );
                 fractions.push((extrapolated, from_scratch));
             }

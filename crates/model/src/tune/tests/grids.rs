@@ -13,8 +13,8 @@ const RUNS: u64 = 9;
 struct GridResult {
     chosen: OperatingPoint,
     /// Throughput of the plan as a fraction of the best.
-    bandwidth_fraction: f64,
-    /// Like `bandwidth_fraction`, for the plan that minimizes the cost of the client, which is the default.
+    throughput_fraction: f64,
+    /// Like `throughput_fraction`, for the plan that minimizes the cost of the client, which is the default.
     efficient_fraction: f64,
     /// Median and p90 of the prediction error over points without a probe.
     error_median_p90: [f64; 2],
@@ -25,10 +25,10 @@ struct GridResult {
 fn evaluate(grid: &replay::Grid, seed: u64) -> GridResult {
     let points: Vec<OperatingPoint> = grid.keys().copied().collect();
     let surface = replay::sample_grid(grid, budget(), seed);
-    let bandwidth = |point: &OperatingPoint| point.bytes_in_flight() / grid[point].latency;
-    let best = points.iter().map(bandwidth).fold(0.0, f64::max);
+    let throughput = |point: &OperatingPoint| point.bytes_in_flight() / grid[point].latency;
+    let best = points.iter().map(throughput).fold(0.0, f64::max);
     let [chosen, efficient] =
-        [Goal::Bandwidth, Goal::Efficiency].map(|goal| goal::choose(&surface, &points, goal).unwrap().point);
+        [Goal::Throughput, Goal::Efficiency].map(|goal| goal::choose(&surface, &points, goal).unwrap().point);
     let is_probed = |point: &OperatingPoint| surface.samples().iter().any(|sample| sample.point == *point);
     let unprobed = points.iter().filter(|point| !is_probed(point));
     let mut errors: Vec<f64> =
@@ -40,8 +40,8 @@ fn evaluate(grid: &replay::Grid, seed: u64) -> GridResult {
     let probe_bytes: f64 = surface.samples().iter().map(cost).sum();
     GridResult {
         chosen,
-        bandwidth_fraction: bandwidth(&chosen) / best,
-        efficient_fraction: bandwidth(&efficient) / best,
+        throughput_fraction: throughput(&chosen) / best,
+        efficient_fraction: throughput(&efficient) / best,
         error_median_p90: [errors[errors.len() / 2], errors[errors.len() * 9 / 10]],
         bytes_fraction: probe_bytes / grid.values().map(|measured| measured.bytes).sum::<f64>(),
     }
@@ -55,17 +55,17 @@ fn few_probes_find_near_optimal_plans() {
     let grids = replay::grids();
     for (name, grid) in &grids {
         let results: Vec<GridResult> = (1..=RUNS).map(|seed| evaluate(grid, seed)).collect();
-        let best = median(results.iter().map(|result| result.bandwidth_fraction));
+        let best = median(results.iter().map(|result| result.throughput_fraction));
         let efficient = median(results.iter().map(|result| result.efficient_fraction));
         let [median_error, p90] =
             [0, 1].map(|which| median(results.iter().map(|result| result.error_median_p90[which])));
         let worst =
-            results.iter().min_by(|a, b| a.bandwidth_fraction.total_cmp(&b.bandwidth_fraction)).unwrap();
+            results.iter().min_by(|a, b| a.throughput_fraction.total_cmp(&b.throughput_fraction)).unwrap();
         let bytes = median(results.iter().map(|result| result.bytes_fraction));
         println!(
             "{name}: {best:.3} of the best, minimum {:.3} ({} KiB x {}), {efficient:.3} for efficiency; error {median_error:.3} \
              (median), {p90:.3} (p90); {bytes:.3} of the bytes",
-            worst.bandwidth_fraction,
+            worst.throughput_fraction,
             worst.chosen.bytes >> 10,
             worst.chosen.concurrency,
         );
@@ -101,10 +101,10 @@ fn latency_targets_are_met_on_measured_grids() {
                 };
                 grid[point].latency * ratio
             };
-            let bandwidth = |point: &OperatingPoint| point.bandwidth(grid[point].latency);
+            let throughput = |point: &OperatingPoint| point.throughput(grid[point].latency);
             for seconds in TARGETS_SECONDS {
                 let eligible = points.iter().filter(|point| latency(point) <= seconds);
-                let Some(best) = eligible.map(bandwidth).max_by(f64::total_cmp) else { continue };
+                let Some(best) = eligible.map(throughput).max_by(f64::total_cmp) else { continue };
                 for seed in 1..=3 {
                     let surface = replay::sample_grid(&grid, budget(), seed);
                     let chosen = goal::choose(
@@ -117,7 +117,7 @@ fn latency_targets_are_met_on_measured_grids() {
                         println!("{name}: {statistic:?} {seconds} s: no point is predicted to meet it");
                         continue;
                     };
-                    let (latency, fraction) = (latency(&point), bandwidth(&point) / best);
+                    let (latency, fraction) = (latency(&point), throughput(&point) / best);
                     met += u32::from(latency <= seconds);
                     fractions.push(fraction);
                     if latency > seconds || fraction < 0.9 {

@@ -85,9 +85,9 @@ fn best_concurrency_between_two_sizes() {
             let inferred: Vec<Sample> = (between.iter())
                 .map(|truth| Sample { latency: ours.predict(truth.point).latency, ..*truth })
                 .collect();
-            let best = between.iter().map(Sample::bandwidth).fold(0.0, f64::max);
+            let best = between.iter().map(Sample::throughput).fold(0.0, f64::max);
             for (parts, concurrency) in parts.iter_mut().zip([middle, best_concurrency(&inferred)]) {
-                parts.push(bandwidth_at(&between, concurrency) / best);
+                parts.push(throughput_at(&between, concurrency) / best);
             }
         }
     }
@@ -106,17 +106,17 @@ fn best_concurrency_between_two_sizes() {
 
 /// The lowest concurrency of a row that is equivalent to the best.
 fn best_concurrency(row: &[Sample]) -> f64 {
-    let best = row.iter().map(Sample::bandwidth).fold(0.0, f64::max);
-    let found = row.iter().find(|sample| sample.bandwidth() >= best * EQUIVALENT_FRACTION);
+    let best = row.iter().map(Sample::throughput).fold(0.0, f64::max);
+    let found = row.iter().find(|sample| sample.throughput() >= best * EQUIVALENT_FRACTION);
     found.map_or(1.0, |sample| sample.point.concurrency as f64)
 }
 
-/// Bandwidth of a row at a concurrency, interpolated between the measured ones.
-fn bandwidth_at(row: &[Sample], concurrency: f64) -> f64 {
+/// Throughput of a row at a concurrency, interpolated between the measured ones.
+fn throughput_at(row: &[Sample], concurrency: f64) -> f64 {
     let above =
         row.iter().position(|sample| sample.point.concurrency as f64 >= concurrency).unwrap_or(row.len() - 1);
     let (low, high) = (&row[above.saturating_sub(1)], &row[above]);
     let (from, to) = (low.point.concurrency as f64, high.point.concurrency as f64);
     let part = if to > from { (concurrency - from) / (to - from) } else { 1.0 };
-    low.bandwidth() + (high.bandwidth() - low.bandwidth()) * part
+    low.throughput() + (high.throughput() - low.throughput()) * part
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::tune::sampling::{self, Budget};
+use crate::tune::sampling::{self, SamplingBudget};
 use crate::tune::{OperatingPoint, Prediction, Prior, Sample, Surface, TailLatency};
 
 /// The measurement of a point.
@@ -33,7 +33,7 @@ pub fn noise(seed: u64, turn: usize) -> f64 {
 pub fn sample(
     prior: Prior,
     points: &[OperatingPoint],
-    budget: Budget,
+    budget: SamplingBudget,
     answer: impl Fn(OperatingPoint, usize) -> f64,
 ) -> Surface {
     let latency = |point, turn| Sample {
@@ -47,7 +47,7 @@ pub fn sample(
 }
 
 /// Like [`sample`], of a measured grid with 3 % noise.
-pub fn sample_grid(grid: &Grid, budget: Budget, seed: u64) -> Surface {
+pub fn sample_grid(grid: &Grid, budget: SamplingBudget, seed: u64) -> Surface {
     let points: Vec<OperatingPoint> = grid.keys().copied().collect();
     let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
     sample_with(Prior::default().with_rtt(round_trip), &points, budget, |point, turn| {
@@ -61,7 +61,7 @@ pub fn sample_grid(grid: &Grid, budget: Budget, seed: u64) -> Surface {
 fn sample_with(
     prior: Prior,
     points: &[OperatingPoint],
-    mut budget: Budget,
+    mut budget: SamplingBudget,
     answer: impl Fn(OperatingPoint, usize) -> Sample,
 ) -> Surface {
     let mut surface = Surface::new(prior, Vec::new());

@@ -27,10 +27,10 @@ use crate::profiles::this_machine::cpus;
 /// Measure a store from several machines concurrently
 ///
 /// Each machine runs `tradewind bench agent` with the same key. All agents start each load at the same moment; their
-/// histograms are merged, and the share of each agent is printed below the row. --concurrency, --count and --objects apply
-/// to each agent, and the row shows the total concurrency; --rate is the total, which is divided among the agents.
-/// Agents open the store with their own credentials: this machine needs none. With --mixed, loads run concurrently, on
-/// every agent or on separate agents.
+/// histograms are merged, and the share of each agent is printed below the row. --concurrency, --count and --objects
+/// apply to each agent, and the row shows the total concurrency; --rate is the total, which is divided among the
+/// agents. Agents open the store with their own credentials: this machine needs none. With --mixed, loads run
+/// concurrently, on every agent or on separate agents.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench cluster s3://bucket --agents 10.0.0.7:9190,10.0.0.8:9190 --key-file key\n  \
@@ -47,8 +47,8 @@ pub(in crate::commands) struct Arguments {
     /// Measure each load alone, and then concurrently with each load including itself, like `tradewind bench mix`
     #[arg(long, conflicts_with = "workload")]
     mixed: bool,
-    /// Loads to run concurrently with each load, instead of all pairs: \"put 4MiB x 8\", or several: \"put 4MiB x 8 and
-    /// get 4KiB x 2\"
+    /// Loads to run concurrently with each load, instead of all pairs: "put 4MiB x 8", or several: "put 4MiB x 8 and
+    /// get 4KiB x 2"
     #[arg(long, value_name = "LOAD", requires = "mixed")]
     concurrent_with: Vec<ConcurrentLoads>,
     /// Run concurrent loads on different agents, assigned round-robin
@@ -80,8 +80,8 @@ impl Arguments {
         }
         let loads = self.selection.loads()?;
         if loads.iter().any(LoadFlags::ends_at_confidence) {
-            let why = "--until-ci is not supported with several machines: each agent would end by its own throughput";
-            return Err(UsageError(why.to_owned()).into());
+            let reason = "--until-ci is not supported with several machines: each agent would end by its own throughput";
+            return Err(UsageError(reason.to_owned()).into());
         }
         let (test_plans, stages) = load_selection::stages(&loads, &LOAD_DEFAULTS, seed_and_repeat)?;
         Ok((test_plans, assign_to_all(&stages, agents)))
@@ -90,8 +90,8 @@ impl Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let agents = &arguments.agents;
-    if let Some(twice) = agents.iter().enumerate().find(|(n, agent)| agents[..*n].contains(agent)) {
-        return Err(UsageError(format!("the agent {} is given twice", twice.1)).into());
+    if let Some(duplicate) = agents.iter().enumerate().find(|(n, agent)| agents[..*n].contains(agent)) {
+        return Err(UsageError(format!("the agent {} is given twice", duplicate.1)).into());
     }
     if arguments.count() > MAX_AGENTS {
         return Err(UsageError(format!("{} agents given; the limit is {MAX_AGENTS}", agents.len())).into());
@@ -109,32 +109,32 @@ async fn measure(
     stop: StopSignal,
 ) -> anyhow::Result<CommandOutcome> {
     let Arguments { agents, run, .. } = arguments;
-    let number = random_run_number()?;
+    let run_number = random_run_number()?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let (max_concurrent_loads, max_concurrency) = max_agent_load(&assignments, arguments.count());
     let settings = RunSettings {
         location: run.location(),
-        run: number,
+        run: run_number,
         max_concurrent_loads,
         max_concurrency,
-        fresh_connections: run.new_connections,
+        new_connections: run.new_connections,
         keep_objects: run.keep,
     };
     let mut cluster = Cluster::connect(agents, &key, &settings, clock.clone(), &stop).await?;
     // After an error here, the agents wait for the next coordinator.
     let limit = cluster.max_object_bytes();
     test_plans.iter().try_for_each(|test_plan| test_plan.check(limit)).map_err(UsageError)?;
-    let prefix = format!("{}{}", directory_prefix(&run.location.key), run_prefix(number));
+    let prefix = format!("{}{}", directory_prefix(&run.location.key), run_prefix(run_number));
     let description = RunDescription {
         location: run.location(),
-        kind: cluster.store().to_owned(),
+        store: cluster.store().to_owned(),
         prefix: prefix.clone(),
         seed: run.seed,
-        fresh: run.new_connections,
-        files: None,
+        new_connections: run.new_connections,
+        files_dir: None,
         cores: cpus(),
         measurements: assignments.iter().map(Vec::len).sum(),
-        head: TABLE_HEADER,
+        table_header: TABLE_HEADER,
         agents: cluster.agents(),
     };
     let mut output = Output::begin(&run.output, &description, clock.wall(), stop.clone())?;

@@ -24,20 +24,20 @@ pub(super) struct KeyFlags {
 
 impl KeyFlags {
     pub fn read(&self) -> anyhow::Result<Key> {
-        let (from, secret) = match &self.key_file {
+        let (source, secret) = match &self.key_file {
             Some(path) => (path.display().to_string(), read(path)?),
             None => {
-                let set = std::env::var_os(KEY_VARIABLE).filter(|value| !value.is_empty()).ok_or_else(|| {
-                    let how = "openssl rand -hex 32 > key";
+                let secret = std::env::var_os(KEY_VARIABLE).filter(|value| !value.is_empty()).ok_or_else(|| {
+                    let command = "openssl rand -hex 32 > key";
                     UsageError(format!(
-                        "agents and the coordinator need a shared key: create one with `{how}`, and pass it with \
+                        "agents and the coordinator need a shared key: create one with `{command}`, and pass it with \
                          --key-file or in {KEY_VARIABLE}"
                     ))
                 })?;
-                (KEY_VARIABLE.to_owned(), set.into_encoded_bytes())
+                (KEY_VARIABLE.to_owned(), secret.into_encoded_bytes())
             }
         };
-        Key::new(secret.trim_ascii()).map_err(|why| UsageError(format!("{from}: {why}")).into())
+        Key::new(secret.trim_ascii()).map_err(|reason| UsageError(format!("{source}: {reason}")).into())
     }
 }
 

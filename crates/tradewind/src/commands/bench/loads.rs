@@ -75,19 +75,19 @@ impl LoadFlags {
         self.until_ci.is_some()
     }
 
-    /// Fills unset flags from `there`.
-    fn or(self, there: Self) -> Self {
+    /// Fills unset flags from `fallback`.
+    fn or(self, fallback: Self) -> Self {
         Self {
-            mix: first_non_empty(self.mix, &there.mix),
-            size: first_non_empty(self.size, &there.size),
-            concurrency: first_non_empty(self.concurrency, &there.concurrency),
-            time: self.time.or(there.time),
-            count: self.count.or(there.count),
-            until_ci: self.until_ci.or(there.until_ci),
-            rate: self.rate.or(there.rate),
-            spacing: self.spacing.or(there.spacing),
-            warm_up: self.warm_up.or(there.warm_up),
-            objects: self.objects.or(there.objects),
+            mix: first_non_empty(self.mix, &fallback.mix),
+            size: first_non_empty(self.size, &fallback.size),
+            concurrency: first_non_empty(self.concurrency, &fallback.concurrency),
+            time: self.time.or(fallback.time),
+            count: self.count.or(fallback.count),
+            until_ci: self.until_ci.or(fallback.until_ci),
+            rate: self.rate.or(fallback.rate),
+            spacing: self.spacing.or(fallback.spacing),
+            warm_up: self.warm_up.or(fallback.warm_up),
+            objects: self.objects.or(fallback.objects),
         }
     }
 
@@ -96,13 +96,13 @@ impl LoadFlags {
         let scaled = |count: u64| ((count as f64 * factor).round() as u64).max(1);
         self.count = self.count.map(scaled);
         // Each concurrent request needs a separate object.
-        let max_parallel = self.concurrency.iter().copied().max().unwrap_or(1) as u64;
-        self.objects = self.objects.map(|objects| scaled(objects).max(max_parallel));
+        let max_concurrency = self.concurrency.iter().copied().max().unwrap_or(1) as u64;
+        self.objects = self.objects.map(|objects| scaled(objects).max(max_concurrency));
         self
     }
 
     /// The plan of this load.
-    pub fn test_plan(&self, usual: &LoadDefaults, seed: u64) -> Result<TestPlan, UsageError> {
+    pub fn test_plan(&self, defaults: &LoadDefaults, seed: u64) -> Result<TestPlan, UsageError> {
         if self.spacing.is_some() && self.rate.is_none() {
             return Err(UsageError("--spacing needs --rate".to_owned()));
         }
@@ -111,31 +111,33 @@ impl LoadFlags {
                 "--warm-up cannot be combined with --count, which counts every request".to_owned(),
             ));
         }
-        let default_sizes =
-            || usual.sizes.iter().map(|size| size.parse()).collect::<Result<Vec<SizeDistribution>, String>>();
+        let default_sizes = || {
+            defaults.sizes.iter().map(|size| size.parse()).collect::<Result<Vec<SizeDistribution>, String>>()
+        };
         let default_mixes =
             || ["put", "get"].iter().map(|mix| mix.parse()).collect::<Result<Vec<Mix>, String>>();
         let mixes = if self.mix.is_empty() { default_mixes().map_err(UsageError)? } else { self.mix.clone() };
         let sizes =
             if self.size.is_empty() { default_sizes().map_err(UsageError)? } else { self.size.clone() };
-        let parallel = if self.concurrency.is_empty() { usual.concurrencies } else { &self.concurrency };
+        let concurrencies =
+            if self.concurrency.is_empty() { defaults.concurrencies } else { &self.concurrency };
         let spacing = self.spacing.unwrap_or(Spacing::Poisson);
-        let pace = self.rate.map_or(ArrivalMode::Closed, |per_second| ArrivalMode::Open {
-            requests_per_second: per_second,
+        let arrival_mode = self.rate.map_or(ArrivalMode::Closed, |requests_per_second| ArrivalMode::Open {
+            requests_per_second,
             spacing,
         });
         let default_time = match (self.count, self.until_ci) {
             (Some(_), _) => DEFAULT_COUNT_TIME,
             (None, Some(_)) => DEFAULT_CI_TIME,
-            (None, None) => usual.time,
+            (None, None) => defaults.time,
         };
-        let time = self.time.map_or(default_time, |time| time.0);
-        let default_warm_up = if self.count.is_some() { Duration::ZERO } else { usual.warm_up };
+        let duration = self.time.map_or(default_time, |duration| duration.0);
+        let default_warm_up = if self.count.is_some() { Duration::ZERO } else { defaults.warm_up };
         Ok(TestPlan {
-            loads: LoadSpec::combinations(&mixes, &sizes, parallel, pace),
+            loads: LoadSpec::combinations(&mixes, &sizes, concurrencies, arrival_mode),
             stop_condition: StopCondition {
                 max_requests: self.count,
-                duration: time,
+                duration,
                 max_ci_fraction: self.until_ci,
             },
             warm_up: self.warm_up.map_or(default_warm_up, |time| time.0),
@@ -162,8 +164,9 @@ pub(super) fn parse_concurrency(text: &str) -> Result<usize, String> {
 
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
-    let part = number.filter(|percent| (0.1..=50.0).contains(percent)).map(|percent: f64| percent / 100.0);
-    part.ok_or_else(|| "write a percentage from 0.1 to 50, such as 5%".to_owned())
+    let fraction =
+        number.filter(|percent| (0.1..=50.0).contains(percent)).map(|percent: f64| percent / 100.0);
+    fraction.ok_or_else(|| "write a percentage from 0.1 to 50, such as 5%".to_owned())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -183,7 +186,7 @@ fn spacing(text: &str) -> Result<Spacing, String> {
 mod tests {
     use super::*;
 
-    const USUAL: LoadDefaults = LoadDefaults {
+    const DEFAULTS: LoadDefaults = LoadDefaults {
         sizes: &["4KiB"],
         concurrencies: &[1, 4],
         time: Duration::from_secs(3),
@@ -207,7 +210,7 @@ mod tests {
             let loads = loads_from_workload(name, &LoadFlags::default(), 0.001).unwrap();
             assert!(!loads.is_empty(), "{name}");
             for load in loads {
-                load.test_plan(&USUAL, 1).unwrap().check(5 << 40).unwrap();
+                load.test_plan(&DEFAULTS, 1).unwrap().check(5 << 40).unwrap();
             }
         }
     }
@@ -217,27 +220,30 @@ mod tests {
         let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get=1,put=1\"]\nsize = \"1KiB\"\ncount = 5000\nwarm_up = \"0s\"";
         let loads = workloads::read(text, LoadTable::flags::<LoadFlags>).unwrap();
         let load = flags(&["--size=2KiB,3KiB"]).or(loads[0].clone().scaled(0.1));
-        let survey = load.test_plan(&USUAL, 1).unwrap();
-        let names: Vec<String> = survey.loads.iter().map(ToString::to_string).collect();
+        let plan = load.test_plan(&DEFAULTS, 1).unwrap();
+        let names: Vec<String> = plan.loads.iter().map(ToString::to_string).collect();
         assert_eq!(names.len(), 8);
         assert_eq!((&*names[1], &*names[6]), ("put 2KiB x 4", "get=1,put=1 3KiB x 1"));
         assert_eq!(
-            (survey.stop_condition.max_requests, survey.stop_condition.duration),
+            (plan.stop_condition.max_requests, plan.stop_condition.duration),
             (Some(500), DEFAULT_COUNT_TIME)
         );
     }
 
     #[test]
     fn mistakes_are_reported() {
-        let said = |text: &str| {
+        let error = |text: &str| {
             let text = format!("about = \"x\"\n{text}");
             format!("{:#}", workloads::read(&text, LoadTable::flags::<LoadFlags>).unwrap_err())
         };
-        assert_eq!(said("[[load]]\nsise = \"1KiB\""), "line 3: there is no \"sise\"; did you mean \"size\"?");
-        let huge = said("[[load]]\n[[load]]\ncount = 5\nsize = \"huge\"");
+        assert_eq!(
+            error("[[load]]\nsise = \"1KiB\""),
+            "line 3: there is no \"sise\"; did you mean \"size\"?"
+        );
+        let huge = error("[[load]]\n[[load]]\ncount = 5\nsize = \"huge\"");
         assert!(huge.starts_with("line 5: invalid value 'huge' for '--size"), "{huge}");
-        let refused = |line: &[&str]| flags(line).test_plan(&USUAL, 1).unwrap_err().0;
-        assert!(refused(&["--count=5", "--warm-up=1s"]).contains("counts every request"));
-        assert!(refused(&["--spacing=fixed"]).contains("--spacing needs --rate"));
+        let plan_error = |line: &[&str]| flags(line).test_plan(&DEFAULTS, 1).unwrap_err().0;
+        assert!(plan_error(&["--count=5", "--warm-up=1s"]).contains("counts every request"));
+        assert!(plan_error(&["--spacing=fixed"]).contains("--spacing needs --rate"));
     }
 }

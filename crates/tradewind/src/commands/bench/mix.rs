@@ -35,7 +35,7 @@ const DEFAULTS: LoadDefaults = LoadDefaults {
 pub(in crate::commands) struct Arguments {
     #[command(flatten)]
     load: LoadFlags,
-    /// Loads to run concurrently with each load: \"put 4MiB x 8\", or several: \"put 4MiB x 8 and get 4KiB x 2\"
+    /// Loads to run concurrently with each load: "put 4MiB x 8", or several: "put 4MiB x 8 and get 4KiB x 2"
     #[arg(long, value_name = "LOAD")]
     concurrent_with: Vec<ConcurrentLoads>,
     #[command(flatten)]
@@ -68,18 +68,18 @@ pub(super) fn stages(
     (seed, repeat): (u64, u32),
 ) -> Result<(TestPlan, Vec<Stage>), UsageError> {
     if !load.ends_with_time() {
-        let why = "concurrent loads end together, by --time: --count and --until-ci are not supported";
-        return Err(UsageError(why.to_owned()));
+        let reason = "concurrent loads end together, by --time: --count and --until-ci are not supported";
+        return Err(UsageError(reason.to_owned()));
     }
     let mut test_plan = load.test_plan(&DEFAULTS, seed)?;
     let pairs = pairs(&test_plan.loads, concurrent_with);
     let only_removes =
         |load: &&LoadSpec| load.mix.operations().all(|operation| operation == Operation::Delete);
     if let Some(load) = pairs.iter().flatten().find(only_removes) {
-        let why = format!(
+        let reason = format!(
             "{load} would run out of objects while the concurrent loads continue: mix it with as many puts"
         );
-        return Err(UsageError(why));
+        return Err(UsageError(reason));
     }
     for others in &pairs {
         for load in others {
@@ -106,8 +106,9 @@ fn pairs(loads: &[LoadSpec], concurrent_with: &[ConcurrentLoads]) -> Vec<Vec<Loa
 /// One round: each load alone, then each group.
 fn round(test_plan: &TestPlan, pairs: &[Vec<LoadSpec>], repeat: u32) -> Vec<Stage> {
     let alone = test_plan.steps(repeat).into_iter().map(|step| vec![step]);
-    let together = pairs.iter().map(|loads| loads.iter().map(|load| test_plan.step(load, repeat)).collect());
-    alone.chain(together).collect()
+    let concurrent =
+        pairs.iter().map(|loads| loads.iter().map(|load| test_plan.step(load, repeat)).collect());
+    alone.chain(concurrent).collect()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use tradewind_bench::runner::RunEvent;
 use tradewind_core::Timestamp;
 
 use crate::commands::CommandOutcome;
-use crate::commands::report::rfc3339;
+use crate::commands::summary::rfc3339;
 
 /// The interval at which the progress line is drawn.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
@@ -44,18 +44,18 @@ pub(super) struct OutputFlags {
 /// The description of a run.
 pub(super) struct RunDescription {
     pub location: String,
-    pub kind: String,
+    pub store: String,
     /// The prefix of all objects.
     pub prefix: String,
     pub seed: u64,
     /// Each request uses a new connection.
-    pub fresh: bool,
+    pub new_connections: bool,
     /// The directory of uploaded and downloaded files, if any.
-    pub files: Option<String>,
+    pub files_dir: Option<String>,
     pub cores: usize,
     pub measurements: usize,
     /// The header of the table.
-    pub head: &'static str,
+    pub table_header: &'static str,
     /// The agents, if this machine does not generate the load.
     pub agents: Vec<AgentInfo>,
 }
@@ -66,9 +66,9 @@ pub(super) struct Output {
     file: Option<(File, PathBuf)>,
     /// The result file has the default name.
     is_default_path: bool,
-    shown: Option<ProgressLine>,
+    progress_line: Option<ProgressLine>,
     measurements: usize,
-    done: usize,
+    finished_measurements: usize,
     failed: u64,
     /// The number of measurements that are void or without any success.
     unsuccessful: u32,
@@ -80,12 +80,12 @@ pub(super) struct Output {
 
 struct ProgressLine {
     bar: ProgressBar,
-    drawn: tokio::task::JoinHandle<()>,
+    redraw_task: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for ProgressLine {
     fn drop(&mut self) {
-        self.drawn.abort();
+        self.redraw_task.abort();
         self.bar.finish_and_clear();
     }
 }
@@ -110,9 +110,9 @@ impl Output {
             is_json: flags.json,
             file,
             is_default_path: flags.out.is_none(),
-            shown: None,
+            progress_line: None,
             measurements: description.measurements,
-            done: 0,
+            finished_measurements: 0,
             failed: 0,
             unsuccessful: 0,
             error: None,
@@ -125,11 +125,11 @@ impl Output {
             client: local_client(description.cores),
             agents: description.agents.clone(),
             location: description.location.clone(),
-            store: description.kind.clone(),
+            store: description.store.clone(),
             prefix: description.prefix.clone(),
             seed: description.seed,
-            new_connections: description.fresh,
-            files_dir: description.files.clone(),
+            new_connections: description.new_connections,
+            files_dir: description.files_dir.clone(),
         };
         output.write_line(&ResultLine::Run(Box::new(run)));
         if !flags.json {
@@ -138,7 +138,7 @@ impl Output {
                 agents => format!("{agents} agents"),
             };
             output.print(&format!("{} from {from}", description.location));
-            output.print(description.head);
+            output.print(description.table_header);
         }
         Ok(output)
     }
@@ -150,8 +150,8 @@ impl Output {
                 self.show_progress(&description, max_duration, progress)
             }
             RunEvent::Measured(measurement) => {
-                self.shown = None;
-                self.done += 1;
+                self.progress_line = None;
+                self.finished_measurements += 1;
                 self.failed += measurement.failure_count();
                 self.unsuccessful += u32::from(
                     measurement.is_void() || (measurement.has_no_success() && !measurement.is_partial()),
@@ -167,10 +167,12 @@ impl Output {
     /// Handles an event of a benchmark of a file system.
     pub fn handle_posix_event(&mut self, event: posix::PosixEvent<'_>) {
         match event {
-            posix::PosixEvent::Started { what, gauge } => self.show_progress(&what, None, vec![gauge]),
+            posix::PosixEvent::Started { description, progress } => {
+                self.show_progress(&description, None, vec![progress])
+            }
             posix::PosixEvent::Measured(measured) => {
-                self.shown = None;
-                self.done +=
+                self.progress_line = None;
+                self.finished_measurements +=
                     usize::from(matches!(measured, PosixRecord::Access(_) | PosixRecord::Postmark(_)));
                 self.failed += measured.failure_count();
                 self.unsuccessful += u32::from(measured.has_no_success());
@@ -182,16 +184,25 @@ impl Output {
         }
     }
 
-    fn show_progress(&mut self, what: &str, time: Option<Duration>, gauges: Vec<Arc<Progress>>) {
-        self.shown = None;
+    fn show_progress(
+        &mut self,
+        description: &str,
+        max_duration: Option<Duration>,
+        progress: Vec<Arc<Progress>>,
+    ) {
+        self.progress_line = None;
         if io::stderr().is_terminal() {
-            self.shown = Some(show(format!("{}/{} {what}", self.done, self.measurements), time, gauges));
+            self.progress_line = Some(start_progress_line(
+                format!("{}/{} {description}", self.finished_measurements, self.measurements),
+                max_duration,
+                progress,
+            ));
         }
     }
 
     /// Finishes the output.
     pub fn end(mut self, is_complete: bool, servers: Vec<String>) -> anyhow::Result<CommandOutcome> {
-        self.shown = None;
+        self.progress_line = None;
         self.write_line(&ResultLine::End { partial: !is_complete, servers });
         if let Some((_, path)) = self.file.take().filter(|_| self.is_default_path) {
             writeln!(io::stderr(), "the results are in {}", path.display())?;
@@ -200,7 +211,7 @@ impl Output {
             return Err(error).context("results are missing");
         }
         // If everything was skipped, there is no result.
-        let has_no_result = is_complete && self.done == 0;
+        let has_no_result = is_complete && self.finished_measurements == 0;
         Ok(if self.failed > 0 || self.unsuccessful > 0 || has_no_result {
             CommandOutcome::FoundProblems
         } else {
@@ -267,29 +278,35 @@ pub(in crate::commands) fn local_client(cores: usize) -> ClientMachine {
     }
 }
 
-fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Progress>>) -> ProgressLine {
+fn start_progress_line(
+    description: String,
+    max_duration: Option<Duration>,
+    progress: Vec<Arc<Progress>>,
+) -> ProgressLine {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
     }
     let drawing = bar.clone();
-    let drawn = tokio::spawn(async move {
+    let redraw_task = tokio::spawn(async move {
         let (started, mut last) = (Instant::now(), (0, 0, 0));
         loop {
             tokio::time::sleep(REDRAW_INTERVAL).await;
-            let now = gauges
+            let now = progress
                 .iter()
-                .map(|gauge| gauge.snapshot())
+                .map(|load| load.snapshot())
                 .fold((0, 0, 0), |sum, read| (sum.0 + read.0, sum.1 + read.1, sum.2 + read.2));
-            let frames = 1.0 / REDRAW_INTERVAL.as_secs_f64();
+            let redraws_per_second = 1.0 / REDRAW_INTERVAL.as_secs_f64();
             // The counters of an agent restart with each of its loads.
-            let more = (now.0.saturating_sub(last.0), now.1.saturating_sub(last.1));
-            let (operations, bytes) = (more.0 as f64 * frames, (more.1 as f64 * frames) as u64);
+            let increase = (now.0.saturating_sub(last.0), now.1.saturating_sub(last.1));
+            let (operations, bytes) =
+                (increase.0 as f64 * redraws_per_second, (increase.1 as f64 * redraws_per_second) as u64);
             let failed = if now.2 > 0 { format!(", {} failed", HumanCount(now.2)) } else { String::new() };
-            let left = time.map(|time| time.saturating_sub(started.elapsed()).as_secs_f64());
+            let left =
+                max_duration.map(|max_duration| max_duration.saturating_sub(started.elapsed()).as_secs_f64());
             let left = left.map(|left| format!(", {left:.1} s left")).unwrap_or_default();
             drawing.set_message(format!(
-                "{what}: {} requests/s, {}/s{failed}{left}",
+                "{description}: {} requests/s, {}/s{failed}{left}",
                 HumanCount(operations as u64),
                 HumanBytes(bytes)
             ));
@@ -297,7 +314,7 @@ fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Progress>>) -> Pro
             last = now;
         }
     });
-    ProgressLine { bar, drawn }
+    ProgressLine { bar, redraw_task }
 }
 
 /// The header of the table of requests.
@@ -311,7 +328,8 @@ fn rows(measurement: &Measurement) -> Vec<String> {
             .figure_if_any(figure)
             .map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
     };
-    let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
+    let share =
+        |numerator: f64, denominator: f64| if denominator > 0.0 { numerator / denominator } else { 0.0 };
     let throughput = measurement.operations_per_second;
     let confidence = throughput
         .ci95_half_width
@@ -319,17 +337,17 @@ fn rows(measurement: &Measurement) -> Vec<String> {
         .unwrap_or_default();
     let cpu = measurement.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
     let is_mixed = measurement.mix.operations().count() > 1;
-    let what = |kind: Operation| match &measurement.trace {
-        Some(trace) => format!("{kind} of {}", trace.name),
-        None if is_mixed => format!("{kind} of {}", measurement.mix),
-        None => kind.to_string(),
+    let request_label = |operation: Operation| match &measurement.trace {
+        Some(trace) => format!("{operation} of {}", trace.name),
+        None if is_mixed => format!("{operation} of {}", measurement.mix),
+        None => operation.to_string(),
     };
-    let all = is_mixed.then(|| {
+    let mix_total = is_mixed.then(|| {
         let (rate, bytes) = (measurement.operations_per_second.mean, measurement.bytes_per_second.mean / 1e6);
         format!("  {:<47} {rate:>11.1} {confidence:>5} {bytes:>8.1}", "all of these")
     });
     let mut rows: Vec<String> = (measurement.operations.iter())
-        .map(|(kind, figures)| {
+        .map(|(operation, figures)| {
             let latency = &figures.latency_us;
             let failed: u64 = figures.failures.values().sum();
             let concurrency = match measurement.requests_per_second {
@@ -339,7 +357,7 @@ fn rows(measurement: &Measurement) -> Vec<String> {
             };
             format!(
                 "{:<24} {:<14} {concurrency:>9} {:>11.1} {:>5} {:>8.1} {:>8} {:>8} {:>8} {cpu:>7} {failed:>7}",
-                what(*kind),
+                request_label(*operation),
                 measurement.sizes.to_string(),
                 figures.requests_per_second,
                 // Unknown for one operation of a mix.
@@ -351,11 +369,11 @@ fn rows(measurement: &Measurement) -> Vec<String> {
             )
         })
         .collect();
-    rows.extend(all);
+    rows.extend(mix_total);
     rows.extend(measurement.concurrent_with.iter().map(|other| format!("  concurrent with {other}")));
-    rows.extend(measurement.agents.iter().map(|one| {
-        let (operations, bytes) = (one.operations_per_second, one.bytes_per_second / 1e6);
-        format!("  {:<47} {operations:>11.1} {:>5} {bytes:>8.1}", one.address, "")
+    rows.extend(measurement.agents.iter().map(|agent| {
+        let (operations, bytes) = (agent.operations_per_second, agent.bytes_per_second / 1e6);
+        format!("  {:<47} {operations:>11.1} {:>5} {bytes:>8.1}", agent.address, "")
     }));
     let samples = measurement.operations.values().filter_map(|figures| figures.failure_samples.first());
     rows.extend(samples.map(|sample| format!("  failed: {sample}")));

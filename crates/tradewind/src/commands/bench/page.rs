@@ -67,9 +67,9 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<CommandO
         return Ok(CommandOutcome::Done);
     }
     let mut terminal = io::stdout().lock();
-    for (heading, said) in summaries(&results) {
+    for (heading, sentences) in summaries(&results) {
         writeln!(terminal, "{heading}:")?;
-        said.iter().try_for_each(|said| writeln!(terminal, "  {said}"))?;
+        sentences.iter().try_for_each(|sentence| writeln!(terminal, "  {sentence}"))?;
     }
     writeln!(terminal, "charts and tables: {}", out.display())?;
     Ok(CommandOutcome::Done)

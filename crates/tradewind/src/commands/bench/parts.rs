@@ -88,9 +88,9 @@ pub(super) fn sections_from_workload(
     flags: &PartFlags,
 ) -> anyhow::Result<Vec<PosixSection>> {
     let loads = workloads::find(name, WorkloadCommand::Posix, read)?;
-    let wanted = loads.into_iter().filter(|(part, _)| only.is_empty() || only.contains(part));
+    let selected = loads.into_iter().filter(|(part, _)| only.is_empty() || only.contains(part));
     let sections: Vec<PosixSection> =
-        wanted.map(|(part, load)| flags.clone().or(load).section(part)).collect();
+        selected.map(|(part, load)| flags.clone().or(load).section(part)).collect();
     if sections.is_empty() {
         return Err(UsageError(format!("the workload {name} has none of the parts given by --only")).into());
     }
@@ -131,25 +131,25 @@ const fn keys(part: PosixPart) -> &'static [&'static str] {
 }
 
 impl PartFlags {
-    /// Fills unset flags from `there`.
-    fn or(self, there: Self) -> Self {
+    /// Fills unset flags from `fallback`.
+    fn or(self, fallback: Self) -> Self {
         Self {
-            form: first_non_empty(self.form, &there.form),
-            unit: first_non_empty(self.unit, &there.unit),
-            size: first_non_empty(self.size, &there.size),
-            threads: first_non_empty(self.threads, &there.threads),
-            time: self.time.or(there.time),
-            files: self.files.or(there.files),
-            range: first_non_empty(self.range, &there.range),
-            pool: self.pool.or(there.pool),
-            transactions: self.transactions.or(there.transactions),
+            form: first_non_empty(self.form, &fallback.form),
+            unit: first_non_empty(self.unit, &fallback.unit),
+            size: first_non_empty(self.size, &fallback.size),
+            threads: first_non_empty(self.threads, &fallback.threads),
+            time: self.time.or(fallback.time),
+            files: self.files.or(fallback.files),
+            range: first_non_empty(self.range, &fallback.range),
+            pool: self.pool.or(fallback.pool),
+            transactions: self.transactions.or(fallback.transactions),
         }
     }
 
     /// The section of a part with these flags.
     fn section(&self, part: PosixPart) -> PosixSection {
         let forms = first_non_empty(self.form.clone(), &AccessForm::ALL);
-        let sizes = |usual: &[u64]| first_non_empty(self.size.clone(), usual);
+        let sizes = |defaults: &[u64]| first_non_empty(self.size.clone(), defaults);
         let time = self.time.map_or(DEFAULT_TIME, |time| time.0);
         match part {
             PosixPart::Unit => PosixSection::Unit {
@@ -173,7 +173,7 @@ impl PartFlags {
                 let transactions = self.transactions.unwrap_or(DEFAULT_POSTMARK_COUNT);
                 let ranges = first_non_empty(self.range.clone(), &DEFAULT_POSTMARK_RANGES).into_iter();
                 PosixSection::Postmark(
-                    ranges.map(|range| PostmarkWorkload { size_range: range, pool, transactions }).collect(),
+                    ranges.map(|size_range| PostmarkWorkload { size_range, pool, transactions }).collect(),
                 )
             }
         }
@@ -216,7 +216,7 @@ mod tests {
     fn points(sections: &[PosixSection]) -> Vec<(AccessForm, u64, u64, usize)> {
         let mut points = Vec::new();
         for section in sections {
-            let (forms, of): (&[AccessForm], Vec<(u64, u64, usize)>) = match section {
+            let (forms, measurements): (&[AccessForm], Vec<(u64, u64, usize)>) = match section {
                 PosixSection::Unit { forms, units, .. } => {
                     (forms, units.iter().map(|unit| (16 * MIB, *unit, 0)).collect())
                 }
@@ -229,7 +229,8 @@ mod tests {
                 }
                 PosixSection::Postmark(_) => (&[], Vec::new()),
             };
-            let each = of.into_iter().flat_map(|(a, b, c)| forms.iter().map(move |form| (*form, a, b, c)));
+            let each =
+                measurements.into_iter().flat_map(|(a, b, c)| forms.iter().map(move |form| (*form, a, b, c)));
             points.extend(each);
         }
         points
@@ -241,8 +242,8 @@ mod tests {
         let counts = figures.map(|name| points(&sections(name)).len());
         // Three forms by seven units; two by eight sizes; two by eight; two by seven numbers of threads, twice.
         assert_eq!(counts, [3 * 7, 2 * 8, 2 * 8, 2 * 7, 2 * 7]);
-        let apart: Vec<PosixSection> = figures.into_iter().flat_map(sections).collect();
-        assert_eq!(points(&apart), points(&sections("ou")));
+        let separate: Vec<PosixSection> = figures.into_iter().flat_map(sections).collect();
+        assert_eq!(points(&separate), points(&sections("ou")));
         let batches = sections("ou");
         let times = batches.iter().filter_map(|section| match section {
             PosixSection::Batch { time, files, .. } => Some((*time, *files)),
@@ -253,8 +254,8 @@ mod tests {
 
     #[test]
     fn postmark_has_the_three_ranges_of_the_paper() {
-        let expected = DEFAULT_POSTMARK_RANGES.map(|range| PostmarkWorkload {
-            size_range: range,
+        let expected = DEFAULT_POSTMARK_RANGES.map(|size_range| PostmarkWorkload {
+            size_range,
             pool: 500,
             transactions: 500,
         });
@@ -276,30 +277,33 @@ mod tests {
         }
         let none = sections_from_workload("postmark", &[PosixPart::Batch], &flags).unwrap_err().to_string();
         assert_eq!(none, "the workload postmark has none of the parts given by --only");
-        let usual = sections_from_flags(&[PosixPart::Single, PosixPart::Unit], &flags);
-        assert!(matches!(&usual[..], [PosixSection::Single { .. }, PosixSection::Unit { .. }]), "{usual:?}");
+        let sections_of_flags = sections_from_flags(&[PosixPart::Single, PosixPart::Unit], &flags);
+        assert!(
+            matches!(&sections_of_flags[..], [PosixSection::Single { .. }, PosixSection::Unit { .. }]),
+            "{sections_of_flags:?}"
+        );
         assert_eq!(sections_from_flags(&[], &PartFlags::default()).len(), 4);
     }
 
     #[test]
     fn mistakes_are_reported_with_their_line() {
-        let said = |text: &str| {
+        let error = |text: &str| {
             let text = format!("about = \"x\"\n[[load]]\n{text}");
             format!("{:#}", workloads::read(&text, read).unwrap_err())
         };
         assert_eq!(
-            said("form = \"sync\"\n"),
+            error("form = \"sync\"\n"),
             "line 2: set part, e.g. part = \"batch\": unit, single, batch, postmark"
         );
         assert_eq!(
-            said("unit = \"4KiB\"\npart = \"batch\"\n"),
+            error("unit = \"4KiB\"\npart = \"batch\"\n"),
             "line 3: unit does not apply to batch, which has form, size, threads, time, files"
         );
         assert_eq!(
-            said("part = \"batch\"\nthread = 3\n"),
+            error("part = \"batch\"\nthread = 3\n"),
             "line 4: there is no \"thread\"; did you mean \"threads\"?"
         );
-        for (text, why) in [
+        for (text, expected) in [
             ("part = \"reading\"\n", "line 3: invalid value 'reading' for '--part"),
             (
                 "part = \"unit\"\nform = [\"sync\", \"odirect\"]\n",
@@ -309,7 +313,7 @@ mod tests {
             ("part = \"postmark\"\nrange = \"0B-4KiB\"\n", "line 4: invalid value '0B-4KiB' for '--range"),
             ("part = \"single\"\nfsync = 1\n", "line 4: there is no \"fsync\""),
         ] {
-            assert!(said(text).starts_with(why), "{text}: {}", said(text));
+            assert!(error(text).starts_with(expected), "{text}: {}", error(text));
         }
     }
 }

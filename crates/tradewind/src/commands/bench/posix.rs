@@ -95,45 +95,45 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
 
 fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOutcome> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let survey = arguments.test_plan(cores)?;
-    survey.validate().map_err(UsageError)?;
-    let number =
+    let plan = arguments.test_plan(cores)?;
+    plan.validate().map_err(UsageError)?;
+    let run_number =
         getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    let location =
-        Arc::new(RunDirectory::create(&arguments.directory, &format!("tradewind-bench-{number:08x}"))?);
+    let run_directory =
+        Arc::new(RunDirectory::create(&arguments.directory, &format!("tradewind-bench-{run_number:08x}"))?);
     let description = RunDescription {
         location: arguments.directory.display().to_string(),
-        kind: Mount::containing(location.directory()).fs_type,
-        prefix: location.directory().display().to_string(),
+        store: Mount::containing(run_directory.path()).fs_type,
+        prefix: run_directory.path().display().to_string(),
         seed: arguments.seed,
-        fresh: false,
-        files: None,
+        new_connections: false,
+        files_dir: None,
         cores,
-        measurements: survey.max_measurements(),
-        head: files::TABLE_HEADER,
+        measurements: plan.max_measurements(),
+        table_header: files::TABLE_HEADER,
         agents: Vec::new(),
     };
-    let site = PosixEnv {
-        directory: location.clone(),
+    let env = PosixEnv {
+        directory: run_directory.clone(),
         content: Arc::new(Content::new()),
         clock,
         stop: stop.clone(),
     };
-    let measured = Output::begin(&arguments.output, &description, site.clock.wall(), stop.clone()).and_then(
+    let measured = Output::begin(&arguments.output, &description, env.clock.wall(), stop.clone()).and_then(
         |mut output| {
-            let measured = survey.run(&site, &mut |event| output.handle_posix_event(event));
+            let measured = plan.run(&env, &mut |event| output.handle_posix_event(event));
             let ended = output.end(matches!(measured, Ok(true)), Vec::new());
             measured?;
             ended
         },
     );
-    let shown = location.directory().display();
+    let shown = run_directory.path().display();
     if arguments.keep {
         writeln!(io::stderr(), "files are kept in {shown}")?;
         return measured;
     }
-    match location.remove() {
+    match run_directory.remove() {
         Ok(()) => measured,
         Err(e) => {
             // Reported in addition to any other error.

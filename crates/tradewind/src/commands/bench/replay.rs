@@ -110,14 +110,18 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
 fn read(arguments: &Arguments, concurrency_and_speed: (usize, Option<f64>)) -> anyhow::Result<Replay> {
     let path = &arguments.trace;
     let (shown, name) = (path.display(), path.file_name().unwrap_or_default().to_string_lossy());
-    let unreadable = || format!("{shown} cannot be read");
-    if !std::fs::metadata(path).with_context(unreadable)?.is_file() {
+    let read_error = || format!("{shown} cannot be read");
+    if !std::fs::metadata(path).with_context(read_error)?.is_file() {
         return Err(UsageError(format!("{shown} is not a regular file: a trace is read twice")).into());
     }
+    let replay = Replay::from_trace(
+        &name,
+        opener(path),
+        arguments.target.max_trace_key_bytes(),
+        concurrency_and_speed,
+    );
     let replay =
-        Replay::plan(&name, opener(path), arguments.target.max_trace_key_bytes(), concurrency_and_speed);
-    let replay =
-        replay.with_context(unreadable)?.map_err(|invalid| UsageError(format!("{shown}, {invalid}")))?;
+        replay.with_context(read_error)?.map_err(|invalid| UsageError(format!("{shown}, {invalid}")))?;
     let summary = replay.trace_summary();
     if summary.invalid_lines > 0 && !arguments.skip_invalid {
         let examples: String = summary.first_invalid.iter().map(|line| format!("\n  {line}")).collect();

@@ -41,8 +41,8 @@ const READ_BYTES: usize = 256 << 10;
 const MAX_CLEANUP_TIME: Duration = Duration::from_secs(600);
 /// The concurrency of creating and removing objects.
 const WORKERS: usize = 32;
-/// The longest component between the prefix of a run and the keys of a trace: the number of the round.
-const LONGEST_ROUND_PREFIX: &str = "1000/";
+/// The component between the prefix of a run and the keys of a trace, at its maximum length: the number of the round.
+const MAX_ROUND_PREFIX: &str = "1000/";
 
 /// Flags for the location, the number of rounds, and the cleanup.
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ pub(super) struct TargetFlags {
     samples: SampleFlags,
 }
 
-/// How connections to the store are used.
+/// The use of connections to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::commands) enum ConnectionUse {
     /// Requests reuse open connections.
@@ -106,14 +106,16 @@ impl TargetFlags {
     /// The limit of the length of keys in a trace, in bytes.
     pub fn max_trace_key_bytes(&self) -> usize {
         let prefix_bytes =
-            directory_prefix(&self.run.location.key).len() + run_prefix(0).len() + LONGEST_ROUND_PREFIX.len();
+            directory_prefix(&self.run.location.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
         MAX_KEY_BYTES.saturating_sub(prefix_bytes)
     }
 
     /// The cache dropper, if requested. Fails if it is not permitted.
     fn cache_dropper(&self) -> anyhow::Result<Option<CacheDropper>> {
         let Some(dropper) = self.drop_caches.then(CacheDropper::default) else { return Ok(None) };
-        dropper.check_permission().map_err(|why| anyhow::anyhow!("--drop-caches is not possible: {why}"))?;
+        dropper
+            .check_permission()
+            .map_err(|reason| anyhow::anyhow!("--drop-caches is not possible: {reason}"))?;
         Ok(Some(dropper))
     }
 }
@@ -173,20 +175,20 @@ pub(in crate::commands) fn until_stopped(
     let stop = StopSignal::default();
     let triggered = stop.clone();
     block_until_signal(MAX_CLEANUP_TIME, |stopped| async move {
-        let caught = tokio::spawn(async move {
-            let caught = stopped.await.ok();
+        let signal_task = tokio::spawn(async move {
+            let signal = stopped.await.ok();
             triggered.trigger();
-            caught
+            signal
         });
-        let ended = measure(stop).await;
+        let outcome = measure(stop).await;
         // Stops waiting for a signal. If one was caught, the task has already ended.
-        caught.abort();
-        match caught.await {
-            Ok(Some(caught)) => {
-                ended?;
-                Err(StoppedBySignal(caught).into())
+        signal_task.abort();
+        match signal_task.await {
+            Ok(Some(signal)) => {
+                outcome?;
+                Err(StoppedBySignal(signal).into())
             }
-            _ => ended,
+            _ => outcome,
         }
     })
 }
@@ -241,7 +243,7 @@ impl ClientFlags {
     pub fn opener(
         &self,
         location: &ObjectsLocation,
-        concurrency: usize,
+        max_connections: usize,
         env: &BenchEnv,
     ) -> anyhow::Result<OpenStore> {
         if env.store.capabilities().kind == "local" {
@@ -249,7 +251,7 @@ impl ClientFlags {
             return Ok(Box::new(move || Ok(store.clone())));
         }
         let connection_options = ConnectionOptions {
-            max_connections: concurrency,
+            max_connections,
             max_read_bytes: READ_BYTES,
             benchmark: Some(BenchmarkOptions { is_single_use: false, traffic: env.traffic.clone() }),
         };
@@ -286,14 +288,14 @@ async fn measure(
     let prefix = format!("{}{run_directory}", directory_prefix(&run.location.key));
     let description = RunDescription {
         location: run.location(),
-        kind: capabilities.kind.to_owned(),
+        store: capabilities.kind.to_owned(),
         prefix: prefix.clone(),
         seed: run.seed,
-        fresh: run.new_connections,
-        files: flags.client.files.as_ref().map(|files| files.display().to_string()),
+        new_connections: run.new_connections,
+        files_dir: flags.client.files.as_ref().map(|files| files.display().to_string()),
         cores: cpus(),
         measurements: request.work.measurement_count(),
-        head: TABLE_HEADER,
+        table_header: TABLE_HEADER,
         agents: Vec::new(),
     };
     let samples = flags.samples.begin(request.work.max_concurrency())?;

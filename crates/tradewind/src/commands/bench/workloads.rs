@@ -28,8 +28,8 @@ impl fmt::Display for WorkloadCommand {
 }
 
 macro_rules! built_in {
-    ($($taker:ident $name:literal),*) => {
-        [$((WorkloadCommand::$taker, $name, include_str!(concat!("../../../workloads/", $name, ".toml")))),*]
+    ($($command:ident $name:literal),*) => {
+        [$((WorkloadCommand::$command, $name, include_str!(concat!("../../../workloads/", $name, ".toml")))),*]
     };
 }
 
@@ -47,20 +47,20 @@ const BUILT_IN: [(WorkloadCommand, &str, &str); 9] = built_in![
 ];
 
 /// The names of the built-in workloads of a command.
-pub(super) fn names(of: WorkloadCommand) -> Vec<&'static str> {
-    BUILT_IN.iter().filter(|(taker, ..)| *taker == of).map(|(_, name, _)| *name).collect()
+pub(super) fn names(wanted_command: WorkloadCommand) -> Vec<&'static str> {
+    BUILT_IN.iter().filter(|(command, ..)| *command == wanted_command).map(|(_, name, _)| *name).collect()
 }
 
 /// A list of the built-in workloads, or the text of one.
 pub(super) fn list_or_show(name: Option<&str>) -> anyhow::Result<String> {
     match name {
-        Some(name) => BUILT_IN.iter().find(|(_, ready, _)| *ready == name).map_or_else(
+        Some(name) => BUILT_IN.iter().find(|(_, built_in_name, _)| *built_in_name == name).map_or_else(
             || Err(UsageError(format!("there is no built-in workload {name:?}")).into()),
             |(.., text)| Ok((*text).to_owned()),
         ),
-        None => BUILT_IN.iter().try_fold(String::new(), |said, (taker, name, text)| {
+        None => BUILT_IN.iter().try_fold(String::new(), |list, (command, name, text)| {
             let about = WorkloadFile::parse(text)?.about;
-            Ok(said + &format!("{name:<10} {taker:<13} {about}\n"))
+            Ok(list + &format!("{name:<10} {command:<13} {about}\n"))
         }),
     }
 }
@@ -68,25 +68,25 @@ pub(super) fn list_or_show(name: Option<&str>) -> anyhow::Result<String> {
 /// The tables of a workload, given by name or file, each converted by `read`.
 pub(super) fn find<T>(
     name: &str,
-    of: WorkloadCommand,
+    wanted_command: WorkloadCommand,
     read: impl Fn(&LoadTable) -> anyhow::Result<T>,
 ) -> anyhow::Result<Vec<T>> {
     let tables =
         |text: &str| WorkloadFile::parse(text)?.tables.iter().map(&read).collect::<anyhow::Result<Vec<T>>>();
-    match BUILT_IN.iter().find(|(_, ready, _)| *ready == name) {
-        Some((taker, _, text)) if *taker == of => {
+    match BUILT_IN.iter().find(|(_, built_in_name, _)| *built_in_name == name) {
+        Some((command, _, text)) if *command == wanted_command => {
             return tables(text).with_context(|| format!("the workload {name}"));
         }
-        Some((taker, ..)) => {
-            return Err(UsageError(format!("{name} is a workload of tradewind {taker}")).into());
+        Some((command, ..)) => {
+            return Err(UsageError(format!("{name} is a workload of tradewind {command}")).into());
         }
         None => {}
     }
     let text = fs::read_to_string(name).with_context(|| {
-        let ready = names(of).join(", ");
-        format!("{name} is neither a readable file nor a built-in workload: {ready}")
+        let names = names(wanted_command).join(", ");
+        format!("{name} is neither a readable file nor a built-in workload: {names}")
     })?;
-    tables(&text).map_err(|why| UsageError(format!("{name}: {why:#}")).into())
+    tables(&text).map_err(|e| UsageError(format!("{name}: {e:#}")).into())
 }
 
 /// A parsed workload file.
@@ -175,7 +175,7 @@ fn keys(table: &DeTable<'_>, line_of: &impl Fn(usize) -> usize) -> anyhow::Resul
         };
         let values: Option<Vec<String>> = match value.get_ref() {
             DeValue::Array(values) => values.iter().map(|value| text(value.get_ref())).collect(),
-            one => text(one).map(|text| vec![text]),
+            value => text(value).map(|text| vec![text]),
         };
         let values = values
             .with_context(|| format!("line {line}: {name} must be text, a number or a list of them"))?;
@@ -190,7 +190,7 @@ impl LoadTable {
         let command = FlagLine::<F>::command();
         let flags = command.get_arguments().filter_map(clap::Arg::get_long);
         let known: Vec<String> = flags.map(|flag| flag.replace('-', "_")).collect();
-        let mut all = Vec::new();
+        let mut command_line = Vec::new();
         for Key { line, name, values } in &self.keys {
             if !known.contains(name) {
                 let near = nearest_name(name, known.iter().map(String::as_str));
@@ -201,14 +201,16 @@ impl LoadTable {
             let words: Vec<String> = values.iter().map(|value| format!("--{flag}={value}")).collect();
             // Parsed separately to find the line of an error.
             FlagLine::<F>::try_parse_from(&words).map_err(|e| invalid_flag(*line, &e))?;
-            all.extend(words);
+            command_line.extend(words);
         }
-        FlagLine::<F>::try_parse_from(all).map(|line| line.flags).map_err(|e| invalid_flag(self.line, &e))
+        FlagLine::<F>::try_parse_from(command_line)
+            .map(|line| line.flags)
+            .map_err(|e| invalid_flag(self.line, &e))
     }
 
     /// The line of a key, if the table has it.
     pub fn line_of(&self, key: &str) -> Option<usize> {
-        self.keys.iter().find(|each| each.name == key).map(|each| each.line)
+        self.keys.iter().find(|entry| entry.name == key).map(|entry| entry.line)
     }
 
     /// The names of the keys.
@@ -218,8 +220,8 @@ impl LoadTable {
 }
 
 /// The values of a flag that may be set in two places: the first non-empty list.
-pub(super) fn first_non_empty<T: Clone>(mine: Vec<T>, others: &[T]) -> Vec<T> {
-    if mine.is_empty() { others.to_vec() } else { mine }
+pub(super) fn first_non_empty<T: Clone>(values: Vec<T>, fallback: &[T]) -> Vec<T> {
+    if values.is_empty() { fallback.to_vec() } else { values }
 }
 
 fn invalid_flag(line: usize, error: &clap::Error) -> anyhow::Error {
@@ -240,38 +242,41 @@ mod tests {
 
     #[test]
     fn built_in_workloads_are_listed_with_their_command() {
-        let said = list_or_show(None).unwrap();
-        assert_eq!(said.lines().count(), BUILT_IN.len());
-        assert!(said.contains("\nhou        bench object  Uploads and downloads of 1 KiB"), "{said}");
-        assert!(said.contains("\npostmark   bench posix   "), "{said}");
+        let list = list_or_show(None).unwrap();
+        assert_eq!(list.lines().count(), BUILT_IN.len());
+        assert!(list.contains("\nhou        bench object  Uploads and downloads of 1 KiB"), "{list}");
+        assert!(list.contains("\npostmark   bench posix   "), "{list}");
         assert!(list_or_show(Some("ou")).unwrap().contains("[[load]]"));
         assert!(list_or_show(Some("nothing")).is_err());
     }
 
     #[test]
     fn invalid_workloads_are_reported_with_their_line() {
-        let said = |text: &str| format!("{:#}", WorkloadFile::parse(text).unwrap_err());
-        assert!(said("about = \"x\"\n[[load]]\nsize = = 3").starts_with("line 3: this is not TOML: "));
-        assert_eq!(said("about = \"x\"\nloads = 1"), "line 2: unknown key \"loads\"; use about and [[load]]");
-        assert_eq!(said("about = \"x\"\n[load]\n"), "line 2: write load as [[load]]");
-        assert_eq!(said("about = 3\n[[load]]\n"), "line 1: write about as about = \"...\"");
-        assert_eq!(said("about = \"x\"\nload = [1]\n"), "line 2: write load as [[load]]");
-        assert_eq!(said("about = \"x\"\n"), "there is no [[load]]");
-        assert_eq!(said("[[load]]\n"), "a description is missing: about = \"...\"");
-        let keep = said("about = \"x\"\n[[load]]\nsize = \"4KiB\"\nkeep = true\n");
+        let error = |text: &str| format!("{:#}", WorkloadFile::parse(text).unwrap_err());
+        assert!(error("about = \"x\"\n[[load]]\nsize = = 3").starts_with("line 3: this is not TOML: "));
+        assert_eq!(
+            error("about = \"x\"\nloads = 1"),
+            "line 2: unknown key \"loads\"; use about and [[load]]"
+        );
+        assert_eq!(error("about = \"x\"\n[load]\n"), "line 2: write load as [[load]]");
+        assert_eq!(error("about = 3\n[[load]]\n"), "line 1: write about as about = \"...\"");
+        assert_eq!(error("about = \"x\"\nload = [1]\n"), "line 2: write load as [[load]]");
+        assert_eq!(error("about = \"x\"\n"), "there is no [[load]]");
+        assert_eq!(error("[[load]]\n"), "a description is missing: about = \"...\"");
+        let keep = error("about = \"x\"\n[[load]]\nsize = \"4KiB\"\nkeep = true\n");
         assert_eq!(keep, "line 4: keep must be text, a number or a list of them");
     }
 
     #[test]
     fn workload_of_another_command_is_rejected() {
-        let said = find("hou", WorkloadCommand::Posix, |_| Ok(())).unwrap_err().to_string();
-        assert_eq!(said, "hou is a workload of tradewind bench object");
-        let said = find("/none/here", WorkloadCommand::Posix, |_| Ok(())).unwrap_err().to_string();
+        let error = find("hou", WorkloadCommand::Posix, |_| Ok(())).unwrap_err().to_string();
+        assert_eq!(error, "hou is a workload of tradewind bench object");
+        let error = find("/none/here", WorkloadCommand::Posix, |_| Ok(())).unwrap_err().to_string();
         assert!(
-            said.ends_with(
+            error.ends_with(
                 "nor a built-in workload: ou, ou-unit, ou-single, ou-batch, ou-small, ou-large, postmark"
             ),
-            "{said}"
+            "{error}"
         );
     }
 }

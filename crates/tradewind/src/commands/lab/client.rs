@@ -102,8 +102,8 @@ fn options(arguments: &Arguments) -> anyhow::Result<ClientOptions> {
     if options == ClientOptions::default() && !arguments.stats {
         return Err(UsageError("set at least one of --cpus, --memory or --preset".to_owned()).into());
     }
-    if let Some(processors) = options.cpus.filter(|processors| processors.whole_cpus() > here) {
-        let requested = processors.as_f64();
+    if let Some(cpus) = options.cpus.filter(|cpus| cpus.whole_cpus() > here) {
+        let requested = cpus.as_f64();
         return Err(UsageError(format!("--cpus {requested}: this machine has {here} CPUs")).into());
     }
     Ok(options)

@@ -160,7 +160,7 @@ fn run_link(up: &Up) -> anyhow::Result<CommandOutcome> {
     let made = describe_setup(options, link.via());
     let mut status =
         format!("{} is up; this machine is reachable from it at {}; {made}", up.name, link.far());
-    let ending = link.ending();
+    let ending = link.stop_handle();
     let carry = move || {
         link.run(|priority| {
             if let Err(e) = priority {

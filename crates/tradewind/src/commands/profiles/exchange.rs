@@ -70,7 +70,7 @@ fn is_replaceable(existing: &Profile, new: &Profile) -> bool {
 /// A predicate about the age of a profile, for a message.
 fn describe_age(profile: &Profile) -> String {
     match profile.measured_at.as_str() {
-        "" => "has no creation time".to_owned(),
-        time => format!("was created at {time}"),
+        "" => "has no time of measurement".to_owned(),
+        time => format!("was measured at {time}"),
     }
 }

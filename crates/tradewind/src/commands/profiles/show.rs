@@ -1,4 +1,5 @@
-//! Text and JSON output of profiles: the measurements, and the plan for this client.
+//! Text and JSON output of profiles: the measurements, the best operating points, and the concurrency that commands use
+//! on this client.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -6,7 +7,7 @@ use std::io::{self, Write as _};
 use anyhow::bail;
 use serde_json::{Value as Json, json};
 use tradewind_model::plan::Plan;
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::{Goal, Sample, Surface, goal};
 
 use super::missing_profile;
@@ -53,7 +54,7 @@ pub(super) fn list(all: &[SavedProfile], is_json: bool) -> io::Result<()> {
     write!(out, "{}", table(titles, &rows))
 }
 
-/// Prints the profile of a store, and the plan for this client.
+/// Prints the profile of a store, and what follows from it for this client.
 pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::Result<()> {
     let saved = profiles.all().into_iter().find(|saved| saved.profile.store == store);
     // If the store has no profile, that of another store may apply.
@@ -69,8 +70,8 @@ pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::R
     let text = saved
         .map_or_else(|| format!("there is no profile of {store}\n"), |saved| describe_measurements(&saved));
     let applicable = applicable.filter(|applicable| !applicable.surfaces.is_empty());
-    let plan = applicable.map(|applicable| describe_plan(&applicable)).unwrap_or_default();
-    Ok(write!(out, "{text}{plan}")?)
+    let advice = applicable.map(|applicable| describe_advice(&applicable)).unwrap_or_default();
+    Ok(write!(out, "{text}{advice}")?)
 }
 
 /// The measurements of a profile, as text.
@@ -80,15 +81,15 @@ fn describe_measurements(saved: &SavedProfile) -> String {
     } = &saved.profile;
     let machine = [
         Some(client_name.clone()).filter(|name| !name.is_empty()),
-        plan_output::cores(&saved.profile),
+        plan_output::describe_cpus(&saved.profile),
         memory_bytes.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
     ];
     let lines = [
         ("store", Some(store.clone())),
-        ("created", Some(measured_at.clone())),
+        ("measured", Some(measured_at.clone())),
         ("client", Some(machine.into_iter().flatten().collect::<Vec<_>>().join(", "))),
         ("storage", storage_bytes_per_second.map(|rate| format!("{} MB/s", format_megabytes(rate)))),
-        ("link", plan_output::link(&saved.profile)),
+        ("interface", plan_output::describe_interface(&saved.profile)),
         ("RTT", rtt_seconds.map(format_seconds)),
         ("file", Some(saved.path.display().to_string())),
     ];
@@ -104,7 +105,7 @@ fn describe_measurements(saved: &SavedProfile) -> String {
             ByteSize(sample.point.bytes).to_string(),
             sample.point.concurrency.to_string(),
             format_seconds(sample.latency),
-            format_megabytes(sample.bandwidth()),
+            format_megabytes(sample.throughput()),
             format!(
                 "{:.1} %{}",
                 sample.relative_error * 100.0,
@@ -123,13 +124,13 @@ fn describe_measurements(saved: &SavedProfile) -> String {
     text
 }
 
-/// The plan for this client, as text.
-fn describe_plan(applicable: &ApplicableProfile) -> String {
-    let ApplicableProfile { profile, surfaces, is_scaled } = applicable;
-    let mut text = "\nplan for this client\n".to_owned();
-    if *is_scaled {
+/// The best operating points for this client, and the concurrency that commands use, as text.
+fn describe_advice(applicable: &ApplicableProfile) -> String {
+    let ApplicableProfile { profile, surfaces, is_extrapolated } = applicable;
+    let mut text = "\nbest operating points (advice)\n".to_owned();
+    if *is_extrapolated {
         text = format!(
-            "\nplan for this client, from the profile of {}, scaled from {}\n",
+            "\nbest operating points (advice), from the profile of {}, extrapolated from {}\n",
             Names::for_stdout().show(&profile.store),
             describe_profile_client(profile)
         );
@@ -148,7 +149,7 @@ fn all_surfaces(applicable: &ApplicableProfile) -> Vec<Surface> {
     applicable.surfaces.iter().map(|(_, surface)| surface.clone()).collect()
 }
 
-/// The profile of a store and the plan for this client, as JSON.
+/// The profile of a store and what follows from it for this client, as JSON.
 fn profile_as_json(
     store: &str,
     saved: Option<&SavedProfile>,
@@ -163,7 +164,7 @@ fn profile_as_json(
             "from_transfer": sample.from_transfer,
             "p95_seconds": sample.tail.map(|tail| tail.p95),
             "p99_seconds": sample.tail.map(|tail| tail.p99),
-            "bytes_per_second": sample.bandwidth(),
+            "bytes_per_second": sample.throughput(),
         })
     };
     let profile = saved.map(|saved| {
@@ -179,7 +180,7 @@ fn profile_as_json(
             "direction": direction_name(*direction),
             "size": best.point.bytes,
             "concurrency": best.point.concurrency,
-            "bytes_per_second": best.bandwidth(),
+            "bytes_per_second": best.throughput(),
             "std_dev": best.std_dev,
         }))
     };
@@ -190,8 +191,8 @@ fn profile_as_json(
         "store": store,
         "profile": profile,
         "from": applicable.map(|applicable| &applicable.profile.store),
-        "scaled": applicable.is_some_and(|applicable| applicable.is_scaled),
-        "plans": best_points,
+        "extrapolated": applicable.is_some_and(|applicable| applicable.is_extrapolated),
+        "best_points": best_points,
         "concurrency_by_size": EXAMPLE_REQUEST_BYTES.map(|bytes| json!({ "size": bytes, "concurrency": plan.concurrency_for(bytes) })),
     })
 }
@@ -206,7 +207,7 @@ fn header_as_json(saved: &SavedProfile) -> Json {
         "cpus": profile.cpus,
         "memory_bytes": profile.memory_bytes,
         "storage_bytes_per_second": profile.storage_bytes_per_second,
-        "link_bytes_per_second": profile.link_bytes_per_second,
+        "interface_bytes_per_second": profile.interface_bytes_per_second,
         "rtt_seconds": profile.rtt_seconds,
         "upload_samples": profile.upload.len(),
         "download_samples": profile.download.len(),

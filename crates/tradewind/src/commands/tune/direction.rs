@@ -7,8 +7,8 @@ use tradewind_bench::drive::StopSignal;
 use tradewind_bench::tune::{self, ProbeTarget, SamplingConfig, SamplingEvent, SamplingResult};
 use tradewind_core::ErrorKind;
 use tradewind_core::error::Result;
-use tradewind_model::store_model::Direction;
-use tradewind_model::tune::sampling::Budget;
+use tradewind_model::store_statistics::Direction;
+use tradewind_model::tune::sampling::SamplingBudget;
 use tradewind_model::tune::{OperatingPoint, Workload};
 
 use super::Arguments;
@@ -30,7 +30,7 @@ const UPLOAD_FRACTION: f64 = 0.5;
 pub(super) struct DirectionResult {
     pub direction: Direction,
     pub sampled: SamplingResult,
-    /// The operating points that a plan may use.
+    /// Candidate operating points.
     pub points: Vec<OperatingPoint>,
 }
 
@@ -45,7 +45,7 @@ impl DirectionResult {
         self.sampled.probes.iter().find_map(|probed| probed.failure.as_deref())
     }
 
-    /// Prints the recommended operating points, or the reason why there is no result.
+    /// Prints the best operating points, or the reason why there is no result.
     pub fn print(&self, arguments: &Arguments, workload: Option<&Workload>) -> io::Result<()> {
         let (direction, mut out) = (self.direction, io::stdout());
         if self.has_samples() {
@@ -86,7 +86,8 @@ impl DirectionTuner<'_> {
     /// Measures both directions, or the one that is possible. If stopped, returns the results so far.
     pub async fn measure(&self) -> anyhow::Result<Vec<DirectionResult>> {
         let (ByteSize(bytes), time) = self.arguments.budget;
-        let mut remaining = Budget { bytes: bytes as f64, seconds: time.as_secs_f64(), probes: MAX_PROBES };
+        let mut remaining =
+            SamplingBudget { bytes: bytes as f64, seconds: time.as_secs_f64(), probes: MAX_PROBES };
         let mut results = Vec::new();
         for (direction, fraction) in [(Direction::Write, UPLOAD_FRACTION), (Direction::Read, 1.0)] {
             let points =
@@ -94,7 +95,7 @@ impl DirectionTuner<'_> {
             if self.stop.is_triggered() || !self.can_measure(direction, &points).await? {
                 break;
             }
-            let budget = Budget {
+            let budget = SamplingBudget {
                 bytes: remaining.bytes * fraction,
                 seconds: remaining.seconds * fraction,
                 probes: MAX_PROBES,
@@ -138,10 +139,10 @@ impl DirectionTuner<'_> {
         &self,
         direction: Direction,
         points: &[OperatingPoint],
-        budget: Budget,
+        budget: SamplingBudget,
     ) -> Result<SamplingResult> {
         let is_json = self.arguments.json;
-        let config = SamplingConfig { points: points.to_vec(), budget, cores: cpus() };
+        let config = SamplingConfig { points: points.to_vec(), budget, cpus: cpus() };
         let mut heat_map = HeatMap::new(direction, points, is_json || !io::stdout().is_terminal());
         let on_event = |event: SamplingEvent<'_>| match event {
             SamplingEvent::ProbeStarted(_, point) => heat_map.probe_started(point),
@@ -152,6 +153,7 @@ impl DirectionTuner<'_> {
                 }
             }
         };
+        // An extrapolated prior is used for sampling only; the profile has just the samples.
         let prior = self.start.prior(direction);
         let sampled = tune::sample(self.target, direction, (&config, prior), self.stop, on_event).await?;
         let surface = &sampled.surface;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use tradewind_bench::tune::ProbeResult;
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
 
 use crate::commands::plan_output::{direction_name, format_megabytes};
@@ -65,7 +65,7 @@ impl HeatMap {
     fn map(&self, surface: &Surface, is_coloured: bool) -> String {
         let predict = |bytes: u64, concurrency: usize| surface.predict(OperatingPoint { bytes, concurrency });
         let all = self.sizes.iter().flat_map(|bytes| self.concurrencies.iter().map(|n| (*bytes, *n)));
-        let best = all.map(|(bytes, n)| predict(bytes, n).bandwidth()).fold(0.0, f64::max);
+        let best = all.map(|(bytes, n)| predict(bytes, n).throughput()).fold(0.0, f64::max);
         let mut map = format!(
             "{} in MB/s, by request size and concurrency (* measured)\n",
             direction_name(self.direction)
@@ -78,15 +78,15 @@ impl HeatMap {
         for bytes in &self.sizes {
             let _ = write!(map, "{:>9}", ByteSize(*bytes).to_string());
             for n in &self.concurrencies {
-                let bandwidth = predict(*bytes, *n).bandwidth();
+                let throughput = predict(*bytes, *n).throughput();
                 let mark = if self.measured.contains(&OperatingPoint { bytes: *bytes, concurrency: *n }) {
                     '*'
                 } else {
                     ' '
                 };
-                let text = format!("{:>6}{mark}", format_megabytes(bandwidth));
+                let text = format!("{:>6}{mark}", format_megabytes(throughput));
                 if is_coloured {
-                    let index = (bandwidth / best * (COLOURS.len() - 1) as f64).round() as usize;
+                    let index = (throughput / best * (COLOURS.len() - 1) as f64).round() as usize;
                     let colour = COLOURS[index.min(COLOURS.len() - 1)];
                     let text_colour = if index > 4 { 16 } else { 231 };
                     let _ = write!(map, "\x1b[48;5;{colour};38;5;{text_colour}m{text}\x1b[0m");

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use serde_json::json;
 use tradewind_bench::tune::ProbeResult;
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
 
 use crate::commands::plan_output::direction_name;
@@ -18,7 +18,7 @@ pub(super) fn print_probe(probed: &ProbeResult) {
         "concurrency": probed.point.concurrency,
         "latency_seconds": probed.sample.map(|sample| sample.latency),
         "error": probed.sample.map(|sample| sample.relative_error),
-        "bytes_per_second": probed.sample.map(|sample| sample.bandwidth()),
+        "bytes_per_second": probed.sample.map(|sample| sample.throughput()),
         "requests": probed.requests,
         "failures": probed.failures,
         "failure": probed.failure,
@@ -42,7 +42,7 @@ pub(super) fn print_surface(direction: Direction, points: &[OperatingPoint], sur
             "size": point.bytes,
             "concurrency": point.concurrency,
             "latency_seconds": prediction.latency,
-            "bytes_per_second": prediction.bandwidth(),
+            "bytes_per_second": prediction.throughput(),
             "std_dev": prediction.std_dev,
         });
         let _ = writeln!(io::stdout(), "{line}");

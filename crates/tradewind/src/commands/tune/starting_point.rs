@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::json;
 use tradewind_bench::files::LocalFiles;
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::Prior;
 use tradewind_model::tune::extrapolate::ClientEnvironment;
 
@@ -24,10 +24,10 @@ pub(super) struct StartingPoint {
 }
 
 impl StartingPoint {
-    /// Determines the starting point. `service` is the name of the store in profiles, or `None` for a local store. If
+    /// Determines the starting point. `profile_key` is the debug name of the store, or `None` for a local one. If
     /// transfers use files, the write speed of their directory is measured.
     pub fn new(
-        service: Option<&str>,
+        profile_key: Option<&str>,
         rtt: Option<Duration>,
         files: Option<&LocalFiles>,
     ) -> anyhow::Result<Self> {
@@ -36,10 +36,10 @@ impl StartingPoint {
             .transpose()
             .context("cannot measure the disk's write speed")?;
         let rtt = rtt.map(|time| time.as_secs_f64());
-        let this_machine = service
+        let this_machine = profile_key
             .map_or_else(ClientEnvironment::default, |store| this_machine::client(host(store), cpus()));
         let client = ClientEnvironment { rtt, storage_bandwidth: storage, ..this_machine };
-        let profile = service.and_then(|store| Profiles::find()?.for_tuning(store, &client));
+        let profile = profile_key.and_then(|store| Profiles::find()?.for_tuning(store, &client));
         Ok(Self { client, profile })
     }
 
@@ -65,13 +65,13 @@ impl StartingPoint {
                 "store": profile.store,
                 "measured_at": profile.measured_at,
                 "cpus": profile.cpus,
-                "link_bytes_per_second": profile.link_bytes_per_second,
+                "interface_bytes_per_second": profile.interface_bytes_per_second,
                 "rtt_seconds": profile.rtt_seconds,
             });
             return writeln!(out, "{line}");
         }
         let (store, client) = (host(&profile.store), describe_profile_client(profile));
-        let line = format!("starting from the profile of {store}, scaled from {client}");
+        let line = format!("starting from the profile of {store}, extrapolated from {client}");
         writeln!(out, "{}", Names::for_stdout().show(&line))
     }
 }

@@ -14,7 +14,7 @@ use tradewind_bench::replay::trace::Trace;
 use tradewind_bench::tune::probe_target::sizes_below;
 use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_model::plan::{Plan, split_evenly};
-use tradewind_model::store_model::Direction;
+use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::{OperatingPoint, Workload};
 use tradewind_transfer::files::{self, Links, Tree};
 
@@ -182,7 +182,7 @@ impl Workloads {
         }
     }
 
-    /// The operating points that plans of one direction may use.
+    /// Candidate operating points of one direction.
     pub fn points(&self, direction: Direction) -> Vec<OperatingPoint> {
         let sizes: Vec<u64> =
             self.for_direction(direction).significant_sizes().iter().map(|share| share.size).collect();

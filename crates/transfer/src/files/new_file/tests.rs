@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::*;
 use crate::files::{Directory, ObjectVersion};
-use crate::journal::Journal;
+use crate::journal::JournalDirectory;
 
 fn directory(root: &Path) -> Directory {
     Directory::new(root.to_owned()).unwrap()
@@ -53,8 +53,8 @@ fn directory_replaced_by_a_link_is_not_written_through() {
         let refused = file.finish(&Attributes::default()).unwrap_err();
         assert!(refused.to_string().contains("back/d is a symbolic link"), "{refused}");
         drop(file);
-        let begun = directory.create_file(Path::new("d/other"), size, Arc::default(), false);
-        assert_eq!(begun.unwrap_err().reason(), Reason::InvalidKey);
+        let created = directory.create_file(Path::new("d/other"), size, Arc::default(), false);
+        assert_eq!(created.unwrap_err().reason(), Reason::InvalidKey);
         for empty in ["out", "moved"] {
             assert_eq!(fs::read_dir(path(empty)).unwrap().count(), 0, "{empty}");
         }
@@ -140,7 +140,7 @@ fn planted_unfinished_file_is_not_written_to() {
         let scene = tempfile::tempdir().unwrap();
         let victim = scene.path().join("victim");
         fs::write(&victim, "precious").unwrap();
-        let journal = Journal::new(scene.path().join("journals"), "store".to_owned());
+        let journal = JournalDirectory::new(scene.path().join("journals"), "store".to_owned());
         let begin = |directory: &Directory| {
             let (entry, version) =
                 (journal.open("from", "to").unwrap(), ObjectVersion { size: 3, etag: "one" });
@@ -241,7 +241,7 @@ fn missing_directory_with_dot_dot_is_rejected() {
         let refused = Directory::new(root.path().join(bad)).unwrap_err();
         assert!(refused.to_string().contains("write it without .."), "{refused}");
     }
-    for good in ["there/..", "there/../new", "new/a/b"] {
-        Directory::new(root.path().join(good)).unwrap();
+    for valid in ["there/..", "there/../new", "new/a/b"] {
+        Directory::new(root.path().join(valid)).unwrap();
     }
 }

@@ -38,8 +38,8 @@ async fn with_dir_replaced(links: Links) -> (Scene, RunningWatch) {
     let scene = Scene::new(&["dir/deep/x", "dir/x"], &[], FaultPlan::none()).await;
     let outside = scene.directory.path().join("outside");
     fs::create_dir_all(outside.join("deep")).unwrap();
-    fs::write(outside.join("x"), "of somebody else").unwrap();
-    fs::write(outside.join("deep/x"), "of somebody else").unwrap();
+    fs::write(outside.join("x"), "foreign").unwrap();
+    fs::write(outside.join("deep/x"), "foreign").unwrap();
     let running = scene.start_with(LONG, scene.copier("s3", links));
     scene.wait_for("in step").await;
     fs::rename(scene.root().join("dir"), scene.directory.path().join("away")).unwrap();

@@ -33,7 +33,7 @@ fn fields_of_later_versions_are_preserved() -> Result<()> {
         fields_bytes: u32::try_from(fields.len()).unwrap(),
         payload_bytes: 0,
         seq: 5,
-        durable: Position::default(),
+        durable_end: Position::default(),
     };
     let copy =
         RecordCopy { header, fields: fields.clone(), payload: bytes::Bytes::new(), block_crcs: Vec::new() };
@@ -103,7 +103,7 @@ fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
         fields_bytes: 0,
         payload_bytes: 0,
         seq: 1,
-        durable: Position::default(),
+        durable_end: Position::default(),
     };
     let at = Position::new(interrupted.number, interrupted.end.load(Ordering::Acquire));
     let bytes = header.encode_head(state.layout.salt, at, &[], &[]);

@@ -11,11 +11,11 @@ pub(in crate::commands::bench) const TABLE_HEADER: &str = "\
 what          form         size     unit  threads   files       MB/s            files/s   p50 ms   p99 ms   max ms   sync s  wire x  failed";
 
 /// The rows of a measurement, with failures and notes.
-pub(super) fn rows(measured: &PosixRecord) -> Vec<String> {
-    match measured {
+pub(super) fn rows(record: &PosixRecord) -> Vec<String> {
+    match record {
         PosixRecord::Conditions(conditions) => conditions_rows(conditions),
         PosixRecord::Policy(policy) => {
-            let failed = policy.failed.as_ref().map(|why| format!("  failed: {why}"));
+            let failed = policy.failed.as_ref().map(|reason| format!("  failed: {reason}"));
             [policy_row(policy)].into_iter().chain(failed).collect()
         }
         PosixRecord::Access(access) => access_rows(access),
@@ -33,8 +33,8 @@ fn conditions_rows(conditions: &PosixConditions) -> Vec<String> {
         ),
         format!("  time of a written file: {}", conditions.timed_calls),
     ];
-    let why = conditions.caches_reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-    rows.push(format!("  caches before reading: {}{why}", conditions.caches));
+    let reason = conditions.caches_reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    rows.push(format!("  caches before reading: {}{reason}", conditions.caches));
     if let (Some(interface), Some(idle)) = (&conditions.interface, conditions.idle_bytes_per_second) {
         rows.push(format!(
             "  wire: {interface}, which sent {:.1} and received {:.1} kB/s before anything was measured",
@@ -70,17 +70,18 @@ fn policy_row(policy: &CachePolicy) -> String {
 fn access_rows(access: &AccessResult) -> Vec<String> {
     let millis = |micros: u64| micros as f64 / 1e3;
     let rate = access.bytes_per_second;
-    let sure = rate.ci95_half_width.filter(|_| rate.mean > 0.0);
-    let sure = sure.map(|within| format!("+-{:.0}%", 100.0 * within / rate.mean)).unwrap_or_default();
+    let confidence = rate.ci95_half_width.filter(|_| rate.mean > 0.0);
+    let confidence =
+        confidence.map(|half_width| format!("+-{:.0}%", 100.0 * half_width / rate.mean)).unwrap_or_default();
     // For one file accessed in units, the latency is that of a unit.
     let latency =
         if access.scope == AccessScope::Unit { &access.latency.access } else { &access.latency.file };
     let sync = access.sync_seconds.map_or_else(|| "-".to_owned(), |sync| format!("{sync:.3}"));
     let wire = access.amplification().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
     let failed: u64 = access.failures.values().sum();
-    let what = format!("{} {}", access.scope, access.phase);
+    let label = format!("{} {}", access.scope, access.phase);
     let mut rows = vec![format!(
-        "{what:<13} {:<8} {:>8} {:>8} {:>8} {:>7} {:>10.2} {sure:>6} {:>11.1} {:>8.2} {:>8.2} {:>8.2} {sync:>8} {wire:>7} \
+        "{label:<13} {:<8} {:>8} {:>8} {:>8} {:>7} {:>10.2} {confidence:>6} {:>11.1} {:>8.2} {:>8.2} {:>8.2} {sync:>8} {wire:>7} \
          {failed:>7}",
         access.form,
         ByteSize(access.size).to_string(),
@@ -116,9 +117,9 @@ fn postmark_rows(postmark: &Postmark) -> Vec<String> {
         ),
     ];
     let (created, deleted) = (&postmark.created, &postmark.deleted);
-    for (what, steps) in [("created", created), ("deleted", deleted)] {
+    for (label, steps) in [("created", created), ("deleted", deleted)] {
         rows.push(format!(
-            "  files {what}: {}, alone {:.1}/s, mixed with transactions {:.1}/s",
+            "  files {label}: {}, alone {:.1}/s, mixed with transactions {:.1}/s",
             steps.count, steps.alone_per_second, steps.in_transactions_per_second
         ));
     }
@@ -144,12 +145,12 @@ fn postmark_rows(postmark: &Postmark) -> Vec<String> {
 
 fn amplification_row(amplification: &AmplificationCurve) -> String {
     let fit = &amplification.fit;
-    let what = match amplification.phase {
+    let direction = match amplification.phase {
         Direction::Write => "writing",
         Direction::Read => "reading",
     };
     format!(
-        "amplification {:<8} {} {what}: {}: constant {:.1} KiB, {:.3} per byte; R² {:.1} %, max. error {:.0} %, \
+        "amplification {:<8} {} {direction}: {}: constant {:.1} KiB, {:.3} per byte; R² {:.1} %, max. error {:.0} %, \
          from {} ratios{}",
         amplification.form,
         amplification.scope,

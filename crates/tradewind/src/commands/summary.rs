@@ -1,5 +1,5 @@
 //! Progress and summary of a transfer: a bar on a terminal, a periodic line elsewhere, and the failures. Without a
-//! terminal, a short successful transfer prints nothing.
+//! terminal, a short successful transfer prints nothing. The end of a transfer also updates the profiles of its stores.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use tradewind_core::ObjectStore as _;
 use tradewind_core::Timestamp;
 use tradewind_layers::Instrumented;
-use tradewind_model::store_model::{Operation, OutcomeCounts};
+use tradewind_model::store_statistics::{Operation, OutcomeCounts};
 use tradewind_parallel::TransferContext;
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::ProgressSnapshot;
@@ -30,7 +30,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Flags for the output of a transfer.
 #[derive(Debug, Clone, Copy, Args)]
-pub(super) struct ReportFlags {
+pub(super) struct TransferOutputFlags {
     /// Only print errors
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -39,9 +39,9 @@ pub(super) struct ReportFlags {
     json: bool,
 }
 
-/// The progress display of a transfer. Dropping it removes the bar.
-pub(super) struct Report {
-    flags: ReportFlags,
+/// The progress display of a transfer, and its summary. Dropping it removes the bar.
+pub(super) struct ProgressDisplay {
+    flags: TransferOutputFlags,
     started: Instant,
     display_task: tokio::task::JoinHandle<()>,
     bar: ProgressBar,
@@ -51,14 +51,14 @@ pub(super) struct Report {
     after_warm_up: Arc<OnceLock<Vec<CounterSnapshot>>>,
 }
 
-impl Drop for Report {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.display_task.abort();
         self.bar.finish_and_clear();
     }
 }
 
-impl ReportFlags {
+impl TransferOutputFlags {
     /// Returns true if only errors are printed.
     pub const fn is_quiet(self) -> bool {
         self.quiet
@@ -70,7 +70,7 @@ impl ReportFlags {
     }
 
     /// Starts the progress display of a transfer.
-    pub fn start(self, session: &Session) -> Report {
+    pub fn start(self, session: &Session) -> ProgressDisplay {
         let is_terminal = io::stderr().is_terminal();
         let target = if is_terminal && !self.quiet {
             ProgressDrawTarget::stderr()
@@ -83,7 +83,7 @@ impl ReportFlags {
         let display_task = {
             let (bar, after_warm_up) = (bar.clone(), after_warm_up.clone());
             tokio::spawn(async move {
-                let mut last = started;
+                let mut last_line = started;
                 loop {
                     tokio::time::sleep(REDRAW_INTERVAL).await;
                     if started.elapsed() >= WARM_UP {
@@ -91,24 +91,24 @@ impl ReportFlags {
                             warm_up_stores.iter().map(|(_, store)| counters(store)).collect()
                         });
                     }
-                    let now = progress.snapshot();
+                    let snapshot = progress.snapshot();
                     if is_terminal {
-                        draw(&bar, &now);
-                    } else if !self.quiet && last.elapsed() >= LINE_INTERVAL {
-                        last = Instant::now();
+                        draw(&bar, &snapshot);
+                    } else if !self.quiet && last_line.elapsed() >= LINE_INTERVAL {
+                        last_line = Instant::now();
                         // If stderr is closed, the line is dropped.
-                        let _ = writeln!(io::stderr(), "{}", line(&now, started.elapsed()));
+                        let _ = writeln!(io::stderr(), "{}", line(&snapshot, started.elapsed()));
                     }
                 }
             })
         };
         let (stores, transfers) = (session.stores.clone(), session.transfer_context.clone());
-        Report { flags: self, started, display_task, bar, stores, transfers, after_warm_up }
+        ProgressDisplay { flags: self, started, display_task, bar, stores, transfers, after_warm_up }
     }
 }
 
-fn draw(bar: &ProgressBar, now: &ProgressSnapshot) {
-    let template = if now.is_listing_complete {
+fn draw(bar: &ProgressBar, snapshot: &ProgressSnapshot) {
+    let template = if snapshot.is_listing_complete {
         "{msg}  {wide_bar:.cyan/dim} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}"
     } else {
         "{msg}  {spinner} {binary_bytes} of {binary_total_bytes} found so far  {binary_bytes_per_sec}"
@@ -117,18 +117,23 @@ fn draw(bar: &ProgressBar, now: &ProgressSnapshot) {
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    bar.set_length(now.found_bytes.max(now.done_bytes));
-    bar.set_position(now.done_bytes);
-    let failed = if now.failed_items > 0 { format!(", {} failed", now.failed_items) } else { String::new() };
-    bar.set_message(format!("{}/{}{failed}", HumanCount(now.done_items), HumanCount(now.found_items)));
+    bar.set_length(snapshot.found_bytes.max(snapshot.done_bytes));
+    bar.set_position(snapshot.done_bytes);
+    let failed =
+        if snapshot.failed_items > 0 { format!(", {} failed", snapshot.failed_items) } else { String::new() };
+    bar.set_message(format!(
+        "{}/{}{failed}",
+        HumanCount(snapshot.done_items),
+        HumanCount(snapshot.found_items)
+    ));
     bar.tick();
 }
 
-fn line(now: &ProgressSnapshot, took: Duration) -> String {
-    let (done, found) = (HumanCount(now.done_items), HumanCount(now.found_items));
-    let more = if now.is_listing_complete { "" } else { " found so far" };
-    let (bytes, rate) = (HumanBytes(now.done_bytes), rate(now.done_bytes, took));
-    format!("{done} of {found}{more}, {bytes}, {rate}/s, {} failed", now.failed_items)
+fn line(snapshot: &ProgressSnapshot, took: Duration) -> String {
+    let (done, found) = (HumanCount(snapshot.done_items), HumanCount(snapshot.found_items));
+    let more = if snapshot.is_listing_complete { "" } else { " found so far" };
+    let (bytes, rate) = (HumanBytes(snapshot.done_bytes), rate(snapshot.done_bytes, took));
+    format!("{done} of {found}{more}, {bytes}, {rate}/s, {} failed", snapshot.failed_items)
 }
 
 fn rate(bytes: u64, took: Duration) -> HumanBytes {
@@ -138,8 +143,8 @@ fn rate(bytes: u64, took: Duration) -> HumanBytes {
 
 /// The statistics of a store: all requests to it, and the median time to first byte of reads within the last minute.
 fn store_summary(name: &str, store: &Instrumented) -> Json {
-    let outcomes = Operation::ALL.map(|operation| store.model().total_outcomes(operation));
-    let first_byte = store.model().latencies(store.now(), Operation::Get).first_byte().median();
+    let outcomes = Operation::ALL.map(|operation| store.statistics().total_outcomes(operation));
+    let first_byte = store.statistics().latencies(store.now(), Operation::Get).first_byte().median();
     json!({
         "name": name,
         "kind": store.capabilities().kind,
@@ -150,10 +155,10 @@ fn store_summary(name: &str, store: &Instrumented) -> Json {
 }
 
 fn counters(store: &Instrumented) -> CounterSnapshot {
-    CounterSnapshot::take(store.model(), store.now())
+    CounterSnapshot::take(store.statistics(), store.now())
 }
 
-impl Report {
+impl ProgressDisplay {
     /// Updates the profiles of the stores with the measurements of this transfer, unless it was rate-limited.
     fn update_profiles(&self) {
         let Some(after_warm_up) = self.after_warm_up.get().filter(|_| !self.transfers.is_rate_limited())
@@ -163,7 +168,7 @@ impl Report {
         let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return };
         for ((name, store), at_warm_up) in self.stores.iter().zip(after_warm_up) {
             let updated =
-                profiles.add_observed(&format!("{store:?}"), (at_warm_up, store.model()), store.now());
+                profiles.add_observed(&format!("{store:?}"), (at_warm_up, store.statistics()), store.now());
             match updated {
                 // A profile directory without write permission is not an error: the user's profiles are read-only.
                 Err(e)
@@ -177,7 +182,7 @@ impl Report {
         }
     }
 
-    /// Prints the failures and the summary.
+    /// Updates the profiles, then prints the failures and the summary.
     pub fn finish(self, outcome: &Outcome) -> io::Result<CommandOutcome> {
         let (took, flags) = (self.started.elapsed(), self.flags);
         let stores: Vec<Json> = self.stores.iter().map(|(name, store)| store_summary(name, store)).collect();
@@ -196,11 +201,11 @@ impl Report {
         }
         if flags.json {
             let seconds = took.as_secs_f64();
-            let end = json!({
+            let summary = json!({
                 "copied": outcome.copied, "removed": outcome.removed, "bytes": outcome.bytes,
                 "failed": outcome.failed, "seconds": seconds, "hedged": hedged, "stores": stores,
             });
-            writeln!(io::stdout(), "{end}")?;
+            writeln!(io::stdout(), "{summary}")?;
         } else if !flags.quiet && (io::stderr().is_terminal() || took >= LINE_INTERVAL) {
             let (copied, bytes) = (HumanCount(outcome.copied), HumanBytes(outcome.bytes));
             let removed = match outcome.removed {
@@ -265,26 +270,26 @@ mod tests {
     #[test]
     fn both_bars_can_be_drawn() {
         let bar = ProgressBar::hidden();
-        for is_found in [false, true] {
+        for is_listing_complete in [false, true] {
             draw(
                 &bar,
                 &ProgressSnapshot {
                     found_bytes: 10,
                     done_bytes: 5,
-                    is_listing_complete: is_found,
+                    is_listing_complete,
                     ..ProgressSnapshot::default()
                 },
             );
         }
         assert_eq!((bar.length(), bar.position()), (Some(10), 5));
-        let now = ProgressSnapshot {
+        let snapshot = ProgressSnapshot {
             done_items: 1234,
             found_items: 5678,
             done_bytes: 1 << 20,
             ..ProgressSnapshot::default()
         };
         assert_eq!(
-            line(&now, Duration::from_secs(1)),
+            line(&snapshot, Duration::from_secs(1)),
             "1,234 of 5,678 found so far, 1.00 MiB, 1.00 MiB/s, 0 failed"
         );
     }

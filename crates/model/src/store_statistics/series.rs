@@ -11,7 +11,7 @@ use super::{SLICES, SizeClass, slice_of};
 #[derive(Debug, Default)]
 pub(super) struct Series {
     window: Ring<Slice, SLICES>,
-    service_total: AtomicTotal,
+    response_time_total: AtomicTotal,
     first_byte_total: AtomicTotal,
 }
 
@@ -45,15 +45,15 @@ pub struct Total {
 
 #[derive(Debug, Default)]
 struct Slice {
-    service: AtomicHistogram,
+    response_time: AtomicHistogram,
     first_byte: AtomicHistogram,
-    /// Bytes of the requests in `service`.
+    /// Bytes of the requests in `response_time`.
     bytes: AtomicU64,
 }
 
 impl Reset for Slice {
     fn reset(&self) {
-        self.service.reset();
+        self.response_time.reset();
         self.first_byte.reset();
         self.bytes.store(0, Ordering::Relaxed);
     }
@@ -66,22 +66,22 @@ pub struct SizeClassStats {
     pub size_class: SizeClass,
     /// Mean size of the requests completed in the window.
     pub mean_bytes: u64,
-    /// Total time that the caller waited, of completed requests.
-    pub service: LatencyHistogram,
+    /// Response time of completed requests: total time that the caller waited, including any queueing.
+    pub response_time: LatencyHistogram,
     /// Time to the first byte of the response: of a read the first byte of the object, of a write the response after
     /// the last byte sent. Other operations have none.
     pub first_byte: LatencyHistogram,
-    /// `service` since the beginning.
-    pub service_total: Total,
-    /// `first_byte` since the beginning.
+    /// Response time since the start.
+    pub response_time_total: Total,
+    /// Time to the first byte since the start.
     pub first_byte_total: Total,
 }
 
 impl Series {
-    pub fn record_service(&self, now: Duration, bytes: u64, service: Duration) {
-        self.service_total.add(service);
+    pub fn record_response_time(&self, now: Duration, bytes: u64, response_time: Duration) {
+        self.response_time_total.add(response_time);
         if let Some(slice) = self.window.slice(slice_of(now)) {
-            slice.service.add(service);
+            slice.response_time.add(response_time);
             slice.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
@@ -94,20 +94,20 @@ impl Series {
     }
 
     pub fn snapshot(&self, now: Duration, size_class: SizeClass) -> SizeClassStats {
-        let (mut service, mut first_byte, mut bytes) =
+        let (mut response_time, mut first_byte, mut bytes) =
             (LatencyHistogram::default(), LatencyHistogram::default(), 0_u64);
         for slice in self.window.last(slice_of(now), SLICES as u64) {
-            service.add_live(&slice.service);
+            response_time.add_live(&slice.response_time);
             first_byte.add_live(&slice.first_byte);
             bytes = bytes.saturating_add(slice.bytes.load(Ordering::Relaxed));
         }
-        let mean_bytes = bytes.checked_div(service.count()).unwrap_or_default();
+        let mean_bytes = bytes.checked_div(response_time.count()).unwrap_or_default();
         SizeClassStats {
             size_class,
             mean_bytes,
-            service,
+            response_time,
             first_byte,
-            service_total: self.service_total.read(),
+            response_time_total: self.response_time_total.read(),
             first_byte_total: self.first_byte_total.read(),
         }
     }

@@ -55,8 +55,8 @@ impl Agent {
         let (stop, messages): (StopSignal, Arc<Mutex<Vec<String>>>) = Default::default();
         let (halt, log, opens) =
             (stop.clone(), messages.clone(), Arc::new(Memory(env.clone())) as Arc<dyn StoreOpener>);
-        let tell: LogFn = Arc::new(move |line| log.lock().push(line.to_owned()));
-        let serving = tokio::spawn(async move { serve(listener, &key(), &opens, &halt, &tell).await });
+        let log_fn: LogFn = Arc::new(move |line| log.lock().push(line.to_owned()));
+        let serving = tokio::spawn(async move { serve(listener, &key(), &opens, &halt, &log_fn).await });
         Self { address, stop, serving, messages }
     }
 
@@ -83,22 +83,22 @@ fn key() -> Key {
 
 async fn open(agents: &[&Agent], location: &str) -> Result<Cluster, AgentError> {
     let addresses: Vec<String> = agents.iter().map(|agent| agent.address.clone()).collect();
-    let wanted = RunSettings {
+    let settings = RunSettings {
         location: location.to_owned(),
         run: 7,
         max_concurrent_loads: 2,
         max_concurrency: 4,
-        fresh_connections: false,
+        new_connections: false,
         keep_objects: false,
     };
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    Cluster::connect(&addresses, &key(), &wanted, clock, &StopSignal::default()).await
+    Cluster::connect(&addresses, &key(), &settings, clock, &StopSignal::default()).await
 }
 
-fn steps(loads: &[&str], requests: Option<u64>, time: Duration) -> Vec<Step> {
+fn steps(loads: &[&str], max_requests: Option<u64>, duration: Duration) -> Vec<Step> {
     let loads: Vec<LoadSpec> = loads.iter().map(|loads| loads.parse().unwrap()).collect();
-    let until = StopCondition { max_requests: requests, duration: time, max_ci_fraction: None };
-    TestPlan { loads, stop_condition: until, warm_up: Duration::ZERO, objects: Some(20), seed: 1 }.steps(1)
+    let stop_condition = StopCondition { max_requests, duration, max_ci_fraction: None };
+    TestPlan { loads, stop_condition, warm_up: Duration::ZERO, objects: Some(20), seed: 1 }.steps(1)
 }
 
 async fn measure(

@@ -1,5 +1,5 @@
-//! The segment files of a store, as found when it is opened or inspected: which exist, the order in which the log is
-//! read, and how they are made durable before the index relies on them.
+//! The segment files of a store, as found when it is opened or inspected: which exist, the order in which log segments
+//! are read, and how they are made durable before the index relies on them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use super::segment::{HeaderState, Segment, SegmentKind, SegmentMap, parse_name, 
 
 /// The purpose of opening the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LogPurpose {
+pub(super) enum OpenPurpose {
     /// Normal operation: records are made durable before the index covers them.
     Serving,
     /// Read-only inspection, perhaps on a read-only file system.
     Inspection,
 }
 
-/// The log and the bulk segments.
-pub(super) struct LogFiles {
-    /// The store's salt, which is part of every checksum.
+/// The files of a store: log segments and bulk segments.
+pub(super) struct SegmentFiles {
+    /// The store's salt: see [`Layout::salt`](super::layout::Layout::salt).
     pub salt: u64,
     pub segments: SegmentMap,
     /// The numbers of all files in order, including unfinished ones.
     pub numbers: Vec<u32>,
     /// Segments whose creation a crash interrupted: they have neither a valid header nor a complete record.
     pub unfinished: Vec<PathBuf>,
-    purpose: LogPurpose,
+    purpose: OpenPurpose,
 }
 
-impl LogFiles {
+impl SegmentFiles {
     /// Opens all segments in `directory`, which may be missing. Changes nothing.
-    pub fn open(directory: &Path, salt: u64, purpose: LogPurpose) -> Result<Self> {
+    pub fn open(directory: &Path, salt: u64, purpose: OpenPurpose) -> Result<Self> {
         let failed = |e| io_error(&format!("{} could not be read", directory.display()), e);
         let (mut segments, mut numbers, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
         let paths: Vec<PathBuf> = match std::fs::read_dir(directory) {
@@ -78,7 +78,7 @@ impl LogFiles {
 
     /// The log segments from a position on, in the order in which they were written, and the offset from which to read
     /// each.
-    pub fn segments_from(&self, from: Position) -> Vec<(Arc<Segment>, u32)> {
+    pub fn log_segments_from(&self, from: Position) -> Vec<(Arc<Segment>, u32)> {
         let all = self.segments.all();
         let mut logs: Vec<_> =
             all.values().filter(|s| s.kind == SegmentKind::Log && s.number >= from.segment).collect();
@@ -98,13 +98,13 @@ impl LogFiles {
     /// Makes the log from `from` on durable. After a crash of the process, records may be only in the page cache. An
     /// index that covers them could survive a power loss that they do not, and would then prove a loss that never
     /// happened.
-    pub fn make_durable(&self, from: Position) -> Result<()> {
-        self.segments_from(from).iter().try_for_each(|(segment, _)| self.make_segment_durable(segment))
+    pub fn make_log_durable(&self, from: Position) -> Result<()> {
+        self.log_segments_from(from).iter().try_for_each(|(segment, _)| self.make_segment_durable(segment))
     }
 
     /// Makes one segment durable.
     pub fn make_segment_durable(&self, segment: &Segment) -> Result<()> {
-        if self.purpose == LogPurpose::Inspection {
+        if self.purpose == OpenPurpose::Inspection {
             return Ok(());
         }
         segment.file.sync_data().map_err(|e| io_error("a segment could not be made durable", e))

@@ -67,7 +67,7 @@ impl LatencySnapshot {
     /// Number of requests completed in the window.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.classes.iter().map(|stats| stats.service.count()).sum()
+        self.classes.iter().map(|stats| stats.response_time.count()).sum()
     }
 
     /// Time to first byte, over all sizes.
@@ -85,15 +85,17 @@ impl LatencySnapshot {
     /// part. Far from the observed sizes the fit is a guess.
     #[must_use]
     pub fn linear_fit(&self) -> Option<LinearLatency> {
-        let seen = || self.classes.iter().filter(|stats| stats.service.count() > 0);
+        let seen = || self.classes.iter().filter(|stats| stats.response_time.count() > 0);
         let smallest = seen().map(|stats| stats.mean_bytes).min()?;
         let largest = seen().map(|stats| stats.mean_bytes).max()?;
         if largest < smallest.max(1).saturating_mul(MIN_SIZE_RATIO) {
-            return seen().max_by_key(|stats| stats.service.count()).and_then(SizeClassStats::by_first_byte);
+            return seen()
+                .max_by_key(|stats| stats.response_time.count())
+                .and_then(SizeClassStats::by_first_byte);
         }
         let points = seen().filter_map(|stats| {
-            let time = float(nanos(stats.service.median()?));
-            let weight = float(stats.service.count().min(MAX_WEIGHT)) / (time * time);
+            let time = float(nanos(stats.response_time.median()?));
+            let weight = float(stats.response_time.count().min(MAX_WEIGHT)) / (time * time);
             Some(Point { bytes: float(stats.mean_bytes), nanos: time, weight })
         });
         Some(fit(points))
@@ -108,10 +110,11 @@ impl LatencySnapshot {
     pub fn quantile(&self, bytes: u64, share: f64) -> Option<Duration> {
         let size_class = SizeClass::for_bytes(bytes);
         let away = |stats: &SizeClassStats| stats.size_class.index().abs_diff(size_class.index());
-        let enough = self.classes.iter().filter(|stats| has_enough_samples(stats.service.count(), share));
+        let enough =
+            self.classes.iter().filter(|stats| has_enough_samples(stats.response_time.count(), share));
         let nearest =
             enough.min_by_key(|stats| away(stats)).filter(|stats| away(stats) <= MAX_CLASS_DISTANCE)?;
-        let time = nearest.service.quantile(share)?;
+        let time = nearest.response_time.quantile(share)?;
         let fit = self.linear_fit()?;
         let (own_fit, nearest_fit) = (fit.for_bytes(bytes), fit.for_bytes(nearest.mean_bytes));
         Some(duration(float(nanos(time)) * float(nanos(own_fit)) / float(nanos(nearest_fit).max(1))))
@@ -125,7 +128,7 @@ fn has_enough_samples(count: u64, share: f64) -> bool {
 
 impl SizeClassStats {
     fn by_first_byte(&self) -> Option<LinearLatency> {
-        let time = self.service.median()?;
+        let time = self.response_time.median()?;
         let base = self.first_byte.median().map_or(time, |first| first.min(time));
         let rest = float(nanos(time.saturating_sub(base)));
         Some(LinearLatency { base, nanos_per_byte: rest / float(self.mean_bytes.max(1)) })

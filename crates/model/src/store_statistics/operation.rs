@@ -138,8 +138,8 @@ pub enum RequestOutcome {
     Done {
         /// Bytes transferred.
         bytes: u64,
-        /// Total time that the caller waited.
-        service: Duration,
+        /// Response time: total time that the caller waited, including any queueing.
+        response_time: Duration,
     },
     /// The store works and rejected the request correctly: not found, access denied, or a failed precondition.
     Rejected,
@@ -163,7 +163,7 @@ pub struct OutcomeCounts {
     pub failed: [u64; Failure::ALL.len()],
     /// Cancelled requests.
     pub cancelled: u64,
-    /// Total time that cancelled requests had been waited for.
+    /// Total time that callers had waited for requests that they cancelled.
     pub cancelled_after: Duration,
     /// Total time that requests waited inside this process before they were sent, as far as the store reports it.
     pub queue_time: Duration,

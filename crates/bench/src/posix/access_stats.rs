@@ -49,12 +49,12 @@ pub(super) struct AccessStats {
     pub call_time: Duration,
     open: Histogram<u64>,
     first: Histogram<u64>,
-    record_call: Histogram<u64>,
+    call: Histogram<u64>,
     fsync: Histogram<u64>,
     close: Histogram<u64>,
     record_file: Histogram<u64>,
     pub failures: BTreeMap<String, u64>,
-    pub samples: Vec<String>,
+    pub failure_samples: Vec<String>,
 }
 
 impl Default for AccessStats {
@@ -65,12 +65,12 @@ impl Default for AccessStats {
             call_time: Duration::ZERO,
             open: new_histogram(),
             first: new_histogram(),
-            record_call: new_histogram(),
+            call: new_histogram(),
             fsync: new_histogram(),
             close: new_histogram(),
             record_file: new_histogram(),
             failures: BTreeMap::new(),
-            samples: Vec::new(),
+            failure_samples: Vec::new(),
         }
     }
 }
@@ -80,27 +80,27 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl AccessStats {
-    pub fn access(&mut self, took: Duration) {
-        record_value(&mut self.record_call, micros(took), 1);
+    pub fn record_call(&mut self, duration: Duration) {
+        record_value(&mut self.call, micros(duration), 1);
     }
 
-    pub fn file(&mut self, took: &CallTimes, bytes: u64) {
+    pub fn file(&mut self, times: &CallTimes, bytes: u64) {
         self.files += 1;
         self.bytes += bytes;
-        self.call_time += took.total();
-        record_value(&mut self.open, micros(took.open), 1);
-        record_value(&mut self.first, micros(took.first), 1);
-        record_value(&mut self.close, micros(took.close), 1);
-        record_value(&mut self.record_file, micros(took.total()), 1);
-        if let Some(fsync) = took.fsync {
+        self.call_time += times.total();
+        record_value(&mut self.open, micros(times.open), 1);
+        record_value(&mut self.first, micros(times.first), 1);
+        record_value(&mut self.close, micros(times.close), 1);
+        record_value(&mut self.record_file, micros(times.total()), 1);
+        if let Some(fsync) = times.fsync {
             record_value(&mut self.fsync, micros(fsync), 1);
         }
     }
 
-    pub fn record_failure(&mut self, failed: &FileFailure) {
-        *self.failures.entry(failed.kind.clone()).or_default() += 1;
-        if self.samples.len() < MAX_FAILURE_SAMPLES {
-            self.samples.push(failed.message.clone());
+    pub fn record_failure(&mut self, failure: &FileFailure) {
+        *self.failures.entry(failure.kind.clone()).or_default() += 1;
+        if self.failure_samples.len() < MAX_FAILURE_SAMPLES {
+            self.failure_samples.push(failure.message.clone());
         }
     }
 
@@ -109,29 +109,29 @@ impl AccessStats {
         self.files += other.files;
         self.bytes += other.bytes;
         self.call_time += other.call_time;
-        for (mine, others) in [
+        for (own, added) in [
             (&mut self.open, &other.open),
             (&mut self.first, &other.first),
-            (&mut self.record_call, &other.record_call),
+            (&mut self.call, &other.call),
             (&mut self.fsync, &other.fsync),
             (&mut self.close, &other.close),
             (&mut self.record_file, &other.record_file),
         ] {
             // Cannot fail: the histograms resize automatically.
-            let _ = mine.add(others);
+            let _ = own.add(added);
         }
         for (kind, count) in &other.failures {
             *self.failures.entry(kind.clone()).or_default() += count;
         }
-        let remaining = MAX_FAILURE_SAMPLES.saturating_sub(self.samples.len());
-        self.samples.extend(other.samples.iter().take(remaining).cloned());
+        let remaining = MAX_FAILURE_SAMPLES.saturating_sub(self.failure_samples.len());
+        self.failure_samples.extend(other.failure_samples.iter().take(remaining).cloned());
     }
 
     pub fn latencies(&self) -> CallLatencies {
         CallLatencies {
             open: LatencySummary::from_histogram(&self.open),
             first_access: LatencySummary::from_histogram(&self.first),
-            access: LatencySummary::from_histogram(&self.record_call),
+            access: LatencySummary::from_histogram(&self.call),
             fsync: (!self.fsync.is_empty()).then(|| LatencySummary::from_histogram(&self.fsync)),
             close: LatencySummary::from_histogram(&self.close),
             file: LatencySummary::from_histogram(&self.record_file),

@@ -1,9 +1,9 @@
-//! The live model of a store: latency by operation and size, requests in flight, outcomes and throughput. Every request
-//! feeds it, and every adaptive decision reads it.
+//! Live statistics of a store: latency by operation and size, requests in flight, outcomes and throughput. Every
+//! request is recorded in them; metrics, summaries and samples for tuning profiles are read from them.
 //!
-//! It does no I/O and reads no clock: `now` is an argument, the time since any origin that all callers share. It keeps
-//! totals since the start and a sliding window of the last 50 to 60 s, in slices of 10 s. Noel 2018 (section IV)
-//! recomputes affinities every 20 s; the window holds at least twice that. Requests may be recorded in any order.
+//! They do no I/O and read no clock: `now` is an argument, the time since any origin that all callers share. They
+//! consist of totals since the start and a sliding window of the last 50 to 60 s, in slices of 10 s. Requests may be
+//! recorded in any order.
 //!
 //! Memory: 12.5 KiB per operation and size class that occurs, less than 1 MiB if all do. Recording a request is a dozen
 //! relaxed atomic additions without a lock, so that a thread never waits for one that was preempted.
@@ -44,9 +44,9 @@ const fn slice_of(now: Duration) -> u64 {
     now.as_secs() / SLICE_SECONDS
 }
 
-/// The shared model of one store.
+/// Live statistics of a store, shared by its requests and their readers.
 #[derive(Debug, Default)]
-pub struct StoreModel {
+pub struct StoreStatistics {
     operations: [OperationStats; Operation::ALL.len()],
     transferred: [TransferredBytes; Direction::ALL.len()],
 }
@@ -91,13 +91,13 @@ impl Reset for ByteCounter {
     }
 }
 
-/// A request in flight. It must be passed to [`end`](StoreModel::end) exactly once.
+/// A request in flight. It must be passed to [`end`](StoreStatistics::end) exactly once.
 #[derive(Debug)]
 #[must_use = "a request that never ends is counted as in flight forever"]
 pub struct InFlightRequest(Operation);
 
-impl StoreModel {
-    /// A model without any samples.
+impl StoreStatistics {
+    /// Statistics without any samples.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -120,38 +120,38 @@ impl StoreModel {
         first_byte: Duration,
         queued: Duration,
     ) {
-        let kind = self.operation_stats(request.0);
-        kind.series(request.0, bytes).record_first_byte(now, first_byte);
-        kind.record_sample_time(now);
+        let stats = self.operation_stats(request.0);
+        stats.series(request.0, bytes).record_first_byte(now, first_byte);
+        stats.record_sample_time(now);
         if !queued.is_zero() {
-            kind.totals.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
-            if let Some(window) = kind.window.slice(slice_of(now)) {
-                window.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
+            stats.totals.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
+            if let Some(counts) = stats.window.slice(slice_of(now)) {
+                counts.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
             }
         }
     }
 
     /// Records bytes transferred.
     pub fn record_bytes(&self, now: Duration, direction: Direction, bytes: u64) {
-        let moved = &self.transferred[direction as usize];
-        moved.total.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(second) = moved.seconds.slice(now.as_secs()) {
+        let transferred = &self.transferred[direction as usize];
+        transferred.total.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(second) = transferred.seconds.slice(now.as_secs()) {
             second.0.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
     /// Records the end of a request.
     pub fn end(&self, now: Duration, request: InFlightRequest, outcome: RequestOutcome) {
-        let kind = self.operation_stats(request.0);
-        kind.totals.add(outcome);
-        if let Some(window) = kind.window.slice(slice_of(now)) {
-            window.add(outcome);
+        let stats = self.operation_stats(request.0);
+        stats.totals.add(outcome);
+        if let Some(counts) = stats.window.slice(slice_of(now)) {
+            counts.add(outcome);
         }
-        if let RequestOutcome::Done { bytes, service } = outcome {
-            kind.series(request.0, bytes).record_service(now, bytes, service);
-            kind.record_sample_time(now);
+        if let RequestOutcome::Done { bytes, response_time } = outcome {
+            stats.series(request.0, bytes).record_response_time(now, bytes, response_time);
+            stats.record_sample_time(now);
         }
-        kind.in_flight.fetch_sub(1, Ordering::Relaxed);
+        stats.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Number of requests of an operation in flight.
@@ -213,9 +213,9 @@ impl StoreModel {
     /// Age of the latest latency sample of an operation, to a millisecond; `None` if there is none.
     #[must_use]
     pub fn latest_sample_age(&self, now: Duration, operation: Operation) -> Option<Duration> {
-        let youngest =
+        let latest_sample =
             self.operation_stats(operation).latest_sample.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(now.saturating_sub(Duration::from_nanos(youngest)))
+        Some(now.saturating_sub(Duration::from_nanos(latest_sample)))
     }
 
     fn operation_stats(&self, operation: Operation) -> &OperationStats {
@@ -231,9 +231,9 @@ impl OperationStats {
 
     /// Updates the time of the latest sample, at most once a millisecond to avoid contention.
     fn record_sample_time(&self, now: Duration) {
-        let (at, youngest) = (nanos(now).saturating_add(1), self.latest_sample.load(Ordering::Relaxed));
-        if youngest == 0 || at.saturating_sub(youngest) >= AGE_RESOLUTION_NANOS {
-            self.latest_sample.fetch_max(at, Ordering::Relaxed);
+        let (sample, latest) = (nanos(now).saturating_add(1), self.latest_sample.load(Ordering::Relaxed));
+        if latest == 0 || sample.saturating_sub(latest) >= AGE_RESOLUTION_NANOS {
+            self.latest_sample.fetch_max(sample, Ordering::Relaxed);
         }
     }
 }

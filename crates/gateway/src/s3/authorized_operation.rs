@@ -18,7 +18,7 @@ use crate::request_id::RequestId;
 
 /// The requested operation and its target. The client has permission for it.
 #[derive(Debug, Clone)]
-pub(super) struct Intent {
+pub(super) struct AuthorizedOperation {
     pub(super) operation: Operation,
     pub(super) bucket: Option<BucketName>,
     pub(super) key: Option<ObjectKey>,
@@ -27,10 +27,10 @@ pub(super) struct Intent {
     pub(super) is_bucket_in_host: bool,
 }
 
-impl Intent {
-    /// Determines the operation and checks the client's permission. Adds to `parts` the headers that a presigned URL
-    /// carries in its query.
-    pub(super) fn read(parts: &mut Parts, identity: &Identity) -> Result<Self, Rejection> {
+impl AuthorizedOperation {
+    /// Determines the operation and checks the client's permission for it. Adds to `parts` the headers that a presigned
+    /// URL carries in its query.
+    pub(super) fn authorize(parts: &mut Parts, identity: &Identity) -> Result<Self, Rejection> {
         let query = Query::parse(parts.uri.query())?;
         let target = Target::parse(parts.uri.path())?;
         query.lift_headers(&mut parts.headers)?;
@@ -39,7 +39,7 @@ impl Intent {
         let operation = match resolve(&parts.method, &target, &query, is_copy) {
             Ok(operation) => operation,
             // Before authorization, the response must not reveal which operations are supported.
-            Err(_) if !may_learn_support(&parts.method, identity, bucket) => {
+            Err(_) if !may_see_unsupported(&parts.method, identity, bucket) => {
                 return Err(WireError::access_denied().into());
             }
             Err(error) => return Err(error.into()),
@@ -54,10 +54,10 @@ impl Intent {
     }
 }
 
-/// Returns true if the response may tell the client that its operation is not supported. The client needs the
-/// permission for a similar supported operation: listing for a request that only reads, else writing. `OPTIONS` needs
-/// none: a browser's preflight request never carries a key.
-fn may_learn_support(method: &Method, identity: &Identity, bucket: Option<&str>) -> bool {
+/// Returns true if the response may reveal that the operation is not supported. The client needs the permission for a
+/// similar supported operation: listing for a request that only reads, else writing. `OPTIONS` needs none: a browser's
+/// preflight request never carries a key.
+fn may_see_unsupported(method: &Method, identity: &Identity, bucket: Option<&str>) -> bool {
     let is_read_only = bucket.is_none() || matches!(*method, Method::GET | Method::HEAD);
     let access = if is_read_only { Access::List } else { Access::Write };
     *method == Method::OPTIONS || identity.may(access, bucket)
@@ -83,7 +83,7 @@ impl Rejection {
         if let Some(headers) = headers {
             response.headers_mut().extend(*headers);
         }
-        outcome::set_failure(&mut response, error);
+        outcome::set_logged_error(&mut response, error);
         if let Some(operation) = operation {
             outcome::set_operation(&mut response, operation.name());
         }
