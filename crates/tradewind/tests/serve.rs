@@ -39,6 +39,33 @@ fn admin(server: &Server, path: &str) -> (u16, String) {
     (response.status, response.text())
 }
 
+/// A client sees only that the response ends early; the log says which request it was, and why.
+#[test]
+fn a_body_that_fails_midway_is_logged_with_its_request() {
+    let dir = TestDir::new();
+    let start = dir.start();
+    let mut server = start.start().unwrap();
+    let mut client = S3::new(server.endpoint, root_key());
+    assert_eq!(client.put("first", &[]).unwrap().status, 200);
+    let body = Content { id: 1, size: 3_000_000 }.bytes();
+    assert_eq!(client.put("first/damaged", &body).unwrap().status, 200);
+    let bulk = fs::read_dir(start.data.join("segments"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "bulk"))
+        .unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&bulk).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], 2_500_000).unwrap();
+    assert!(client.get("first/damaged").is_err(), "the connection is closed before the last byte");
+    let entry = "request failed: its response ended early";
+    eventually("the failure is logged", || server.logged().contains(entry));
+    let logged = server.logged();
+    let line = logged.lines().find(|line| line.contains(entry)).unwrap();
+    let words = ["\"level\":\"WARN\"", "\"id\":", "\"operation\":\"GetObject\"", "its data is damaged"];
+    assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    assert!(server.terminate().unwrap().success());
+}
+
 #[test]
 fn the_server_starts_serves_and_stops() {
     let dir = TestDir::new();

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use tradewind_core::context::Deadline;
 use tradewind_core::testing::MemoryStore;
-use tradewind_core::{Budget, Context, SystemClock};
+use tradewind_core::{Budget, Context, ObjectStore, SystemClock};
 
 use super::{Operations, Options};
 use crate::auth::{Authenticated, Buckets, Identity, Permissions, Trailers};
@@ -55,7 +55,10 @@ impl TestServer {
     }
 
     fn with(options: Options) -> Self {
-        let store = MemoryStore::new(SystemClock::shared());
+        Self::with_store(MemoryStore::new(SystemClock::shared()), options)
+    }
+
+    fn with_store(store: Arc<dyn ObjectStore>, options: Options) -> Self {
         Self { operations: Operations::new(store, options), budget: Budget::new(64 << 20) }
     }
 

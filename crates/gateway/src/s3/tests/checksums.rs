@@ -1,8 +1,16 @@
 //! Checksums of every algorithm, in headers, trailers and XML, and of unknown algorithms.
 
-use tradewind_core::{Algorithm, Checksum, ChecksumScope};
+use std::sync::{Arc, Mutex};
 
-use super::{RequestBuilder, TestResponse, TestServer};
+use async_trait::async_trait;
+use tradewind_core::multipart::{PartNumber, UploadId};
+use tradewind_core::store::StageRequest;
+use tradewind_core::testing::MemoryStore;
+use tradewind_core::{
+    Address, Algorithm, Checksum, ChecksumScope, Context, ObjectStore, Result, Staged, SystemClock,
+};
+
+use super::{Options, RequestBuilder, TestResponse, TestServer};
 
 const PART: usize = 5 << 20;
 const UNKNOWN: &str = "x-amz-checksum-blake3";
@@ -211,4 +219,63 @@ async fn several_checksums_are_rejected() {
     let trailers = put().trailer("x-amz-checksum-crc32", &crc).trailer("x-amz-checksum-md5", &md5);
     trailers.send().await.assert_error("InvalidRequest", 400);
     assert_eq!(server.send("HEAD", "/abc/k").await.status, 404);
+}
+
+/// Records the checksum that each write declares before its bytes.
+#[derive(Debug)]
+struct RecordingStore {
+    inner: Arc<MemoryStore>,
+    declared: Arc<Mutex<Vec<Option<Checksum>>>>,
+}
+
+#[async_trait]
+impl ObjectStore for RecordingStore {
+    tradewind_core::forward_methods! {
+        to: |layer| &layer.inner;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, head, get, delete,
+        list, copy, set_tags, object_parts, create_upload, copy_part, list_parts, list_uploads, complete_upload,
+        abort_upload, close,
+    }
+
+    async fn stage(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        self.declared.lock().unwrap().push(request.checksum);
+        self.inner.stage(context, address, request).await
+    }
+
+    async fn stage_part(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        number: PartNumber,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        self.declared.lock().unwrap().push(request.checksum);
+        self.inner.stage_part(context, address, upload, number, request).await
+    }
+}
+
+/// Some services verify only a checksum that precedes the bytes.
+#[tokio::test]
+async fn checksums_in_headers_reach_the_store_before_the_bytes() {
+    let declared = Arc::new(Mutex::new(Vec::new()));
+    let inner = MemoryStore::new(SystemClock::shared());
+    let store = Arc::new(RecordingStore { inner, declared: declared.clone() });
+    let server = TestServer::with_store(store, Options::default());
+    server.send("PUT", "/abc").await.assert_success();
+    let created = server.send("POST", "/abc/parts?uploads").await.assert_success();
+    let upload = created.element("UploadId").unwrap();
+    let data = b"bytes";
+    let checksum = Checksum::compute(Algorithm::Crc32c, data);
+    for uri in ["/abc/object".to_owned(), format!("/abc/parts?partNumber=1&uploadId={upload}")] {
+        server.put(&uri, data).await.assert_success();
+        let request = server.request("PUT", uri).header("x-amz-checksum-crc32c", &checksum.to_base64());
+        request.body(&data[..]).send().await.assert_success();
+    }
+    assert_eq!(*declared.lock().unwrap(), [None, Some(checksum), None, Some(checksum)]);
 }
