@@ -137,6 +137,19 @@ async fn slow_headers_and_idle_connections_are_closed() {
     let mut idle = Client::new(&server).await;
     assert_eq!(idle.request("GET", "/", &[], b"").await.status, 200);
     assert!(idle.is_closed().await);
+    let text = crate::metrics::to_text(server.gateway.metrics());
+    assert!(text.contains("tradewind_s3_slow_clients_total 1\n"), "an idle client is not slow: {text}");
+}
+
+#[tokio::test]
+async fn an_unfinished_tls_handshake_is_closed_and_counted() {
+    let mut config = config(|limits| limits.header_time = SHORT);
+    config.tls = Some(tls_identity());
+    let server = start_gateway(config).await;
+    let mut silent = Client::new(&server).await;
+    assert!(silent.is_closed().await);
+    let text = crate::metrics::to_text(server.gateway.metrics());
+    assert!(text.contains("tradewind_s3_slow_clients_total 1\n"), "{text}");
 }
 
 #[tokio::test]
