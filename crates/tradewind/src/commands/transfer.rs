@@ -223,7 +223,7 @@ impl StoreFlags {
     }
 
     /// Like [`open`](Self::open), but `missing_directory` decides whether a missing local store is created.
-    pub fn open_or_create<'a>(
+    fn open_or_create<'a>(
         &self,
         schemes: impl IntoIterator<Item = Option<&'a str>>,
         missing_directory: MissingDirectory,
