@@ -1,5 +1,5 @@
 //! Timing of a request and the peer that served it, as reported by a store with each response. The `instrumented` layer
-//! passes the queueing time on to the store model. It measures all other times itself.
+//! passes the queueing time on to the store's live statistics. It measures all other times itself.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -158,7 +158,10 @@ impl Decoder {
             let Some(line) = self.take_line()? else { return Ok(Step::NeedInput) };
             match self.state {
                 DecoderState::Header => self.begin_chunk(&line)?,
-                DecoderState::DataEnd if line.is_empty() => self.state = DecoderState::Header,
+                DecoderState::DataEnd if line.is_empty() => {
+                    self.verify_chunk()?;
+                    self.state = DecoderState::Header;
+                }
                 DecoderState::DataEnd => {
                     return Err(malformed("A chunk is longer than its header declares."));
                 }
@@ -200,10 +203,6 @@ impl Decoder {
         let mut line = std::mem::take(&mut self.line);
         if line.pop_if(|c| *c == b'\r').is_none() && !matches!(self.state, DecoderState::Trailers) {
             return Err(malformed("A line of the chunked body does not end in CR LF."));
-        }
-        // This line ends a chunk, which must match its signature.
-        if matches!(self.state, DecoderState::DataEnd) && line.is_empty() {
-            self.verify_chunk()?;
         }
         Ok(Some(line))
     }

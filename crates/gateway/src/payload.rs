@@ -135,7 +135,7 @@ pub(crate) fn prepare(
     };
     // An empty body needs no stream. Its hash is verified; a missing last chunk is an error.
     let body = if incoming.is_end_stream() {
-        decoder.check_empty()?;
+        decoder.check_end()?;
         RequestBody::empty()
     } else {
         let stream = PayloadStream {
@@ -246,7 +246,8 @@ impl PayloadDecoder {
         }
     }
 
-    fn check_empty(&self) -> Result<(), WireError> {
+    /// Verifies what can be verified once there is no more input: the hash, or that the last chunk was received.
+    fn check_end(&self) -> Result<(), WireError> {
         match self {
             Self::Plain => Ok(()),
             Self::Hashed { hash, expected, .. } => check_hash(hash, expected),
@@ -321,7 +322,7 @@ impl PayloadStream {
                 }
                 PayloadDecoder::Hashed { .. } => match ready!(self.poll_input(cx))? {
                     Some(bytes) => self.input = bytes,
-                    None => return Poll::Ready(self.decoder.check_empty().map(|()| None)),
+                    None => return Poll::Ready(self.decoder.check_end().map(|()| None)),
                 },
                 PayloadDecoder::Chunked { decoder, withheld, left } => match decoder.next(max_bytes)? {
                     Step::Data(bytes) => {

@@ -4,10 +4,10 @@
 //! The unit of the concurrency is one request of the size class with the highest concurrency; other classes change in
 //! proportion.
 //!
-//! Time is divided into *intervals*. After an interval at the current concurrency follows one at a trial value. The
-//! trial is kept if it pays off: a higher value if throughput rises enough, a lower one if throughput does not fall
-//! (Hou 2017, section 4.1.1: beyond the knee, more requests only cost). Steps are small, a failed trial is undone, and
-//! the concurrency stays within its bounds. When neither direction helps, trials become rare until throughput changes.
+//! Time is divided into *intervals*. An interval at the current concurrency is followed by one at a trial value. The first
+//! interval after a change is discarded. The trial is kept if it pays off: a higher value if throughput rises enough, a lower one if throughput does not fall
+//! (Hou 2017, section 4.1.1: beyond the knee, more requests only cost). Steps are factors of at most 2, and a
+//! failed trial is undone. After a success the next trial follows at once. The concurrency stays within its bounds. When neither direction helps, trials become rare until throughput changes.
 //!
 //! If many packets are retransmitted while requests stall, the bottleneck queue overflows (Jacobson 1988), and some
 //! connections will stall for seconds. Much lower values are tried first in that case. A link with random loss keeps

@@ -181,7 +181,7 @@ impl Plan {
         })
     }
 
-    /// The tuned concurrency if a profile applies, limited to [`Plan::max_concurrency`]; otherwise that.
+    /// The tuned concurrency if a profile applies, at most [`Plan::initial_concurrency`]; otherwise that.
     fn tuned_or_initial_concurrency(&self, tuned: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
         self.concurrency_by_size
             .as_ref()

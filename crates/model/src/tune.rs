@@ -72,8 +72,9 @@ impl OperatingPoint {
 pub struct Sample {
     /// The point measured.
     pub point: OperatingPoint,
-    /// Time per successful request and worker: concurrency divided by request rate (Little's law). Includes time lost
-    /// to failures.
+    /// Mean time of a request. Of a probe: concurrency divided by the rate of successful requests (Little's law), so that
+    /// time lost to failures is included. Of a transfer: the time waited for the store; the concurrency of `point` is
+    /// then the mean number of requests that waited.
     pub latency: f64,
     /// Relative standard error of `latency`.
     pub relative_error: f64,

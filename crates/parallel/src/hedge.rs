@@ -1,5 +1,5 @@
 //! Hedged ranges: the missing bytes of a straggler are requested a second time.
-//! [`statistics::hedge`](tradewind_model::hedge) decides when.
+//! [`tradewind_model::hedge`] decides when.
 //!
 //! Both requests are for the same version of the object. Each byte is forwarded once, in order, from whichever request
 //! delivers it first; the duplicate is dropped. The consumer therefore sees a single stream. It fails only if both

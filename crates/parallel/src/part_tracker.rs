@@ -1,5 +1,5 @@
-//! Straggling parts at the end of an upload, and which idle connection gets the next part. Once the last part has
-//! started, [`straggler`] decides which parts delay the upload; these are aborted and sent again over another
+//! Straggling parts at the end of an upload, and whether the next part starts now or is left to faster connections. The
+//! connection is not known here; it is assumed to be the idle one that was used last. Once the last part has started, [`straggler`] decides which parts delay the upload; these are aborted and sent again over another
 //! connection.
 //!
 //! A part is aborted only while some of its bytes have not been handed over to the leaf. The store discards an
@@ -35,7 +35,7 @@ pub(crate) struct PartProgress {
     was_aborted: AtomicBool,
     /// Seconds per byte of the previous part on the same connection.
     previous_seconds_per_byte: Option<f64>,
-    /// Time at which the part was assigned to that connection; it may still wait for permits.
+    /// Time at which the part was started; it may still wait for permits.
     assigned: Duration,
 }
 

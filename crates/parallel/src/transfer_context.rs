@@ -34,7 +34,9 @@ use super::upload_source::UploadSource;
 
 /// Memory window of one request: five buffers, one each that is being read from the source, held back by the leaf until
 /// the next write, queued for the connection, in hyper, and in the socket. With fewer, the writer would wait for its
-/// own window and never reach the `write` whose stall timeout detects a stuck store.
+/// own window and never reach the `write` whose stall timeout detects a stuck store. An upload carves its pieces out of
+/// it. A download from a remote store only reserves it: received bytes are in the read buffer of the connection, which is
+/// sized separately.
 const REQUEST_WINDOW_BYTES: usize = 5 * BUFFER_BYTES;
 /// Maximum adaptive concurrency, unless the plan starts with more.
 const MAX_ADAPTIVE_CONCURRENCY: usize = 256;

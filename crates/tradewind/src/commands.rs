@@ -90,7 +90,7 @@ enum Command {
 /// Flags of commands that read settings.
 #[derive(Debug, clap::Args)]
 struct SettingsFlags {
-    /// Directory of the root key and, unless settings name a store, of the embedded store [default: data, or the
+    /// Directory of the root key and, unless settings name a store, of the local store [default: data, or the
     /// directory of the configured local store]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,

@@ -147,7 +147,7 @@ impl Settings {
         problems.into_result(settings)
     }
 
-    /// The store to serve: the one named by `server.store`, or the only one. `None` stands for an embedded store in
+    /// The store to serve: the one named by `server.store`, or the only one. `None` stands for the local store in
     /// `data`, or for several stores without a choice, which [`check_served`](Self::check_served) rejects.
     #[must_use]
     pub fn served_store(&self) -> Option<&Store> {

@@ -119,7 +119,7 @@ impl Index {
 
     /// The entry of a key, read from the tree.
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.tree().entries.get(key).map_err(|e| self.trust.classify_error(READ_FAILED, e))
+        self.tree().entries.get(key).map_err(|e| self.trust.classify_and_record(READ_FAILED, e))
     }
 
     /// The entry of an object, from the entry cache if it is there.
@@ -148,7 +148,7 @@ impl Index {
         self.tree()
             .database
             .persist(PersistMode::SyncAll)
-            .map_err(|e| self.trust.classify_error("the index could not be made durable", e))
+            .map_err(|e| self.trust.classify_and_record("the index could not be made durable", e))
     }
 }
 
@@ -161,7 +161,7 @@ pub(crate) struct IndexSnapshot {
 
 impl IndexSnapshot {
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.snapshot.get(&self.entries, key).map_err(|e| self.trust.classify_error(READ_FAILED, e))
+        self.snapshot.get(&self.entries, key).map_err(|e| self.trust.classify_and_record(READ_FAILED, e))
     }
 
     /// Entries from `from` (inclusive) to `to` (exclusive), in order.
@@ -188,7 +188,7 @@ impl IndexSnapshot {
         found: fjall::Iter,
     ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
         let trust = self.trust.clone();
-        found.map(move |guard| guard.into_inner().map_err(|e| trust.classify_error(READ_FAILED, e)))
+        found.map(move |guard| guard.into_inner().map_err(|e| trust.classify_and_record(READ_FAILED, e)))
     }
 }
 
@@ -268,6 +268,6 @@ impl IndexChanges<'_> {
                 None => batch.remove(entries, key),
             }
         }
-        batch.commit().map_err(|e| self.index.trust.classify_error("the index could not be updated", e))
+        batch.commit().map_err(|e| self.index.trust.classify_and_record("the index could not be updated", e))
     }
 }

@@ -12,7 +12,7 @@ use super::segment_files::SegmentFiles;
 
 /// The relation of an index to the log.
 pub(super) enum IndexFit {
-    /// It covers the log; missing records were applied.
+    /// It covers the whole log; the records beyond its coverage were replayed.
     Current(Coverage),
     /// It has no coverage: its creation was interrupted, or it lost files.
     Empty,
@@ -24,7 +24,7 @@ pub(super) enum IndexFit {
     Ambiguous(Loss),
 }
 
-/// Compares an index with the log and applies missing records. Does not change an index that proves a loss.
+/// Compares an index with the log and replays the records beyond its coverage. Does not change an index that proves a loss.
 pub(super) fn catch_up(index: &Index, files: &SegmentFiles, recovery: &mut Recovery) -> Result<IndexFit> {
     let Some(coverage) = index.coverage()? else { return Ok(IndexFit::Empty) };
     let missing = MissingRanges::find_in_index(index, coverage, files)?;

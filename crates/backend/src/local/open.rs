@@ -8,7 +8,7 @@
 //! 4. Replay all records that are neither voided nor torn. The same atomic changes put *void marks* into the index:
 //!    entries without a record, for the torn positions.
 //! 5. Collect the entries without a record, among them the pending voids (`pending_records`).
-//! 6. Write the missing records as the first batch. Until then, no record states that the log beyond the first pending
+//! 6. Write the pending records as the first batch. Until then, no record states that the log beyond the first pending
 //!    void is durable.
 
 use std::collections::BTreeMap;
@@ -110,8 +110,7 @@ impl OpenStore {
     }
 }
 
-/// Removes a segment whose creation a crash interrupted: it has neither a header nor a complete record, so nothing in
-/// it was ever acknowledged.
+/// Removes a segment without a valid header and without a complete record: nothing in it was ever acknowledged.
 fn remove_unfinished(path: &Path) -> Result<()> {
     tracing::warn!(path = %path.display(), "removing an unfinished segment");
     std::fs::remove_file(path).map_err(|e| io_error(&format!("{} could not be removed", path.display()), e))

@@ -27,7 +27,7 @@ pub(super) struct SegmentFiles {
     pub segments: SegmentMap,
     /// The numbers of all files in order, including unfinished ones.
     pub numbers: Vec<u32>,
-    /// Segments whose creation a crash interrupted: they have neither a valid header nor a complete record.
+    /// Files under a name of their creation, and segments with neither a valid header nor a complete record.
     pub unfinished: Vec<PathBuf>,
     purpose: OpenPurpose,
 }

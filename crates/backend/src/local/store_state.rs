@@ -51,8 +51,9 @@ impl StoreState {
 
     /// Creates a segment and makes it available to readers.
     pub fn create_segment(&self, kind: SegmentKind) -> Result<Arc<Segment>> {
-        // The next open of the store treats a missing number as a removed segment. So numbers are allocated one after
-        // another, and a number is in use only once its file has its final name.
+        // The next open of the store takes a number that is missing before an existing one for a lost segment
+        // (`index_fit`). So numbers are allocated without gaps, and a number is in use only once its file has its
+        // final name.
         let _guard = self.segment_creation.lock();
         let (number, directory) = (self.next_segment.load(Ordering::Acquire), self.layout.segments());
         let created = Segment::create(&directory, self.layout.salt, number, kind);

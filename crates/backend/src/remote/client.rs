@@ -78,7 +78,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<Option<ChunkSignatureChain>>;
 
     /// Classifies an error response.
-    fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError;
+    fn classify_and_record(&self, response: &ErrorResponse<'_>) -> ClassifiedError;
 }
 
 /// A client of one service. Its clones share connections and the retry budget.
@@ -337,7 +337,8 @@ impl Client {
             resource: request_info.resource,
             request: &request_info.description(),
         };
-        let ClassifiedError { error, is_retryable, is_unprocessed } = self.protocol.classify_error(&response);
+        let ClassifiedError { error, is_retryable, is_unprocessed } =
+            self.protocol.classify_and_record(&response);
         FailedAttempt { error, is_unprocessed, is_retryable }
     }
 

@@ -89,7 +89,7 @@ impl Protocol for S3Protocol {
         })
     }
 
-    fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
+    fn classify_and_record(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
         let ErrorResponse { status, headers, body, resource, request } = *response;
         let service_error = ServiceError::parse(status, headers, body);
         ClassifiedError {

@@ -5,7 +5,7 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::Result;
 use tradewind_wire::sigv4::{ChunkSignatureChain, encode_path};
 
-use super::service_error::classify_error;
+use super::service_error::classify_and_record;
 use crate::remote::Peer;
 use crate::remote::client::{Call, ClassifiedError, ErrorResponse, Protocol};
 use crate::remote::header_fields::host_value;
@@ -54,7 +54,7 @@ impl Protocol for SwiftProtocol {
         Ok(None)
     }
 
-    fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
-        classify_error(response)
+    fn classify_and_record(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
+        classify_and_record(response)
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn is_unauthorized(error: &Error) -> bool {
 }
 
 /// Classifies an error response.
-pub(super) fn classify_error(response: &ErrorResponse<'_>) -> ClassifiedError {
+pub(super) fn classify_and_record(response: &ErrorResponse<'_>) -> ClassifiedError {
     let ErrorResponse { status, headers, body, resource, request } = *response;
     let is_text = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
     let text: String = match std::str::from_utf8(body) {
@@ -82,7 +82,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         let read = |status: u16, resource| {
-            classify_error(&ErrorResponse {
+            classify_and_record(&ErrorResponse {
                 status: StatusCode::from_u16(status).unwrap(),
                 headers: &headers,
                 body: b"Errors:\n/c/o, 404 Not Found",

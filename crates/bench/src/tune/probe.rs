@@ -41,7 +41,7 @@ const MAX_TIME_WITH_LOSSES: Duration = Duration::from_millis(2300);
 /// longer measurement, which averages over time.
 const MIN_CONNECTIONS_TO_AVERAGE_OVER: usize = 16;
 /// Minimum number of losses per connection for a probe that averages over time. The losses of downloads are known only
-/// to the sender, so downloads use the full limits below.
+/// to the sender, so a download lasts until one of the limits below.
 const MIN_LOSSES_PER_CONNECTION: u64 = 6;
 /// Maximum total time of a probe that averages losses over time.
 const MAX_TIME_TO_AVERAGE_OVER_TIME: Duration = Duration::from_millis(4500);
@@ -124,7 +124,7 @@ pub async fn run_probe(
     (cpus, stop): (usize, &StopSignal),
 ) -> Result<ProbeResult> {
     let clock = target.env().clock.clone();
-    // On a lossy path: few connections, and requests limited by their congestion windows.
+    // The mode, in case the path proves lossy: losses average out over many connections, or else over time.
     let needs_average_over_time =
         point.concurrency < MIN_CONNECTIONS_TO_AVERAGE_OVER && point.bytes > INITIAL_WINDOW_BYTES;
     let request_count = |bytes: u64| (bytes / point.bytes.max(1)).max(1);

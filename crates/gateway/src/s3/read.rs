@@ -26,13 +26,13 @@ const OVERRIDES: &[(&str, HeaderName)] = &[
     ("response-expires", header::EXPIRES),
 ];
 
-/// A body of at most this size fits into the buffers of the connection and the socket. The store can therefore finish
-/// the read at its own speed, even if the client is slow.
-const MAX_BUFFERED_BYTES: u64 = 256 << 10;
+/// A body of at most this size is a single piece, which the connection's queue and the socket accept at once. The store
+/// can therefore finish the read at its own speed, even if the client is slow.
+const MAX_BRIEF_READ_BYTES: u64 = 256 << 10;
 
-/// Bytes that a store reads in addition to the requested ones: the object's record, and the rest of the first and the
+/// Bytes that a store reads in addition to the requested ones: the head of the object's record, and the rest of the first and the
 /// last block.
-const READ_OVERHEAD_BYTES: usize = 128 << 10;
+const MAX_EXTRA_READ_BYTES: usize = 128 << 10;
 
 /// GetObject.
 pub(super) async fn get(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
@@ -51,13 +51,13 @@ pub(super) async fn get(service: &ServiceContext, call: &Call) -> Result<PlainRe
 /// size was unknown at admission.
 ///
 /// Also drops the minimum size of the window (see `GatewayConfig::min_window_bytes`) for a body of at most
-/// [`MAX_BUFFERED_BYTES`]: such a read occupies the store only briefly.
+/// [`MAX_BRIEF_READ_BYTES`]: such a read occupies the store only briefly.
 pub(crate) fn trim_window(context: &Context, span: Span) {
-    if span.length <= MAX_BUFFERED_BYTES {
+    if span.length <= MAX_BRIEF_READ_BYTES {
         context.window.set_min_size(0);
     }
     let bytes = usize::try_from(span.length).unwrap_or(usize::MAX);
-    context.window.shrink_to(bytes.saturating_add(READ_OVERHEAD_BYTES));
+    context.window.shrink_to(bytes.saturating_add(MAX_EXTRA_READ_BYTES));
 }
 
 /// HeadObject.
@@ -171,7 +171,8 @@ fn overrides(call: &Call) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// Adds properties of the object to the response to a rejected read: validators to a 304, the size to a 416. A second
+/// Completes the response to a rejected read: a 304 gets validators; a 416 is replaced by S3's error with the size, or
+/// for a part by InvalidPartNumber. A second
 /// request to the store supplies them, so they may belong to a newer object. They are only advisory.
 async fn explain(service: &ServiceContext, call: &Call, request: &GetRequest, error: Error) -> Failure {
     let reason = error.reason();

@@ -8,7 +8,8 @@ use tradewind_core::{ByteRange, Window};
 
 use crate::config::Limits;
 
-/// Window of a read: two pieces (256 KiB each), one in the connection's queue and one being read.
+/// Window of a read: two pieces (256 KiB each), one in the connection's queue and one being read. The first piece of an
+/// extent is read with its record's head, and waits until the queue is empty.
 const READ_WINDOW_BYTES: u64 = 512 << 10;
 /// Window of a write, an estimate: nothing is carved out of it. It stands for one read from the connection, and for the
 /// bytes that wait to be hashed and written.

@@ -10,8 +10,8 @@ const CANDIDATES: [usize; 17] = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 
 const MAX_PROBED: usize = 256;
 /// Minimum relative gain in throughput that justifies a higher concurrency.
 const MIN_GAIN: f64 = 0.03;
-/// Window of a new connection when slow start ends, in bytes. Its throughput is one window per RTT, and grows slowly
-/// for seconds.
+/// Window of a connection at the end of slow start, in bytes. Its throughput is one window per RTT; the window then grows
+/// slowly for seconds.
 const NEW_CONNECTION_WINDOW_BYTES: f64 = 256e3;
 /// Number of new connections that fill any client link.
 const MAX_NEW_CONNECTIONS: f64 = 64.0;
@@ -19,9 +19,9 @@ const MAX_NEW_CONNECTIONS: f64 = 64.0;
 /// Linux).
 const RETRANSMISSION_TIMEOUT_SECONDS: f64 = 0.2;
 /// Maximum fixed time of a request, in seconds, at which requests over new connections are limited to the capacity of
-/// the link, for the `NEW_CONNECTION_PERIOD` of the permit pool. New connections need about five round trips of slow
-/// start, from 10 segments to [`NEW_CONNECTION_WINDOW_BYTES`]. Beyond this fixed time, these cost more than one
-/// retransmission timeout.
+/// the link, for the `NEW_CONNECTION_PERIOD` of the permit pool. The limit avoids a retransmission timeout, but the
+/// connections that it holds back go through slow start later: about five round trips, from 10 segments to
+/// [`NEW_CONNECTION_WINDOW_BYTES`]. It pays off while these are shorter than one timeout.
 const MAX_LIMITED_FIXED_SECONDS: f64 = RETRANSMISSION_TIMEOUT_SECONDS / 5.0;
 /// Minimum concurrency of small requests over new connections, which keeps the link busy between two requests of one
 /// connection.
@@ -30,9 +30,10 @@ const MIN_NEW_CONNECTIONS: usize = 4;
 /// half of one in the queue in front of it.
 const PIPE_BDP_RATIO: f64 = 1.5;
 
-/// The concurrency of each size class. The value is the lowest concurrency with nearly the maximum throughput that also
-/// fills the link over new connections. It is at least 4, to keep the link busy between two objects. It never increases
-/// with the size.
+/// The concurrency of each size class, in two values. The usual one is the lowest with nearly the maximum throughput that
+/// also fills the link while congestion windows still grow, which takes seconds after slow start. The one on new
+/// connections is for the first second: at most as many small requests as the link and its queue hold. Both are at least
+/// 4, to keep the link busy between two objects, and never increase with the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConcurrencyBySize {
     steady: [usize; SizeClass::COUNT],

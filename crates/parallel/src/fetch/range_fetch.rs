@@ -178,7 +178,7 @@ impl<'a> RangeFetch<'a> {
                     return hashers.finish(self.object).await;
                 }
                 Ok(()) => {
-                    // A body that ends short without an error is not retried: the leaf has already checked the length.
+                    // The leaf checks the length, so a body that ends short without an error is a fault of a store.
                     return Err(Error::new(Reason::Io, "the store sent fewer bytes than were requested"));
                 }
                 Err(failed) => {

@@ -10,7 +10,7 @@ use super::nanos;
 const OVERFLOW_ONE_IN: u64 = 33;
 /// … at least this many packets were retransmitted in all, …
 const MIN_RETRANSMITS: u64 = 10;
-/// … and at least this fraction of the permit time is stalled.
+/// … and at least this fraction of the permit time is not active (see `active_fraction`).
 const MIN_STALLED_FRACTION: f64 = 0.1;
 
 /// The interval in progress.
@@ -115,9 +115,10 @@ impl Interval {
         IntervalStats { throughput, is_queue_overflow, latency: Duration::from_nanos(latency) }
     }
 
-    /// The fraction of the permit time `all_nanos` in which requests progressed as fast as the ended ones. The rest of
-    /// the permit time is that of requests in flight and of free permits. It counts fully if the mean age of the
-    /// requests in flight is at most `latency`, otherwise by `latency / mean age`.
+    /// The fraction of the permit time `all_nanos` in which requests progressed as fast as the ended ones. Permit time is
+    /// the number of permits times the elapsed time. Ended requests used a part of it, which is all active. The remainder
+    /// belongs to requests in flight and to free permits. It is active in full if the mean age of the requests in flight
+    /// is at most `latency`, otherwise by `latency / mean age`.
     fn active_fraction(&self, all_nanos: u128, latency: u64, now: Duration) -> f64 {
         let remaining_nanos = all_nanos.saturating_sub(self.permit_nanos_inside) as f64;
         let mean_age =

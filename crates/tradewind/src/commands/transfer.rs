@@ -243,8 +243,8 @@ impl StoreFlags {
             } else {
                 plan.initial_concurrency
             },
-            // Sized from the whole limit, not from the half for requests in flight: together the read buffers are about
-            // a quarter of it.
+            // Sized from the whole limit. Together the read buffers are about a quarter of it; they hold the bytes of
+            // downloads, whose windows are reserved but not used.
             max_read_bytes: self.max_read_bytes(read_memory_per_request(plan, max_memory_bytes)),
             benchmark: None,
         };
@@ -258,8 +258,8 @@ impl StoreFlags {
             configured = configured.with_connection_options(connection_options(&plan));
         }
         // Half of the memory is for requests in flight, the other half for data that waits for output in order.
-        let request_memory_bytes = max_memory_bytes / 2;
-        plan.max_buffered_bytes = plan.max_buffered_bytes.min(request_memory_bytes as u64);
+        let half_bytes = max_memory_bytes / 2;
+        plan.max_buffered_bytes = plan.max_buffered_bytes.min(half_bytes as u64);
         let (mut stores, mut retries, mut directories) = (Vec::new(), None, HashMap::new());
         for scheme in schemes {
             // A local store may replay its log.
@@ -272,7 +272,7 @@ impl StoreFlags {
             stores.push((scheme, Instrumented::new(opened.store, clock.clone())));
         }
         let mut transfer_context =
-            TransferContext::new(plan, Budget::new(request_memory_bytes), clock, retries.unwrap_or_default());
+            TransferContext::new(plan, Budget::new(half_bytes), clock, retries.unwrap_or_default());
         if let Some(limit) = self.max_bandwidth {
             transfer_context = transfer_context.with_rate_limit(limit.0);
         } else if self.is_adaptive() {
@@ -352,8 +352,8 @@ impl Session {
     }
 }
 
-/// The share of the memory limit from which a connection's read buffer is sized. The concurrent requests of every size
-/// class fit into `max_memory_bytes` with it. The window of a request is set in
+/// The share of the memory limit from which a connection's read buffer is sized. At the plan's concurrency, the
+/// requests of every size class fit into `max_memory_bytes` with it; an adaptive pool may go above that. The window of a request is set in
 /// [`transfer_context`](tradewind_parallel::transfer_context).
 ///
 /// A request needs at most its size, so that small requests, of which more are concurrent, do not reduce the share of
@@ -363,7 +363,7 @@ fn read_memory_per_request(plan: &Plan, max_memory_bytes: usize) -> usize {
         let sizes = SizeClass::all().map(|class| class.max_bytes().unwrap_or(u64::MAX));
         sizes.map(|bytes| plan.concurrency_for(bytes) as u64 * bytes.min(per_request)).max()
     };
-    // Starts with an equal share for the largest requests, and halves it down to a share at the maximum concurrency.
+    // Starts with an equal share for the largest requests, and halves it down to a share at the initial concurrency.
     let mut per_request = max_memory_bytes / plan.concurrency_for(u64::MAX);
     while per_request > max_memory_bytes / plan.initial_concurrency
         && max_total(per_request as u64) > Some(max_memory_bytes as u64)
@@ -373,7 +373,8 @@ fn read_memory_per_request(plan: &Plan, max_memory_bytes: usize) -> usize {
     per_request
 }
 
-/// The plan adapted to the profiles of the stores. With several stores the larger concurrency counts.
+/// The plan adapted to the profiles of the stores. Both directions of each store count, whatever the command transfers:
+/// the highest concurrency of all wins.
 fn tuned(plan: Plan, configured: &Stores, schemes: &[&str]) -> Plan {
     let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return plan };
     let mut surfaces: Vec<Surface> = Vec::new();

@@ -11,8 +11,8 @@ use tradewind_model::tune::{OperatingPoint, Sample, TailLatency};
 use super::Profile;
 
 const FILE_HEADER: &str = "\
-# Measurements of a store from one client by `tradewind tune`. Transfer commands derive request sizes and concurrency
-# from it; on another client they extrapolate it. latency_ms is the mean; error_percent its relative standard error.
+# Measurements of a store from one client by `tradewind tune`. Transfer commands derive the concurrency and the sizes of
+# download ranges from it; on another client they extrapolate it. latency_ms is the mean; error_percent its relative standard error.
 # This file may be edited, copied or removed.
 ";
 const UPLOAD: &str = "upload";

@@ -97,7 +97,7 @@ const TOP: &str = "top";
 scalars! {
     /// Keys before the first table.
     top: TopLevelSettings {
-        /// The directory of the embedded store and of the generated root key.
+        /// The directory of the local store and of the generated root key.
         data: PathBuf = "data",
         /// The kind of ETag assigned to a write: `md5`, the MD5 of the bytes, or `unique`, which needs no MD5.
         etag: ETag = "md5",

@@ -1,4 +1,5 @@
-//! A file as the source of an upload. Retries read it again, so every read checks that it is unchanged.
+//! A file as the source of an upload. Retries read it again, so each attempt checks before its commit that the file is
+//! unchanged (`check_unchanged`).
 //!
 //! Its journal has the version of the file and the upload id, and the stored parts are compared with the file. Uploads
 //! from other sources use `JournalCheckpoint`.

@@ -268,7 +268,7 @@ impl Batch<'_> {
         if self.record_count() > 0 {
             self.write()?;
         }
-        self.apply().map_err(|e| BatchError::permanent(not_indexed_error(e)))
+        self.apply().map_err(|e| BatchError::permanent(index_failed_error(e)))
     }
 
     fn apply(mut self) -> Result<()> {
@@ -370,9 +370,10 @@ impl BatchError {
     }
 }
 
-/// The error of a batch that is durable but not in the index, whatever the cause. Its changes are visible after the
-/// store is reopened, so no response may claim that they did not happen.
-fn not_indexed_error(cause: Error) -> Error {
-    let what = "the change is in the log but not in the index; the store is read-only until it is reopened";
+/// The error of a batch whose index changes could not be applied or made durable, whatever the cause. Its changes may be
+/// visible, at the latest after the store is reopened, so no response may claim that they did not happen.
+fn index_failed_error(cause: Error) -> Error {
+    let what = "the index could not be updated or made durable; the change may be visible; the store is read-only until \
+                it is reopened";
     Error::with_source(Reason::ReadOnly, what, cause)
 }

@@ -1,4 +1,4 @@
-//! Classification of the errors of the index library (fjall). If an index rebuilt from the log would avoid an error,
+//! Classification of the errors of the index library (fjall), and the record of those that require a rebuild. If an index rebuilt from the log would avoid an error,
 //! the index is broken, and the next open of the store rebuilds it.
 //!
 //! The file `index.doubts` carries that decision over a restart. Each of its bytes is one *doubt*: a reason to distrust
@@ -43,7 +43,7 @@ impl IndexTrust {
 
     /// Classifies the error of an index in use. If the index is broken, records that for the next open of the store,
     /// which might otherwise not notice: opening an index does not read all of it.
-    pub fn classify_error(&self, what: &str, e: fjall::Error) -> Error {
+    pub fn classify_and_record(&self, what: &str, e: fjall::Error) -> Error {
         // The library's threads stop on corruption, or without free space.
         let is_stopped = matches!(e, fjall::Error::Poisoned);
         let error = index_error(what, e);

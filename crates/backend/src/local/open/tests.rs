@@ -185,7 +185,7 @@ fn index_broken_in_use_is_rebuilt_once() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     put(&store, &[("a", 1)]);
-    let fail = |e: fjall::Error| store.state.index.trust.classify_error("a test", e).reason();
+    let fail = |e: fjall::Error| store.state.index.trust.classify_and_record("a test", e).reason();
     // EIO and EMFILE: another index would fail, too.
     for code in [5, 24] {
         assert_eq!(fail(std::io::Error::from_raw_os_error(code).into()), Reason::Io);

@@ -102,9 +102,11 @@ impl ExtentBody {
         let (id, payload_bytes, piece_begin) = self.locate()?;
         let first_block = piece_begin / BLOCK_BYTES;
         let blocks_begin = first_block * BLOCK_BYTES;
-        let span_bytes = usize::try_from(self.span.end() - self.object_offset).unwrap_or(usize::MAX);
-        let piece_end =
-            piece_begin.saturating_add(span_bytes).min(payload_bytes).min(blocks_begin + MAX_PIECE_BYTES);
+        let remaining_bytes = usize::try_from(self.span.end() - self.object_offset).unwrap_or(usize::MAX);
+        let piece_end = piece_begin
+            .saturating_add(remaining_bytes)
+            .min(payload_bytes)
+            .min(blocks_begin + MAX_PIECE_BYTES);
         let blocks_end = piece_end.next_multiple_of(BLOCK_BYTES).min(payload_bytes);
         let (extent, blocks) = match self.open_extent.take().filter(|extent| extent.id == id) {
             Some(extent) => {

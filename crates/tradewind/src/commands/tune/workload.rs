@@ -159,7 +159,8 @@ impl Workloads {
         Ok(())
     }
 
-    /// Adds the requests that commands make for an object.
+    /// Adds the requests for an object with the default plan. The tuned plan is not known yet; its ranges of downloads may
+    /// be smaller.
     fn add_object(&mut self, size: u64) {
         let plan = Plan::default();
         match plan.part_bytes(size) {
