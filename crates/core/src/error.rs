@@ -5,6 +5,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use crate::version::VersionId;
+
 /// The result of every call through the port.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -67,6 +69,10 @@ reasons! {
     NoSuchBucket => NotFound,
     /// The object does not exist.
     NoSuchKey => NotFound,
+    /// The version does not exist.
+    NoSuchVersion => NotFound,
+    /// The version named is a delete marker, which cannot be read.
+    DeleteMarker => NotFound,
     /// The multipart upload does not exist: completed, aborted or never created.
     NoSuchUpload => NotFound,
     /// A write or read precondition (`If-Match`, `If-None-Match`, ...) did not hold.
@@ -141,6 +147,7 @@ pub struct Error {
     is_final: bool,
     affects_whole_bucket: bool,
     is_for_client: bool,
+    delete_marker: Option<VersionId>,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -153,6 +160,7 @@ impl Error {
             is_final: false,
             affects_whole_bucket: false,
             is_for_client: false,
+            delete_marker: None,
             message: message.into(),
             source: None,
         }
@@ -230,6 +238,12 @@ impl Error {
         self.reason
     }
 
+    /// The delete marker that hides the object, or that was named.
+    #[must_use]
+    pub const fn delete_marker(&self) -> Option<&VersionId> {
+        self.delete_marker.as_ref()
+    }
+
     /// The message, without the source.
     #[must_use]
     pub fn message(&self) -> &str {
@@ -250,6 +264,22 @@ impl Error {
     /// The object does not exist.
     pub fn no_such_key(key: &str) -> Self {
         Self::new(Reason::NoSuchKey, format!("key {key:?} does not exist"))
+    }
+
+    /// The newest version of the object is a delete marker.
+    pub fn deleted(key: &str, delete_marker: VersionId) -> Self {
+        Self { delete_marker: Some(delete_marker), ..Self::no_such_key(key) }
+    }
+
+    /// The version does not exist.
+    pub fn no_such_version(key: &str, version: &VersionId) -> Self {
+        Self::new(Reason::NoSuchVersion, format!("key {key:?} has no version {version}"))
+    }
+
+    /// The version named is a delete marker.
+    pub fn is_a_delete_marker(key: &str, version: VersionId) -> Self {
+        let message = format!("version {version} of key {key:?} is a delete marker");
+        Self { delete_marker: Some(version), ..Self::new(Reason::DeleteMarker, message) }
     }
 
     /// The upload does not exist.

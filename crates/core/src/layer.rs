@@ -15,11 +15,14 @@ pub enum Method {
     DeleteBucket,
     HeadBucket,
     ListBuckets,
+    Versioning,
+    SetVersioning,
     Head,
     Get,
     Stage,
     Delete,
     List,
+    ListVersions,
     Copy,
     SetTags,
     ObjectParts,
@@ -71,9 +74,9 @@ pub struct Call<'a> {
 ///             layer.requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
 ///             response.await
 ///         };
-///         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, head, get, stage,
-///         delete, list, copy, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads,
-///         complete_upload, abort_upload, close,
+///         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head,
+///         get, stage, delete, list, list_versions, copy, object_parts, create_upload, stage_part, copy_part, list_parts,
+///         list_uploads, complete_upload, abort_upload, close,
 ///     }
 ///
 ///     async fn set_tags(&self, _: &Context, _: &Address, _: Tags) -> Result<()> {
@@ -147,6 +150,16 @@ macro_rules! forward_method {
             context: &'life1 $crate::Context,
         ) -> Vec<$crate::store::BucketInfo>);
     };
+    (versioning, $how:tt) => {
+        $crate::forward_method!($how Versioning, None; versioning<'life1, 'life2>(
+            context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
+        ) -> $crate::Versioning);
+    };
+    (set_versioning, $how:tt) => {
+        $crate::forward_method!($how SetVersioning, None; set_versioning<'life1, 'life2>(
+            context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName, versioning: $crate::Versioning,
+        ) -> ());
+    };
     (head, $how:tt) => {
         $crate::forward_method!($how Head, Some(address); head<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, request: $crate::store::GetRequest,
@@ -172,6 +185,12 @@ macro_rules! forward_method {
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
             request: &'life3 $crate::listing::ListRequest,
         ) -> $crate::listing::ListPage<$crate::listing::ObjectSummary>);
+    };
+    (list_versions, $how:tt) => {
+        $crate::forward_method!($how ListVersions, None; list_versions<'life1, 'life2, 'life3>(
+            context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
+            request: &'life3 $crate::version::ListVersions,
+        ) -> $crate::version::VersionsPage);
     };
     (copy, $how:tt) => {
         $crate::forward_method!($how Copy, None; copy<'life1>(

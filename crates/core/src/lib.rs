@@ -28,7 +28,9 @@ pub mod range;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod token;
 pub mod traffic;
+pub mod version;
 
 pub use body::Body;
 pub use budget::{Account, Budget, Demand, Reservation, Tenant, Window};
@@ -46,3 +48,4 @@ pub use printable::printable;
 pub use range::{ByteRange, Span};
 pub use store::{ObjectStore, Staged};
 pub use traffic::Traffic;
+pub use version::{VersionId, Versioning};

@@ -81,7 +81,7 @@ pub fn page<C: KeyCursor>(cursor: &mut C, request: &ListRequest) -> Result<ListP
     if request.limit == 0 {
         return Ok(ListPage { entries, next: None });
     }
-    cursor.seek(&start_position(request))?;
+    cursor.seek(&request.start_position())?;
     while let Some((key, item)) = cursor.next()? {
         if !key.starts_with(&request.prefix) {
             break;
@@ -108,27 +108,29 @@ pub fn page<C: KeyCursor>(cursor: &mut C, request: &ListRequest) -> Result<ListP
 }
 
 /// The common prefix that a key is rolled up into, if any.
-fn common_prefix<'a>(key: &'a str, request: &ListRequest) -> Option<&'a str> {
+pub(crate) fn common_prefix<'a>(key: &'a str, request: &ListRequest) -> Option<&'a str> {
     let delimiter = request.delimiter.as_deref().filter(|d| !d.is_empty())?;
     let rest = &key[request.prefix.len()..];
     let at = rest.find(delimiter)?;
     Some(&key[..request.prefix.len() + at + delimiter.len()])
 }
 
-/// The first position at which the page can begin.
-fn start_position(request: &ListRequest) -> Vec<u8> {
-    match request.after.as_deref() {
-        Some(after) if after >= request.prefix.as_str() => {
-            if after.starts_with(&request.prefix)
-                && let Some(common) = common_prefix(after, request)
-            {
-                return successor(common.as_bytes());
+impl ListRequest {
+    /// The first position at which the page can begin.
+    pub(crate) fn start_position(&self) -> Vec<u8> {
+        match self.after.as_deref() {
+            Some(after) if after >= self.prefix.as_str() => {
+                if after.starts_with(&self.prefix)
+                    && let Some(common) = common_prefix(after, self)
+                {
+                    return successor(common.as_bytes());
+                }
+                let mut next = after.as_bytes().to_vec();
+                next.push(0);
+                next
             }
-            let mut next = after.as_bytes().to_vec();
-            next.push(0);
-            next
+            _ => self.prefix.as_bytes().to_vec(),
         }
-        _ => request.prefix.as_bytes().to_vec(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Reason, Result};
+use crate::version::VersionId;
 
 /// The longest key, in bytes of UTF-8, as in S3.
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -100,25 +101,33 @@ macro_rules! text {
 text!(BucketName);
 text!(ObjectKey);
 
-/// The location of an object: its bucket and its key.
+/// The location of an object: its bucket, its key, and optionally one of its versions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// The bucket.
     pub bucket: BucketName,
     /// The key within the bucket.
     pub key: ObjectKey,
+    /// The version. `None` is the current one. Writes have none.
+    pub version: Option<VersionId>,
 }
 
 impl Address {
-    /// An address from parts that are already legal.
+    /// The address of the current version, from parts that are already legal.
     #[must_use]
     pub const fn new(bucket: BucketName, key: ObjectKey) -> Self {
-        Self { bucket, key }
+        Self { bucket, key, version: None }
     }
 
     /// Checks both names.
     pub fn parse(bucket: &str, key: &str) -> Result<Self> {
-        Ok(Self { bucket: BucketName::new(bucket)?, key: ObjectKey::new(key)? })
+        Ok(Self::new(BucketName::new(bucket)?, ObjectKey::new(key)?))
+    }
+
+    /// The address of a version of the same key.
+    #[must_use]
+    pub fn with_version(self, version: Option<VersionId>) -> Self {
+        Self { version, ..self }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::checksum::{Checksum, ChecksumScope};
 use crate::clock::Timestamp;
 use crate::error::{Error, Reason, Result};
 use crate::metadata::Metadata;
+use crate::version::VersionId;
 
 /// An entity tag, without its quotes. Opaque: it names a version of the bytes for HTTP conditions and
 /// is never used as an integrity check or to compare objects in different stores.
@@ -107,6 +108,8 @@ pub struct ObjectInfo {
     pub scope: ChecksumScope,
     /// The number of parts, if a multipart upload wrote it.
     pub parts: Option<u32>,
+    /// Its version; `None` in a bucket whose versioning was never enabled.
+    pub version: Option<VersionId>,
 }
 
 /// Properties of the bytes that the writer declares; the store verifies them before anything is committed.
@@ -192,4 +195,8 @@ pub struct Committed {
     pub checksums: Vec<Checksum>,
     /// The data that the checksums were computed over.
     pub scope: ChecksumScope,
+    /// The version that was written; `None` in a bucket whose versioning was never enabled, and for parts.
+    pub version: Option<VersionId>,
+    /// The version that was read, if this is the result of a copy.
+    pub source_version: Option<VersionId>,
 }

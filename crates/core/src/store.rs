@@ -34,6 +34,7 @@ use crate::name::{Address, BucketName};
 use crate::object::{Committed, Expected, ObjectInfo};
 use crate::observation::Observation;
 use crate::range::{ByteRange, Span};
+use crate::version::{ListVersions, VersionId, Versioning, VersionsPage};
 
 /// The capabilities of a store. A call that needs a missing one fails with [`Unsupported`](crate::Reason::Unsupported).
 #[derive(Debug, Clone)]
@@ -69,6 +70,9 @@ pub struct Capabilities {
     pub reports_deleted: bool,
     /// `stage` fails if the bucket does not exist; otherwise the commit does.
     pub stage_checks_bucket: bool,
+    /// Buckets can keep versions. Otherwise [`ObjectStore::set_versioning`] fails, and each object is its `null`
+    /// version.
+    pub versions: bool,
     /// The longest key in bytes.
     pub max_key_bytes: usize,
     /// The largest object in bytes.
@@ -246,11 +250,15 @@ pub struct CopyPartRequest {
 }
 
 /// The result of a delete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Deleted {
-    /// The object existed. Deleting an object that does not exist is not an error. Always true without
+    /// The object, or the version named, existed. Deleting what does not exist is not an error. Always true without
     /// [`Capabilities::reports_deleted`].
     pub existed: bool,
+    /// The version that was deleted, or the delete marker that was added; `None` if neither was named or added.
+    pub version: Option<VersionId>,
+    /// A delete marker was added, or deleted.
+    pub is_delete_marker: bool,
 }
 
 /// A store of objects: a leaf that holds bytes or a layer that wraps other stores. See the module's
@@ -286,7 +294,22 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// All buckets in order of name.
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>>;
 
-    /// Returns an object's metadata without its bytes.
+    /// The versioning of a bucket. [`Versioning::Off`] without [`Capabilities::versions`].
+    async fn versioning(&self, context: &Context, bucket: &BucketName) -> Result<Versioning>;
+
+    /// Enables or suspends the versioning of a bucket for all later writes and deletes.
+    /// Fails with [`InvalidRequest`](crate::Reason::InvalidRequest) for [`Versioning::Off`] once it was enabled.
+    async fn set_versioning(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        versioning: Versioning,
+    ) -> Result<()>;
+
+    /// Returns an object's metadata without its bytes. Without a version in the address, a key whose newest version is
+    /// a delete marker does not exist: [`NoSuchKey`](crate::Reason::NoSuchKey). With one, the call fails with
+    /// [`NoSuchVersion`](crate::Reason::NoSuchVersion) if it does not exist and with
+    /// [`DeleteMarker`](crate::Reason::DeleteMarker) if it is one.
     async fn head(
         &self,
         context: &Context,
@@ -310,7 +333,9 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>>;
 
-    /// Deletes an object if the condition holds.
+    /// Deletes an object if the condition holds for its current version. In a bucket with versioning, this adds a
+    /// delete marker, also for a key that does not exist. With a version in the address, that version is removed; if
+    /// it was the newest, the next one becomes current.
     async fn delete(
         &self,
         context: &Context,
@@ -326,10 +351,18 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>>;
 
+    /// Lists one page of a bucket's versions and delete markers, from one snapshot as [`list`](Self::list).
+    async fn list_versions(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListVersions,
+    ) -> Result<VersionsPage>;
+
     /// Copies an object within the store.
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed>;
 
-    /// Replaces an object's tags. Bytes, entity tag and modification time stay, the generation grows.
+    /// Replaces an object's tags. Bytes, entity tag, modification time and version stay, the generation grows.
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()>;
 
     /// Returns the parts of a multipart object after `after`, at most `limit`, and true if there are more. Empty for

@@ -116,11 +116,16 @@ fn operation(method: Method) -> Operation {
         Method::SetTags => Operation::Tag,
         Method::ListBuckets
         | Method::List
+        | Method::ListVersions
         | Method::ObjectParts
         | Method::ListParts
         | Method::ListUploads => Operation::List,
         Method::CreateUpload | Method::CompleteUpload | Method::AbortUpload => Operation::Upload,
-        Method::CreateBucket | Method::DeleteBucket | Method::HeadBucket => Operation::Bucket,
+        Method::CreateBucket
+        | Method::DeleteBucket
+        | Method::HeadBucket
+        | Method::Versioning
+        | Method::SetVersioning => Operation::Bucket,
     }
 }
 
@@ -129,8 +134,8 @@ impl ObjectStore for Instrumented {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.measure(operation(call.method), response).await;
-        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets,
-        head, delete, list, set_tags, object_parts, create_upload, list_parts, list_uploads,
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
+        head, delete, list, list_versions, set_tags, object_parts, create_upload, list_parts, list_uploads,
         complete_upload, abort_upload, close,
     }
 

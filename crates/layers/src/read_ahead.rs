@@ -156,8 +156,8 @@ impl ReadAhead {
 impl ObjectStore for ReadAhead {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
-        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets,
-        head, stage, delete, list, copy, set_tags, object_parts, create_upload, stage_part,
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
+        head, stage, delete, list, list_versions, copy, set_tags, object_parts, create_upload, stage_part,
         copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,
     }
 

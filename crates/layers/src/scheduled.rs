@@ -142,7 +142,7 @@ fn scheduled_operation(method: Method) -> Option<Operation> {
         Method::Head => Some(Operation::Head),
         Method::Delete => Some(Operation::Delete),
         Method::SetTags => Some(Operation::Tag),
-        Method::List | Method::ObjectParts | Method::ListParts | Method::ListUploads => Some(Operation::List),
+        Method::List | Method::ListVersions | Method::ObjectParts | Method::ListParts | Method::ListUploads => Some(Operation::List),
         _ => None,
     }
 }
@@ -152,8 +152,8 @@ impl ObjectStore for Scheduled {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.schedule(call, response).await;
-        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets,
-        head, delete, list, copy, set_tags, object_parts, create_upload, copy_part, list_parts,
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
+        head, delete, list, list_versions, copy, set_tags, object_parts, create_upload, copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close,
     }
 

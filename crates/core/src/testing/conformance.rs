@@ -23,6 +23,7 @@ mod parts;
 mod ranges;
 mod tags;
 mod uploads;
+mod versions;
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,6 +60,7 @@ impl Case {
             Need::Nothing => true,
             Need::Buckets => capabilities.owns_buckets,
             Need::AtomicBuckets => capabilities.owns_buckets && capabilities.atomic_buckets,
+            Need::Versions => capabilities.versions,
             Need::Conditions => capabilities.conditional_writes,
             Need::Multipart => capabilities.multipart,
             Need::ConditionsAndMultipart => capabilities.conditional_writes && capabilities.multipart,
@@ -106,6 +108,7 @@ enum Need {
     Nothing,
     Buckets,
     AtomicBuckets,
+    Versions,
     Conditions,
     Multipart,
     ConditionsAndMultipart,
@@ -140,6 +143,7 @@ pub fn cases() -> Vec<Case> {
         multipart::CASES,
         metadata::CASES,
         tags::CASES,
+        versions::CASES,
         checksums::CASES,
         concurrency::CASES,
         cancellation::CASES,

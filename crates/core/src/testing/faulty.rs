@@ -211,7 +211,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
     crate::forward_methods! {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.call(call.context, call.method.into(), response).await;
-        capabilities, create_bucket, delete_bucket, head_bucket, list_buckets, head, copy, set_tags,
+        capabilities, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head, list_versions, copy, set_tags,
         object_parts, create_upload, copy_part, list_parts, list_uploads, complete_upload,
         abort_upload, close,
     }
@@ -251,7 +251,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
     ) -> Result<Deleted> {
         let fault = self.injector.decide(Operation::Delete);
         if fault == Some(Fault::PretendSuccess) {
-            return Ok(Deleted { existed: true });
+            return Ok(Deleted { existed: true, ..Deleted::default() });
         }
         let deleted = self.inner.delete(context, address, precondition);
         self.injector.apply_fault(context, fault, Operation::Delete, deleted).await

@@ -26,15 +26,15 @@ use crate::multipart::{
     CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
 };
 use crate::name::{Address, BucketName, MAX_KEY_BYTES};
-use crate::object::Committed;
-use crate::object::Expected;
+use crate::object::{Committed, Expected, ObjectInfo};
 use crate::observation::Observation;
 use crate::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
     StageRequest, Staged,
 };
+use crate::version::{ListVersions, Versioning, VersionsPage};
 
-use object::{DigestPlan, Payload};
+use object::{DigestPlan, Payload, StoredObject};
 use state::MemoryState;
 
 /// Bytes in one piece of a streamed body.
@@ -66,11 +66,21 @@ impl MemoryStore {
             reports_all_parts: true,
             reports_deleted: true,
             stage_checks_bucket: true,
+            versions: true,
             max_key_bytes: MAX_KEY_BYTES,
             max_object_bytes: u64::MAX,
             unsupported: &[],
         };
         Arc::new(Self { clock, capabilities, state: Arc::default() })
+    }
+
+    /// An object and its metadata, which name its version if the bucket keeps versions.
+    fn find(&self, context: &Context, address: &Address) -> Result<(Arc<StoredObject>, ObjectInfo)> {
+        let state = self.open(context)?;
+        let object = state.object(address)?;
+        let version = state.version_of(address, &object)?;
+        let info = ObjectInfo { version, ..object.info.clone() };
+        Ok((object, info))
     }
 
     /// Locks the state. Fails if the request is over or the store closed.
@@ -122,15 +132,28 @@ impl ObjectStore for MemoryStore {
         Ok(state.buckets.iter().map(info).collect())
     }
 
+    async fn versioning(&self, context: &Context, bucket: &BucketName) -> Result<Versioning> {
+        self.open(context)?.versioning(bucket)
+    }
+
+    async fn set_versioning(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        versioning: Versioning,
+    ) -> Result<()> {
+        self.open(context)?.set_versioning(bucket, versioning)
+    }
+
     async fn head(
         &self,
         context: &Context,
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<()>> {
-        let object = self.open(context)?.object(address)?.clone();
+        let (object, info) = self.find(context, address)?;
         let span = object.select(&request)?;
-        Ok(GetResponse { info: object.info.clone(), span, body: (), observation: Observation::default() })
+        Ok(GetResponse { info, span, body: (), observation: Observation::default() })
     }
 
     async fn get(
@@ -139,10 +162,10 @@ impl ObjectStore for MemoryStore {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
-        let object = self.open(context)?.object(address)?.clone();
+        let (object, info) = self.find(context, address)?;
         let span = object.select(&request)?;
         let body = stream(context.clone(), object.slice(span));
-        Ok(GetResponse { info: object.info.clone(), span, body, observation: Observation::default() })
+        Ok(GetResponse { info, span, body, observation: Observation::default() })
     }
 
     async fn stage(
@@ -162,7 +185,7 @@ impl ObjectStore for MemoryStore {
         address: &Address,
         precondition: Precondition,
     ) -> Result<Deleted> {
-        self.open(context)?.delete(address, &precondition)
+        self.open(context)?.delete(address, &precondition, self.clock.wall())
     }
 
     async fn list(
@@ -172,6 +195,15 @@ impl ObjectStore for MemoryStore {
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
         self.open(context)?.list(bucket, request)
+    }
+
+    async fn list_versions(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListVersions,
+    ) -> Result<VersionsPage> {
+        self.open(context)?.list_versions(bucket, request)
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
@@ -189,7 +221,7 @@ impl ObjectStore for MemoryStore {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
-        let object = self.open(context)?.object(address)?.clone();
+        let object = self.open(context)?.object(address)?;
         Ok(state::page_of_parts(&object.parts, after, limit))
     }
 

@@ -21,9 +21,10 @@ use crate::object::Expected;
 use crate::object::{Committed, ETag, ObjectInfo};
 use crate::range::Span;
 use crate::store::{
-    Capabilities, CopyRequest, ETagForm, Feature, GetRequest, ObjectStore, Select, StageRequest,
+    Capabilities, CopyRequest, Deleted, ETagForm, Feature, GetRequest, ObjectStore, Select, StageRequest,
 };
 use crate::testing::{context, context_until, write_all};
+use crate::version::{ListVersions, ListedVersion, VersionId, Versioning};
 
 pub(super) use crate::testing::{drain, pattern, reason};
 
@@ -139,6 +140,44 @@ impl Fixture {
 
     pub async fn try_head(&self, key: &str) -> Result<ObjectInfo> {
         Ok(self.store.head(&context(), &key_address(key), GetRequest::default()).await?.info)
+    }
+
+    /// Enables the first bucket's versioning.
+    pub async fn enable_versioning(&self) {
+        self.set_versioning(Versioning::Enabled).await;
+    }
+
+    pub async fn set_versioning(&self, versioning: Versioning) {
+        let bucket = key_address("x").bucket;
+        let set = self.store.set_versioning(&context(), &bucket, versioning).await;
+        set.expect("versioning can be set");
+    }
+
+    /// The versions and delete markers of the first bucket whose key begins with `prefix`.
+    pub async fn versions(&self, prefix: &str) -> Vec<(String, ListedVersion)> {
+        let request = ListVersions { prefix: prefix.to_owned(), limit: 1000, ..ListVersions::default() };
+        let page = self.store.list_versions(&context(), &key_address("x").bucket, &request).await;
+        let entries = page.expect("versions can be listed").entries.into_iter();
+        entries
+            .filter_map(|entry| match entry {
+                ListEntry::Key(key, version) => Some((key, version)),
+                ListEntry::CommonPrefix(_) => None,
+            })
+            .collect()
+    }
+
+    /// Reads a version.
+    pub async fn get_version(&self, key: &str, version: &VersionId) -> Result<(ObjectInfo, Bytes)> {
+        let address = key_address(key).with_version(Some(version.clone()));
+        let found = self.store.get(&context(), &address, GetRequest::default()).await?;
+        Ok((found.info, drain(found.body).await?))
+    }
+
+    /// Deletes a version, or the object.
+    pub async fn delete_version(&self, key: &str, version: Option<&VersionId>) -> Deleted {
+        let address = key_address(key).with_version(version.cloned());
+        let deleted = self.store.delete(&context(), &address, Precondition::None).await;
+        deleted.expect("a DELETE succeeds")
     }
 
     pub async fn delete(&self, key: &str) -> bool {

@@ -22,23 +22,25 @@ use step::Step;
 /// The limit of sequences tried to shorten a failing one.
 const MAX_CUTS: usize = 300;
 
-/// Plays `steps` operations drawn from `seed` on a fresh store. Panics with a short sequence if
+/// Plays `steps` operations drawn from `seed` on a fresh store, without and with versions. Panics with a short sequence if
 /// the store and the reference differ.
 ///
 /// The store must own its buckets and have every capability of the port.
 pub async fn model(make: impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>, seed: u64, steps: usize) {
-    let sequence = draw(seed, steps);
-    let Err(first) = play(&make, &sequence).await else { return };
-    let (short, difference) = cut(&make, sequence, first).await;
-    panic!("seed {seed}: the store differs from the reference after\n{short:#?}\n{difference}");
+    for with_versions in [false, true] {
+        let sequence = draw(seed, steps, with_versions);
+        let Err(first) = play(&make, &sequence).await else { continue };
+        let (short, difference) = cut(&make, sequence, first).await;
+        panic!("seed {seed}: the store differs from the reference after\n{short:#?}\n{difference}");
+    }
 }
 
-fn draw(seed: u64, steps: usize) -> Vec<Step> {
+fn draw(seed: u64, steps: usize, with_versions: bool) -> Vec<Step> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let tree = vec(step::any_step(), steps).new_tree(&mut runner);
+    let tree = vec(step::any_step(with_versions), steps).new_tree(&mut runner);
     tree.expect("the strategy filters nothing").current()
 }
 

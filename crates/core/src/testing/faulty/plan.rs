@@ -48,6 +48,12 @@ operations! {
     Delete,
     /// `list`.
     List,
+    /// `list_versions`.
+    ListVersions,
+    /// `versioning`.
+    Versioning,
+    /// `set_versioning`.
+    SetVersioning,
     /// `copy`.
     Copy,
     /// `set_tags`.
@@ -80,6 +86,9 @@ impl From<Method> for Operation {
             Method::Stage => Self::Stage,
             Method::Delete => Self::Delete,
             Method::List => Self::List,
+            Method::ListVersions => Self::ListVersions,
+            Method::Versioning => Self::Versioning,
+            Method::SetVersioning => Self::SetVersioning,
             Method::Copy => Self::Copy,
             Method::SetTags => Self::SetTags,
             Method::ObjectParts => Self::ObjectParts,

@@ -60,6 +60,8 @@ impl StoredObject {
             generation: self.info.generation,
             checksums: self.info.checksums.clone(),
             scope: self.info.scope,
+            version: self.info.version.clone(),
+            source_version: None,
         }
     }
 
@@ -135,6 +137,7 @@ impl Payload {
             checksums: self.checksums,
             scope: ChecksumScope::FullObject,
             parts: None,
+            version: None,
         };
         StoredObject { info, bytes: self.bytes, parts: Vec::new() }
     }

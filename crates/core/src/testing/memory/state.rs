@@ -20,6 +20,7 @@ use crate::name::{Address, BucketName};
 use crate::object::{Committed, Generation, ObjectInfo};
 use crate::range::{ByteRange, Span};
 use crate::store::{CopyPartRequest, CopyRequest, Deleted, GetRequest, Select};
+use crate::version::{self, ListVersions, ListedVersion, VersionCursor, VersionId, Versioning, VersionsPage};
 
 use super::object::{DigestPlan, Payload, StoredObject, etag_of_parts};
 
@@ -33,10 +34,62 @@ pub(super) struct MemoryState {
 
 pub(super) struct Bucket {
     pub created: Timestamp,
-    /// By the key's bytes.
-    objects: BTreeMap<Vec<u8>, Arc<StoredObject>>,
+    versioning: Versioning,
+    /// By the key's bytes; the versions of a key from the newest to the oldest, at least one.
+    objects: BTreeMap<Vec<u8>, Vec<StoredVersion>>,
     /// By key, then by id: ids grow, so that this is the order of initiation.
     uploads: BTreeMap<(String, UploadId), Upload>,
+}
+
+/// A version of a key.
+struct StoredVersion {
+    id: VersionId,
+    modified: Timestamp,
+    content: Content,
+}
+
+enum Content {
+    Object(Arc<StoredObject>),
+    DeleteMarker,
+}
+
+impl StoredVersion {
+    fn object(&self) -> Option<&Arc<StoredObject>> {
+        match &self.content {
+            Content::Object(object) => Some(object),
+            Content::DeleteMarker => None,
+        }
+    }
+}
+
+impl Bucket {
+    /// The versions of a key, from the newest to the oldest.
+    fn versions(&self, key: &str) -> &[StoredVersion] {
+        self.objects.get(key.as_bytes()).map_or(&[], Vec::as_slice)
+    }
+
+    /// The id of the version that a write with this number creates.
+    fn next_version(&self, number: u64) -> VersionId {
+        match self.versioning {
+            Versioning::Enabled => VersionId::from_number(number),
+            Versioning::Off | Versioning::Suspended => VersionId::Null,
+        }
+    }
+
+    fn add_version(&mut self, key: &str, version: StoredVersion) {
+        self.remove_version(key, &version.id);
+        self.objects.entry(key.into()).or_default().insert(0, version);
+    }
+
+    fn remove_version(&mut self, key: &str, id: &VersionId) -> Option<StoredVersion> {
+        let versions = self.objects.get_mut(key.as_bytes())?;
+        let index = versions.iter().position(|version| version.id == *id)?;
+        let removed = versions.remove(index);
+        if versions.is_empty() {
+            self.objects.remove(key.as_bytes());
+        }
+        Some(removed)
+    }
 }
 
 pub(super) struct Upload {
@@ -57,7 +110,12 @@ impl MemoryState {
         if self.buckets.contains_key(name) {
             return Err(Error::new(Reason::BucketExists, format!("bucket {name:?} exists already")));
         }
-        let bucket = Bucket { created: now, objects: BTreeMap::new(), uploads: BTreeMap::new() };
+        let bucket = Bucket {
+            created: now,
+            versioning: Versioning::Off,
+            objects: BTreeMap::new(),
+            uploads: BTreeMap::new(),
+        };
         self.buckets.insert(name.clone(), bucket);
         Ok(())
     }
@@ -86,21 +144,41 @@ impl MemoryState {
 
 /// Objects.
 impl MemoryState {
-    pub fn object(&self, address: &Address) -> Result<&Arc<StoredObject>> {
-        let objects = &self.bucket(&address.bucket)?.objects;
-        objects.get(address.key.as_str().as_bytes()).ok_or_else(|| Error::no_such_key(address.key.as_str()))
+    pub fn object(&self, address: &Address) -> Result<Arc<StoredObject>> {
+        let key = address.key.as_str();
+        let bucket = self.bucket(&address.bucket)?;
+        let versions = bucket.versions(key);
+        let found = match &address.version {
+            None => versions.first().ok_or_else(|| Error::no_such_key(key))?,
+            Some(id) => {
+                let found = versions.iter().find(|version| version.id == *id);
+                found.ok_or_else(|| Error::no_such_version(key, id))?
+            }
+        };
+        match (&found.content, &address.version) {
+            (Content::Object(object), _) => Ok(object.clone()),
+            (Content::DeleteMarker, None) => Err(Error::deleted(key, found.id.clone())),
+            (Content::DeleteMarker, Some(_)) => Err(Error::is_a_delete_marker(key, found.id.clone())),
+        }
     }
 
-    /// Returns `Ok` if the bucket exists and the condition on the key holds.
+    /// Returns `Ok` if the bucket exists and the condition on the current version holds.
     fn check(&self, address: &Address, precondition: &Precondition) -> Result<()> {
-        let current = self.bucket(&address.bucket)?.objects.get(address.key.as_str().as_bytes());
-        precondition.check(address.key.as_str(), current.map(|o| (&o.info.etag, o.info.generation)))
+        let key = address.key.as_str();
+        let current = self.bucket(&address.bucket)?.versions(key).first().and_then(StoredVersion::object);
+        precondition.check(key, current.map(|o| (&o.info.etag, o.info.generation)))
     }
 
-    fn replace(&mut self, address: &Address, object: StoredObject) -> Result<Committed> {
-        let committed = object.committed();
-        let objects = &mut self.bucket_mut(&address.bucket)?.objects;
-        objects.insert(address.key.as_str().into(), Arc::new(object));
+    /// Adds an object as the newest version of its key.
+    fn add(&mut self, address: &Address, mut object: StoredObject) -> Result<Committed> {
+        let bucket = self.bucket_mut(&address.bucket)?;
+        let id = bucket.next_version(object.info.generation.0);
+        object.info.version = (bucket.versioning != Versioning::Off).then(|| id.clone());
+        let (committed, modified) = (object.committed(), object.info.modified);
+        bucket.add_version(
+            address.key.as_str(),
+            StoredVersion { id, modified, content: Content::Object(Arc::new(object)) },
+        );
         Ok(committed)
     }
 
@@ -114,17 +192,59 @@ impl MemoryState {
     ) -> Result<Committed> {
         self.check(address, precondition)?;
         let generation = Generation(self.next());
-        self.replace(address, payload.into_object(generation, now, metadata))
+        self.add(address, payload.into_object(generation, now, metadata))
     }
 
-    pub fn delete(&mut self, address: &Address, precondition: &Precondition) -> Result<Deleted> {
+    pub fn delete(
+        &mut self,
+        address: &Address,
+        precondition: &Precondition,
+        now: Timestamp,
+    ) -> Result<Deleted> {
         self.check(address, precondition)?;
-        let objects = &mut self.bucket_mut(&address.bucket)?.objects;
-        Ok(Deleted { existed: objects.remove(address.key.as_str().as_bytes()).is_some() })
+        let key = address.key.as_str();
+        let number = self.next();
+        let bucket = self.bucket_mut(&address.bucket)?;
+        if let Some(id) = &address.version {
+            let removed = bucket.remove_version(key, id);
+            return Ok(Deleted {
+                existed: removed.is_some(),
+                version: Some(id.clone()),
+                is_delete_marker: removed.is_some_and(|version| version.object().is_none()),
+            });
+        }
+        let existed = bucket.versions(key).first().is_some_and(|version| version.object().is_some());
+        if bucket.versioning == Versioning::Off {
+            bucket.remove_version(key, &VersionId::Null);
+            return Ok(Deleted { existed, ..Deleted::default() });
+        }
+        let id = bucket.next_version(number);
+        bucket.add_version(
+            key,
+            StoredVersion { id: id.clone(), modified: now, content: Content::DeleteMarker },
+        );
+        Ok(Deleted { existed, version: Some(id), is_delete_marker: true })
+    }
+
+    pub fn versioning(&self, bucket: &BucketName) -> Result<Versioning> {
+        Ok(self.bucket(bucket)?.versioning)
+    }
+
+    pub fn set_versioning(&mut self, bucket: &BucketName, versioning: Versioning) -> Result<()> {
+        let bucket = self.bucket_mut(bucket)?;
+        if versioning == Versioning::Off && bucket.versioning != Versioning::Off {
+            return Err(Error::for_client(
+                Reason::InvalidRequest,
+                "versioning can only be suspended once it was enabled",
+            ));
+        }
+        bucket.versioning = versioning;
+        Ok(())
     }
 
     pub fn copy(&mut self, request: &CopyRequest, now: Timestamp) -> Result<Committed> {
-        let source = self.object(&request.source)?.clone();
+        let source = self.object(&request.source)?;
+        let source_version = self.version_of(&request.source, &source)?;
         request.source_conditions.check(&source.info.etag, source.info.modified)?;
         let algorithms = match (request.algorithm, source.info.scope) {
             (Some(algorithm), _) => vec![algorithm],
@@ -139,25 +259,41 @@ impl MemoryState {
         );
         let mut metadata = request.metadata.clone().unwrap_or_else(|| source.info.metadata.clone());
         metadata.tags = request.tags.clone().unwrap_or_else(|| source.info.metadata.tags.clone());
-        self.put(&request.destination, payload, metadata, &request.precondition, now)
+        let committed = self.put(&request.destination, payload, metadata, &request.precondition, now)?;
+        Ok(Committed { source_version, ..committed })
     }
 
     /// Creates a new generation, because metadata differs, with the bytes, entity tag and time of the old one.
     pub fn set_tags(&mut self, address: &Address, tags: Tags) -> Result<()> {
-        let object = self.object(address)?.clone();
+        let object = self.object(address)?;
         let mut info = object.info.clone();
         info.metadata.tags = tags;
         info.generation = Generation(self.next());
-        self.replace(
-            address,
-            StoredObject { info, bytes: object.bytes.clone(), parts: object.parts.clone() },
-        )?;
+        let changed = StoredObject { info, bytes: object.bytes.clone(), parts: object.parts.clone() };
+        let versions = self.bucket_mut(&address.bucket)?.objects.get_mut(address.key.as_str().as_bytes());
+        for version in versions.into_iter().flatten() {
+            if version.object().is_some_and(|stored| Arc::ptr_eq(stored, &object)) {
+                version.content = Content::Object(Arc::new(changed));
+                break;
+            }
+        }
         Ok(())
     }
 
     pub fn list(&self, bucket: &BucketName, request: &ListRequest) -> Result<ListPage<ObjectSummary>> {
         let objects = &self.bucket(bucket)?.objects;
         listing::page(&mut Cursor { objects, at: Vec::new() }, request)
+    }
+
+    pub fn list_versions(&self, bucket: &BucketName, request: &ListVersions) -> Result<VersionsPage> {
+        let objects = &self.bucket(bucket)?.objects;
+        version::page_versions(&mut VersionsCursor { objects, at: Vec::new(), index: 0 }, request)
+    }
+
+    /// The version of an object that was found at an address; `None` in a bucket that was never versioned.
+    pub fn version_of(&self, address: &Address, object: &StoredObject) -> Result<Option<VersionId>> {
+        let is_versioned = self.bucket(&address.bucket)?.versioning != Versioning::Off;
+        Ok(is_versioned.then(|| object.info.version.clone().unwrap_or(VersionId::Null)))
     }
 }
 
@@ -171,7 +307,7 @@ impl MemoryState {
     ) -> Result<UploadId> {
         request.check()?;
         self.bucket(&address.bucket)?;
-        let id = UploadId(format!("{:016x}", self.next()));
+        let id = UploadId(crate::token::letters(self.next()));
         let key = address.key.as_str().to_owned();
         let info = UploadInfo {
             id: id.clone(),
@@ -217,7 +353,8 @@ impl MemoryState {
 
     pub fn copy_part(&mut self, request: &CopyPartRequest, now: Timestamp) -> Result<Committed> {
         let algorithm = self.upload(&request.destination, &request.upload)?.algorithm();
-        let source = self.object(&request.source)?.clone();
+        let source = self.object(&request.source)?;
+        let source_version = self.version_of(&request.source, &source)?;
         let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
         let span = match request.range {
             Some(range) => resolve_within(range, source.select(&get)?.length)?,
@@ -225,7 +362,8 @@ impl MemoryState {
         };
         let plan = DigestPlan { algorithms: vec![algorithm], verify_md5: false, etag: request.etag };
         let payload = Payload::new(source.slice(span), &plan);
-        self.put_part(&request.destination, &request.upload, request.number, payload, now)
+        let committed = self.put_part(&request.destination, &request.upload, request.number, payload, now)?;
+        Ok(Committed { source_version, ..committed })
     }
 
     pub fn list_parts(
@@ -296,11 +434,12 @@ impl MemoryState {
             checksums: vec![checksum],
             scope,
             parts: u32::try_from(parts.len()).ok(),
+            version: None,
         };
         let mut bytes = BytesMut::new();
         pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
         self.abort_upload(address, id)?;
-        self.replace(address, StoredObject { info, bytes: bytes.freeze(), parts })
+        self.add(address, StoredObject { info, bytes: bytes.freeze(), parts })
     }
 
     pub fn abort_upload(&mut self, address: &Address, id: &UploadId) -> Result<()> {
@@ -344,7 +483,7 @@ pub(super) fn page_of_parts(
 
 /// A seekable view of a bucket's keys; the lock held by the caller makes it a snapshot.
 struct Cursor<'a> {
-    objects: &'a BTreeMap<Vec<u8>, Arc<StoredObject>>,
+    objects: &'a BTreeMap<Vec<u8>, Vec<StoredVersion>>,
     at: Vec<u8>,
 }
 
@@ -357,9 +496,48 @@ impl KeyCursor for Cursor<'_> {
     }
 
     fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
-        let Some((key, object)) = self.objects.range(self.at.clone()..).next() else { return Ok(None) };
+        let mut current = self
+            .objects
+            .range(self.at.clone()..)
+            .filter_map(|(key, versions)| versions.first()?.object().map(|object| (key, object)));
+        let Some((key, object)) = current.next() else { return Ok(None) };
         self.at = [key.as_slice(), &[0]].concat();
-        let key = String::from_utf8(key.clone()).expect("keys are UTF-8 by their type");
-        Ok(Some((key, object.summary())))
+        Ok(Some((key_text(key), object.summary())))
+    }
+}
+
+fn key_text(key: &[u8]) -> String {
+    String::from_utf8(key.to_vec()).expect("keys are UTF-8 by their type")
+}
+
+/// The same for versions: the version at `index` of the first key at or after `at`.
+struct VersionsCursor<'a> {
+    objects: &'a BTreeMap<Vec<u8>, Vec<StoredVersion>>,
+    at: Vec<u8>,
+    index: usize,
+}
+
+impl VersionCursor for VersionsCursor<'_> {
+    fn seek(&mut self, bytes: &[u8]) -> Result<()> {
+        (self.at, self.index) = (bytes.to_vec(), 0);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<(String, ListedVersion)>> {
+        let Some((key, versions)) = self.objects.range(self.at.clone()..).next() else { return Ok(None) };
+        let version = &versions[self.index];
+        let listed = ListedVersion {
+            version: version.id.clone(),
+            is_latest: self.index == 0,
+            modified: version.modified,
+            object: version.object().map(|object| object.summary()),
+        };
+        self.at = key.clone();
+        self.index += 1;
+        if self.index == versions.len() {
+            self.at.push(0);
+            self.index = 0;
+        }
+        Ok(Some((key_text(key), listed)))
     }
 }

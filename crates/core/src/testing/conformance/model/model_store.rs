@@ -16,13 +16,16 @@ use crate::multipart::{
 use crate::name::Address;
 use crate::object::{ETag, Expected, Generation, ObjectInfo};
 use crate::range::ByteRange;
-use crate::store::{CopyPartRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest};
+use crate::store::{
+    CopyPartRequest, CopyRequest, Deleted, ETagForm, GetRequest, ObjectStore, Select, StageRequest,
+};
 use crate::testing::context;
+use crate::version::{ListVersions, VersionId, VersionPosition};
 
 use super::super::fixture::{
     self, Fixture, copy_request, drain, full_metadata, md5, part_number, pattern, tags,
 };
-use super::step::{Choice, Lie, PLACES, PREFIXES, Parts, Step, When};
+use super::step::{Choice, Lie, PLACES, PREFIXES, Parts, Step, VersionAction, When};
 
 const KEYS: [&str; PLACES / 2] = ["a", "a/b", "a/b/c", "é/\0", "b"];
 const PREFIX: [&str; PREFIXES] = ["", "a", "a/", "é/", "x"];
@@ -72,8 +75,11 @@ fn limited(limit: usize, prefix: usize, delimiter: bool) -> ListRequest {
 
 /// An object's metadata as text, without values that the store chose.
 fn object_text(info: &ObjectInfo) -> String {
-    let ObjectInfo { size, etag, metadata, checksums, scope, parts, .. } = info;
-    format!("{size} bytes, {etag}, {checksums:?} over {scope:?}, parts {parts:?}, {metadata:?}")
+    let ObjectInfo { size, etag, metadata, checksums, scope, parts, version, .. } = info;
+    let version = null_or_not(version);
+    format!(
+        "{size} bytes, {etag}, {checksums:?} over {scope:?}, parts {parts:?}, version {version:?}, {metadata:?}"
+    )
 }
 
 fn parts_text(parts: &[PartInfo]) -> String {
@@ -124,6 +130,14 @@ impl ModelStore {
             Step::DeleteBucket { bucket: n } => {
                 self.store.delete_bucket(&context(), &bucket(n)).await.map(|()| "removed".to_owned())
             }
+            Step::SetVersioning { bucket: n, versioning } => {
+                let set = self.store.set_versioning(&context(), &bucket(n), versioning).await;
+                set.map(|()| "set".to_owned())
+            }
+            Step::ListVersions { bucket, prefix, delimiter, after, limit } => {
+                self.list_versions_page(bucket, limited(limit, prefix, delimiter), after).await
+            }
+            Step::OnVersion { place: at, age, action } => self.on_version(at, age, action).await,
             Step::ListUploads { bucket, prefix, delimiter, limit } => {
                 self.list_uploads(bucket, &limited(limit, prefix, delimiter)).await
             }
@@ -143,6 +157,8 @@ impl ModelStore {
         for n in 0..super::step::BUCKETS {
             let everything = limited(1000, 0, false);
             all.push(self.list(n, everything.clone()).await.unwrap_or_else(|e| refusal(&e)));
+            let versions = self.list_versions_page(n, everything.clone(), None).await;
+            all.push(versions.unwrap_or_else(|e| refusal(&e)));
             all.push(self.list_uploads(n, &everything).await.unwrap_or_else(|e| refusal(&e)));
         }
         for n in 0..PLACES {
@@ -154,6 +170,77 @@ impl ModelStore {
             all.push(parts.map_or_else(|e| refusal(&e), |page| parts_text(&page.parts)));
         }
         all
+    }
+
+    /// A version of a place, counted from the newest; `null` if it has none.
+    async fn version(&self, at: usize, age: usize) -> VersionId {
+        let Address { bucket, key, .. } = place(at);
+        let request =
+            ListVersions { prefix: key.as_str().to_owned(), limit: 1000, ..ListVersions::default() };
+        let page = self.store.list_versions(&context(), &bucket, &request).await;
+        let mut ids = page.into_iter().flat_map(|page| page.entries).filter_map(|entry| match entry {
+            ListEntry::Key(found, listed) if found == key.as_str() => Some(listed.version),
+            _ => None,
+        });
+        ids.nth(age).unwrap_or(VersionId::Null)
+    }
+
+    /// Performs an action on a version. Ids are chosen by the store: only whether one is `null` is compared.
+    async fn on_version(&self, at: usize, age: usize, action: VersionAction) -> Result<String> {
+        let address = place(at).with_version(Some(self.version(at, age).await));
+        let is_null = address.version == Some(VersionId::Null);
+        let outcome = match action {
+            VersionAction::Get(select) => self.get(&address, select).await?,
+            VersionAction::Delete => {
+                let deleted = self.store.delete(&context(), &address, Precondition::None).await?;
+                deleted_text(&deleted)
+            }
+            VersionAction::SetTags(tags) => {
+                self.store.set_tags(&context(), &address, some_tags(tags)).await?;
+                "set".to_owned()
+            }
+            VersionAction::CopyTo(to) => {
+                let done = self.store.copy(&context(), copy_request(address, place(to))).await?;
+                format!("{} bytes, {}, from {:?}", done.size, done.etag, null_or_not(&done.source_version))
+            }
+        };
+        Ok(format!("null {is_null}: {outcome}"))
+    }
+
+    async fn list_versions_page(
+        &self,
+        number: usize,
+        request: ListRequest,
+        after: Option<(usize, Option<usize>)>,
+    ) -> Result<String> {
+        let after = match after {
+            Some((at, age)) => {
+                let version = match age {
+                    Some(age) => Some(self.version(at, age).await),
+                    None => None,
+                };
+                Some(VersionPosition { key: place(at).key.as_str().to_owned(), version })
+            }
+            None => None,
+        };
+        let ListRequest { prefix, delimiter, limit, .. } = request;
+        let request = ListVersions { prefix, delimiter, after, limit };
+        let page = self.store.list_versions(&context(), &bucket(number), &request).await?;
+        let mut line = format!("{:?}: ", self.store.versioning(&context(), &bucket(number)).await?);
+        for entry in &page.entries {
+            let _ = match entry {
+                ListEntry::Key(key, listed) => write!(
+                    line,
+                    "{key:?} null {} latest {} {:?}, ",
+                    listed.version == VersionId::Null,
+                    listed.is_latest,
+                    listed.object.as_ref().map(|s| (s.size, s.etag.clone(), s.checksum))
+                ),
+                ListEntry::CommonPrefix(name) => write!(line, "{name:?}.., "),
+            };
+        }
+        let next = page.next.map(|next| (next.key, null_or_not(&next.version)));
+        Ok(format!("{line}next {next:?}"))
     }
 
     async fn precondition(&self, address: &Address, when: When) -> Precondition {
@@ -202,7 +289,7 @@ impl ModelStore {
     async fn delete(&self, at: usize, when: When) -> Result<String> {
         let precondition = self.precondition(&place(at), when).await;
         let deleted = self.store.delete(&context(), &place(at), precondition).await?;
-        Ok(format!("{deleted:?}"))
+        Ok(deleted_text(&deleted))
     }
 
     async fn get(&self, address: &Address, choice: Choice) -> Result<String> {
@@ -377,6 +464,16 @@ impl ModelStore {
         self.uploads[chosen].2.insert(number, CompletePart { number, etag, checksum: None });
         line
     }
+}
+
+fn deleted_text(deleted: &Deleted) -> String {
+    let Deleted { existed, version, is_delete_marker } = deleted;
+    format!("existed {existed}, version {:?}, marker {is_delete_marker}", null_or_not(version))
+}
+
+/// True for the `null` version: other ids are chosen by the store.
+fn null_or_not(version: &Option<VersionId>) -> Option<bool> {
+    version.as_ref().map(|version| *version == VersionId::Null)
 }
 
 fn lie_about(size: usize, lie: Lie) -> Expected {

@@ -7,27 +7,125 @@ use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::sample::select;
 
 use crate::checksum::{Algorithm, ChecksumScope};
+use crate::version::Versioning;
 
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    Put { place: usize, size: usize, seed: u64, algorithm: Option<Algorithm>, when: When, metadata: u8 },
-    PutBroken { place: usize, size: usize, lie: Lie },
-    StageAndDrop { place: usize, size: usize },
-    Delete { place: usize, when: When },
-    Get { place: usize, select: Choice },
-    List { bucket: usize, prefix: usize, delimiter: bool, after: Option<usize>, limit: usize },
-    Copy { from: usize, to: usize, metadata: Option<u8>, tags: Option<u8>, when: When },
-    SetTags { place: usize, tags: u8 },
-    ObjectParts { place: usize, after: Option<i64>, limit: usize },
-    CreateUpload { place: usize, checksum: Option<(Algorithm, ChecksumScope)>, metadata: u8 },
-    Part { upload: usize, number: i64, size: usize, seed: u64 },
-    CopyPart { upload: usize, number: i64, from: usize, range: Option<(u64, u64)> },
-    Complete { upload: usize, parts: Parts, when: When },
-    Abort { upload: usize },
-    ListParts { upload: usize, after: Option<i64>, limit: usize },
-    ListUploads { bucket: usize, prefix: usize, delimiter: bool, limit: usize },
-    CreateBucket { bucket: usize },
-    DeleteBucket { bucket: usize },
+    Put {
+        place: usize,
+        size: usize,
+        seed: u64,
+        algorithm: Option<Algorithm>,
+        when: When,
+        metadata: u8,
+    },
+    PutBroken {
+        place: usize,
+        size: usize,
+        lie: Lie,
+    },
+    StageAndDrop {
+        place: usize,
+        size: usize,
+    },
+    Delete {
+        place: usize,
+        when: When,
+    },
+    Get {
+        place: usize,
+        select: Choice,
+    },
+    List {
+        bucket: usize,
+        prefix: usize,
+        delimiter: bool,
+        after: Option<usize>,
+        limit: usize,
+    },
+    Copy {
+        from: usize,
+        to: usize,
+        metadata: Option<u8>,
+        tags: Option<u8>,
+        when: When,
+    },
+    SetTags {
+        place: usize,
+        tags: u8,
+    },
+    ObjectParts {
+        place: usize,
+        after: Option<i64>,
+        limit: usize,
+    },
+    CreateUpload {
+        place: usize,
+        checksum: Option<(Algorithm, ChecksumScope)>,
+        metadata: u8,
+    },
+    Part {
+        upload: usize,
+        number: i64,
+        size: usize,
+        seed: u64,
+    },
+    CopyPart {
+        upload: usize,
+        number: i64,
+        from: usize,
+        range: Option<(u64, u64)>,
+    },
+    Complete {
+        upload: usize,
+        parts: Parts,
+        when: When,
+    },
+    Abort {
+        upload: usize,
+    },
+    ListParts {
+        upload: usize,
+        after: Option<i64>,
+        limit: usize,
+    },
+    ListUploads {
+        bucket: usize,
+        prefix: usize,
+        delimiter: bool,
+        limit: usize,
+    },
+    CreateBucket {
+        bucket: usize,
+    },
+    DeleteBucket {
+        bucket: usize,
+    },
+    SetVersioning {
+        bucket: usize,
+        versioning: Versioning,
+    },
+    ListVersions {
+        bucket: usize,
+        prefix: usize,
+        delimiter: bool,
+        after: Option<(usize, Option<usize>)>,
+        limit: usize,
+    },
+    /// An action on a version of a place, by its age.
+    OnVersion {
+        place: usize,
+        age: usize,
+        action: VersionAction,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum VersionAction {
+    Get(Choice),
+    Delete,
+    SetTags(u8),
+    CopyTo(usize),
 }
 
 /// A precondition, resolved against the key's state when the step is played.
@@ -206,6 +304,26 @@ fn bucket_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-pub(super) fn any_step() -> impl Strategy<Value = Step> {
-    prop_oneof![5 => object_step(), 3 => upload_step(), 2 => bucket_step()]
+fn version_step() -> impl Strategy<Value = Step> {
+    let (bucket, age) = (|| 0..BUCKETS, || 0..4_usize);
+    let versioning = prop_oneof![3 => Just(Versioning::Enabled), 1 => Just(Versioning::Suspended)];
+    let action = prop_oneof![
+        3 => choice().prop_map(VersionAction::Get),
+        4 => Just(VersionAction::Delete),
+        1 => (0..4_u8).prop_map(VersionAction::SetTags),
+        1 => place().prop_map(VersionAction::CopyTo),
+    ];
+    prop_oneof![
+        1 => (bucket(), versioning).prop_map(|(bucket, versioning)| Step::SetVersioning { bucket, versioning }),
+        4 => (bucket(), 0..PREFIXES, proptest::bool::ANY, option::of((place(), option::of(age()))), 1..6_usize).prop_map(
+            |(bucket, prefix, delimiter, after, limit)| Step::ListVersions { bucket, prefix, delimiter, after, limit }
+        ),
+        6 => (place(), age(), action).prop_map(|(place, age, action)| Step::OnVersion { place, age, action }),
+    ]
+}
+
+/// Any step. Only with `with_versions` does a bucket get versions.
+pub(super) fn any_step(with_versions: bool) -> impl Strategy<Value = Step> {
+    let weight = if with_versions { 4 } else { 0 };
+    prop_oneof![5 => object_step(), 3 => upload_step(), 2 => bucket_step(), weight => version_step()]
 }
