@@ -12,6 +12,7 @@ mod bulk;
 mod check;
 mod commit;
 mod complete;
+mod current_version;
 mod fields;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -42,6 +42,7 @@ use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Feature, GetRequest, GetResponse,
     ObjectStore, StageRequest, Staged,
 };
+use tradewind_core::version::{ListVersions, Versioning, VersionsPage, null_versions};
 use tradewind_core::{
     Address, Body, BucketName, Budget, Checksum, ChecksumScope, Clock, Context, Precondition, Tags,
     Timestamp, Traffic,
@@ -358,6 +359,21 @@ impl ObjectStore for S3Store {
         self.all_buckets(context).await
     }
 
+    async fn versioning(&self, context: &Context, bucket: &BucketName) -> Result<Versioning> {
+        self.head_bucket(context, bucket).await?;
+        Ok(Versioning::Off)
+    }
+
+    async fn set_versioning(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        _versioning: Versioning,
+    ) -> Result<()> {
+        self.head_bucket(context, bucket).await?;
+        Err(Error::unsupported("keep versions of objects"))
+    }
+
     async fn head(
         &self,
         context: &Context,
@@ -399,7 +415,7 @@ impl ObjectStore for S3Store {
         headers::write_precondition(&precondition, &mut call.headers)?;
         call.may_repeat = precondition == Precondition::None;
         self.send(context, &call).await?.drain().await?;
-        Ok(Deleted { existed: true })
+        Ok(Deleted { existed: true, ..Deleted::default() })
     }
 
     async fn list(
@@ -409,6 +425,15 @@ impl ObjectStore for S3Store {
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
         self.list_page(context, bucket, request).await
+    }
+
+    async fn list_versions(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListVersions,
+    ) -> Result<VersionsPage> {
+        Ok(null_versions(self.list(context, bucket, &request.as_list_request()).await?))
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {

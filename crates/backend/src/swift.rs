@@ -49,6 +49,7 @@ use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
     StageRequest, Staged,
 };
+use tradewind_core::version::{ListVersions, Versioning, VersionsPage, null_versions};
 use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Tags, Traffic};
 
 pub use self::auth::{Auth, Domain, KeystoneCredentials, NameOrId};
@@ -183,6 +184,7 @@ impl SwiftStore {
             reports_deleted: false,
             listing_reports_checksums: false,
             stage_checks_bucket: false,
+            versions: false,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: 5 << 40,
             unsupported: &[],
@@ -320,6 +322,21 @@ impl ObjectStore for SwiftStore {
         self.all_buckets(context).await
     }
 
+    async fn versioning(&self, context: &Context, bucket: &BucketName) -> Result<Versioning> {
+        self.head_bucket(context, bucket).await?;
+        Ok(Versioning::Off)
+    }
+
+    async fn set_versioning(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        _versioning: Versioning,
+    ) -> Result<()> {
+        self.head_bucket(context, bucket).await?;
+        Err(Error::unsupported("keep versions of objects"))
+    }
+
     async fn head(
         &self,
         context: &Context,
@@ -358,7 +375,7 @@ impl ObjectStore for SwiftStore {
         context.check()?;
         reject_condition(&precondition)?;
         self.delete_object(context, address).await?;
-        Ok(Deleted { existed: true })
+        Ok(Deleted { existed: true, ..Deleted::default() })
     }
 
     async fn list(
@@ -368,6 +385,15 @@ impl ObjectStore for SwiftStore {
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
         self.list_page(context, bucket, request).await
+    }
+
+    async fn list_versions(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListVersions,
+    ) -> Result<VersionsPage> {
+        Ok(null_versions(self.list(context, bucket, &request.as_list_request()).await?))
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt;
 use tradewind_backend::local::{LocalOptions, reindex};
-use tradewind_core::ObjectStore;
 use tradewind_core::testing::conformance;
+use tradewind_core::{ObjectStore, Versioning};
 
 use restarting_store::{RestartAction, RestartingStore};
 use test_store::{Random, TestStore, check, pattern, small, stats};
@@ -63,8 +63,8 @@ async fn nothing_is_lost_or_reappears_after_compaction() {
 /// and segments would be compacted needlessly or never.
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_are_equal_after_a_reindex() {
-    for seed in 1..5 {
-        println!("seed {seed}");
+    for (seed, has_versions) in (1..5).flat_map(|seed| [(seed, false), (seed, true)]) {
+        println!("seed {seed}, versions {has_versions}");
         let place = tempfile::tempdir().unwrap();
         let mut desk = TestStore::with_options(place.path(), tiny()).await;
         let mut random = Random(seed * 7919);
@@ -92,6 +92,11 @@ async fn counts_are_equal_after_a_reindex() {
                     desk.abort(&key, &upload).await.unwrap();
                 }
                 18 => drop(desk.compact().await),
+                19 if has_versions => match random.below(3) {
+                    0 => desk.set_versioning(Versioning::Suspended).await,
+                    1 => desk.set_versioning(Versioning::Enabled).await,
+                    _ => desk.delete_some_versions(&key, &mut random).await,
+                },
                 19 if step % 3 == 0 => desk = desk.reopen().await,
                 _ => {}
             }

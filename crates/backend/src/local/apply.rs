@@ -1,5 +1,5 @@
 //! The effect of a record on the index: one deterministic function for live commits, replay and rebuilding. In a
-//! compacted log, records may come in any order. For each key the record with the highest seq wins; among equal seqs,
+//! compacted log, records may come in any order. For each version of a key the record with the highest seq wins; among equal seqs,
 //! the last one applied.
 //!
 //! Compaction decides by two counts what it may remove: the live bytes of each segment, and for each key the number of
@@ -8,6 +8,7 @@
 
 use tradewind_core::error::Result;
 
+use super::current_version::{IndexedVersion, find_version, put_version, remove_version};
 use super::fields::malformed;
 use super::frame::{RecordHeader, RecordKind};
 use super::index::IndexChanges;
@@ -18,7 +19,7 @@ use super::index::entries::{
 use super::index::keys;
 use super::position::Position;
 use super::record::{
-    Bucket, ExtentLocation, ExtentRun, Object, ObjectContent, Part, Record, Upload, UploadSeq,
+    Bucket, ExtentLocation, ExtentRun, Object, ObjectContent, Part, Record, Upload, UploadSeq, VersionName,
 };
 
 /// The location in an index entry for which no record is on disk yet; see `pending_records`.
@@ -50,8 +51,9 @@ pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>)
     // Even if nothing will refer to the record: the segment's entry states how far the segment reaches.
     update_segment(changes, located.location(), 0)?;
     match located.record {
-        Record::BucketCreated(bucket) => bucket_created(changes, bucket, located.location()),
+        Record::BucketCreated(bucket) => bucket_created(changes, bucket, located),
         Record::BucketDeleted { id } => {
+            changes.remove(keys::has_versions(*id));
             if let Some(old) = changes.get(&keys::bucket(*id))? {
                 remove_live_bytes(changes, BucketEntry::decode(&old)?.location)?;
                 changes.remove(keys::bucket(*id));
@@ -59,10 +61,7 @@ pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>)
             replace_location(changes, &keys::bucket_deleted(*id), located.location())
         }
         Record::Object(object) => object_written(changes, object, located),
-        Record::Tombstone { bucket, key } => {
-            let (object_key, deleted_key) = (keys::object(*bucket, key), keys::deleted(*bucket, key));
-            tombstone(changes, object_key, deleted_key, located)
-        }
+        Record::Tombstone(name) => tombstone(changes, name, located),
         // Extents are in bulk segments and enter the index with the first log record that refers to them.
         Record::Extent { .. } => Ok(()),
         Record::UploadCreated(upload) => upload_created(changes, upload, located),
@@ -75,15 +74,31 @@ pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>)
     }
 }
 
-fn bucket_created(changes: &mut IndexChanges<'_>, bucket: &Bucket, location: RecordLocation) -> Result<()> {
+/// A bucket's record is written anew when its versioning changes: the one with the highest seq counts.
+fn bucket_created(
+    changes: &mut IndexChanges<'_>,
+    bucket: &Bucket,
+    located: &LocatedRecord<'_>,
+) -> Result<()> {
     if changes.get(&keys::bucket_deleted(bucket.id))?.is_some() {
         return Ok(());
     }
+    let seq = located.header.seq;
     if let Some(old) = changes.get(&keys::bucket(bucket.id))? {
-        remove_live_bytes(changes, BucketEntry::decode(&old)?.location)?;
+        let old = BucketEntry::decode(&old)?;
+        if seq < old.seq {
+            return Ok(());
+        }
+        remove_live_bytes(changes, old.location)?;
     }
-    add_live_bytes(changes, location)?;
-    let entry = BucketEntry { location, created: bucket.created, name: bucket.name.clone() };
+    add_live_bytes(changes, located.location())?;
+    let entry = BucketEntry {
+        location: located.location(),
+        created: bucket.created,
+        name: bucket.name.clone(),
+        seq,
+        versioning: bucket.versioning,
+    };
     changes.put(keys::bucket(bucket.id), entry.encode());
     Ok(())
 }
@@ -93,16 +108,16 @@ fn object_written(
     object: &Object,
     located: &LocatedRecord<'_>,
 ) -> Result<()> {
-    let key = keys::object(object.bucket, &object.key);
-    let deleted_key = keys::deleted(object.bucket, &object.key);
     let seq = located.header.seq;
+    let (bucket, key, slot) = (object.bucket, &object.key, object.slot(seq));
+    let deleted_key = keys::deleted(bucket, key, slot);
     let mut other_records = 0;
-    if let Some(value) = changes.get(&key)? {
-        let mut current = ObjectEntry::decode(&value)?;
+    let replaced = find_version(changes, bucket, key, slot)?;
+    if let Some(IndexedVersion { index_key, entry: current }) = &replaced {
         other_records = current.other_records + 1;
         if seq < current.seq {
-            current.other_records = other_records;
-            changes.put(key, current.encode());
+            let current = ObjectEntry { other_records, ..current.clone() };
+            changes.put(index_key.clone(), current.encode());
             return Ok(());
         }
         remove_live_bytes(changes, current.location)?;
@@ -141,32 +156,31 @@ fn object_written(
         checksum: object.checksums.first().map(|c| (c.algorithm(), object.scope)),
         in_extents,
         other_records,
+        slot,
+        creation_seq: object.creation(seq),
+        is_delete_marker: object.is_delete_marker,
     };
-    changes.put(key, entry.encode());
-    Ok(())
+    put_version(changes, bucket, key, replaced, &entry)
 }
 
-fn tombstone(
-    changes: &mut IndexChanges<'_>,
-    key: Vec<u8>,
-    deleted_key: Vec<u8>,
-    located: &LocatedRecord<'_>,
-) -> Result<()> {
+fn tombstone(changes: &mut IndexChanges<'_>, name: &VersionName, located: &LocatedRecord<'_>) -> Result<()> {
     let seq = located.header.seq;
+    let (bucket, key, slot) = (name.bucket, &name.key, name.slot);
+    let deleted_key = keys::deleted(bucket, key, slot);
     let mut other_records = 0;
-    if let Some(value) = changes.get(&key)? {
-        let mut current = ObjectEntry::decode(&value)?;
+    if let Some(version) = find_version(changes, bucket, key, slot)? {
+        let current = &version.entry;
         other_records = current.other_records + 1;
         if seq < current.seq {
-            current.other_records = other_records;
-            changes.put(key, current.encode());
+            let current = ObjectEntry { other_records, ..current.clone() };
+            changes.put(version.index_key, current.encode());
             return Ok(());
         }
         remove_live_bytes(changes, current.location)?;
         if current.in_extents {
             changes.put(keys::reclaim(current.seq), current.location.encode());
         }
-        changes.remove(key);
+        remove_version(changes, bucket, key, version)?;
     } else if let Some(value) = changes.get(&deleted_key)? {
         let mut current = DeletedEntry::decode(&value)?;
         other_records = current.other_records + 1;

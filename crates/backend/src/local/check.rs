@@ -39,7 +39,7 @@ pub struct Damage {
 /// The result of verifying a store.
 #[derive(Debug, Clone)]
 pub struct CheckReport {
-    /// Objects verified.
+    /// Objects verified: current ones and older versions.
     pub objects: u64,
     /// Parts of unfinished uploads verified.
     pub parts: u64,
@@ -69,10 +69,16 @@ impl CheckReport {
 pub struct StoreStats {
     /// Buckets.
     pub buckets: u64,
-    /// Objects.
+    /// Current objects.
     pub objects: u64,
-    /// Bytes in all objects.
+    /// Bytes in all current objects.
     pub object_bytes: u64,
+    /// Versions that are not current, without delete markers.
+    pub older_versions: u64,
+    /// Bytes in all versions that are not current.
+    pub older_version_bytes: u64,
+    /// Delete markers.
+    pub delete_markers: u64,
     /// Unfinished uploads.
     pub uploads: u64,
     /// Tombstones that still hide older records.
@@ -112,6 +118,9 @@ pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
         buckets: store.buckets.len() as u64,
         objects: 0,
         object_bytes: 0,
+        older_versions: 0,
+        older_version_bytes: 0,
+        delete_markers: 0,
         uploads: snapshot.prefix(&[keys::prefix::UPLOAD]).count() as u64,
         tombstones: snapshot.prefix(&[keys::prefix::DELETED]).count() as u64,
         segments: 0,
@@ -121,9 +130,18 @@ pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
         free_bytes: space::free_bytes(root)?,
         loss: store.loss.clone(),
     };
-    for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
-        stats.objects += 1;
-        stats.object_bytes += ObjectEntry::decode(&entry?.1)?.size;
+    for entry in snapshot.all_versions() {
+        let (key, value) = entry?;
+        let entry = ObjectEntry::decode(&value)?;
+        if key.first() == Some(&keys::prefix::OBJECT) {
+            stats.objects += 1;
+            stats.object_bytes += entry.size;
+        } else if entry.is_delete_marker {
+            stats.delete_markers += 1;
+        } else {
+            stats.older_versions += 1;
+            stats.older_version_bytes += entry.size;
+        }
     }
     for segment in store.files.segments.all().values() {
         stats.segments += 1;
@@ -149,12 +167,15 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
         index: store.state.clone(),
     };
     let snapshot = store.index.snapshot();
-    for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
+    for entry in snapshot.all_versions() {
         let (key, value) = entry?;
         let bucket = store.buckets.get(&keys::bucket_id(&key)?).map_or("(no bucket)", String::as_str);
-        let item = format!("{bucket}/{}", keys::object_name(&key)?);
-        report.objects += 1;
         let entry = ObjectEntry::decode(&value)?;
+        let mut item = format!("{bucket}/{}", keys::object_name(&key)?);
+        if key.first() != Some(&keys::prefix::OBJECT) {
+            item = format!("{item} (version {})", entry.slot.id());
+        }
+        report.objects += 1;
         if let Err(cause) = check_object(&store, &entry, &mut report.verified_bytes)? {
             report.damage.push(Damage { item, cause });
         }

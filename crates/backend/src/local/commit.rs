@@ -20,7 +20,7 @@ use self::batch::BatchError;
 pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
     AbortUpload, CompleteUpload, CreateBucket, CreateUpload, DeferredMd5, DeleteBucket, DeleteObject,
-    MaintenanceChange, PutObject, PutPart, RecordCopy, RelocateRecords,
+    MaintenanceChange, PutObject, PutPart, RecordCopy, RelocateRecords, RewriteVersion, SetVersioning,
 };
 use super::store_state::StoreState;
 

@@ -191,7 +191,6 @@ impl OpenStore {
             }
         }
         let object = Object {
-            bucket: 0,
             key: address.key.as_str().to_owned(),
             size,
             modified: self.state.clock.wall(),
@@ -205,7 +204,7 @@ impl OpenStore {
             },
             parts: parts.iter().map(summary).collect(),
             upload: Some(upload),
-            rewritten_seq: None,
+            ..Object::default()
         };
         let committed = Committed {
             etag: object.etag.clone(),
@@ -214,6 +213,8 @@ impl OpenStore {
             generation: Generation(0),
             checksums: object.checksums.clone(),
             scope,
+            version: None,
+            source_version: None,
         };
         let put = PutObject {
             bucket: address.bucket.as_str().to_owned(),

@@ -106,11 +106,11 @@ fn fields(kind: RecordKind, bytes: &[u8]) {
     let (bucket, key) = match &record {
         Record::Object(object) => (object.bucket, &object.key),
         Record::UploadCreated(upload) => (upload.bucket, &upload.key),
-        Record::Tombstone { bucket, key } => (*bucket, key),
+        Record::Tombstone(name) => (name.bucket, &name.key),
         _ => return,
     };
     assert_eq!(decode_bucket_and_key(&encoded).unwrap(), (bucket, key.clone()));
-    assert!(name.is_ok() || !matches!(record, Record::Tombstone { .. }));
+    assert!(name.is_ok() || !matches!(record, Record::Tombstone(_)));
 }
 
 fn stored_checksum(head: &[u8]) -> u64 {

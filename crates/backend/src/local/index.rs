@@ -183,12 +183,59 @@ impl IndexSnapshot {
         self.entries(self.snapshot.prefix(&self.entries, prefix))
     }
 
+    /// The entries of all current objects, then those of all other versions and delete markers.
+    pub fn all_versions(&self) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
+        self.prefix(&[keys::prefix::OBJECT]).chain(self.prefix(&[keys::prefix::VERSION]))
+    }
+
     fn entries(
         &self,
         found: fjall::Iter,
     ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
         let trust = self.trust.clone();
         found.map(move |guard| guard.into_inner().map_err(|e| trust.classify_and_record(READ_FAILED, e)))
+    }
+}
+
+/// Lookups in the index at one moment.
+pub(crate) trait IndexReader {
+    /// The value of a key.
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
+
+    /// The first entry within `from..to`.
+    fn first_in_range(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>>;
+}
+
+impl IndexReader for IndexSnapshot {
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.get(key)?.map(|value| value.to_vec()))
+    }
+
+    fn first_in_range(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let first = self.range(from, to).next().transpose()?;
+        Ok(first.map(|(key, value)| (key.to_vec(), value.to_vec())))
+    }
+}
+
+impl IndexReader for IndexChanges<'_> {
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get(key)
+    }
+
+    fn first_in_range(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let mut pending = self.pending.range(from.to_vec()..to.to_vec());
+        let added = pending.find_map(|(key, value)| Some((key.clone(), value.clone()?)));
+        for entry in self.index.snapshot().range(from, to) {
+            let (key, value) = entry?;
+            if added.as_ref().is_some_and(|(added, _)| added[..] <= key[..]) {
+                break;
+            }
+            // A pending change of this key is a removal: an addition would have been found above.
+            if !self.pending.contains_key(&key[..]) {
+                return Ok(Some((key.to_vec(), value.to_vec())));
+            }
+        }
+        Ok(added)
     }
 }
 
@@ -234,17 +281,7 @@ impl IndexChanges<'_> {
 
     /// Returns true if any entry is within `from..to`, given these changes.
     pub fn any_in_range(&self, from: &[u8], to: &[u8]) -> Result<bool> {
-        let pending = || self.pending.range(from.to_vec()..to.to_vec());
-        if pending().any(|(_, value)| value.is_some()) {
-            return Ok(true);
-        }
-        for entry in self.index.snapshot().range(from, to) {
-            let (key, _) = entry?;
-            if !matches!(self.pending.get(&key[..]), Some(None)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(self.first_in_range(from, to)?.is_some())
     }
 
     pub fn is_empty(&self) -> bool {

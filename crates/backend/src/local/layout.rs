@@ -13,7 +13,10 @@ use super::index::trust::{IndexTrust, MAX_DOUBTS};
 use super::io_threads::io_error;
 use super::segment::sync_directory;
 
-const FORMAT_VERSION: u32 = 1;
+/// The format version that this program writes. Version 1 had no versions of objects.
+const FORMAT_VERSION: u32 = 2;
+/// The oldest format version that this program reads.
+const MIN_FORMAT_VERSION: u32 = 1;
 
 /// A store's directory, locked by this process.
 pub(crate) struct Layout {
@@ -34,7 +37,12 @@ impl Layout {
         create().map_err(|e| io_error(&format!("a store could not be created in {}", root.display()), e))?;
         let lock = lock(root)?;
         let salt = match read_format(root)? {
-            Some(salt) => salt,
+            Some(format) => {
+                if format.version < FORMAT_VERSION {
+                    upgrade_format(root, format)?;
+                }
+                format.salt
+            }
             None => {
                 reject_orphans(root)?;
                 create_format(root)?
@@ -233,8 +241,8 @@ fn take_lock(root: &Path, file: &mut File, operation: FlockOperation) -> Result<
 
 /// The salt of the existing store in `root`.
 pub(super) fn read_salt(root: &Path) -> Result<u64> {
-    if let Some(salt) = read_format(root)? {
-        return Ok(salt);
+    if let Some(format) = read_format(root)? {
+        return Ok(format.salt);
     }
     reject_orphans(root)?;
     Err(Error::new(
@@ -243,7 +251,20 @@ pub(super) fn read_salt(root: &Path) -> Result<u64> {
     ))
 }
 
-fn read_format(root: &Path) -> Result<Option<u64>> {
+/// The contents of the format file.
+#[derive(Clone, Copy)]
+struct Format {
+    version: u32,
+    salt: u64,
+}
+
+impl Format {
+    fn to_text(self) -> String {
+        format!("tradewind local store\nformat {}\nsalt {:016x}\n", self.version, self.salt)
+    }
+}
+
+fn read_format(root: &Path) -> Result<Option<Format>> {
     let path = root.join("FORMAT");
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
@@ -252,14 +273,18 @@ fn read_format(root: &Path) -> Result<Option<u64>> {
     };
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let version = field("format ").and_then(|v| v.parse::<u32>().ok());
-    if version != Some(FORMAT_VERSION) {
+    let known = version.filter(|version| (MIN_FORMAT_VERSION..=FORMAT_VERSION).contains(version));
+    let Some(version) = known else {
         return Err(Error::new(
             Reason::InvalidArgument,
-            format!("{} has an unknown format version (supported: {FORMAT_VERSION})", root.display()),
+            format!(
+                "{} has an unknown format version (supported: {MIN_FORMAT_VERSION} to {FORMAT_VERSION})",
+                root.display()
+            ),
         ));
-    }
+    };
     let salt = field("salt ").and_then(|v| u64::from_str_radix(v, 16).ok());
-    salt.map(Some).ok_or_else(|| {
+    salt.map(|salt| Some(Format { version, salt })).ok_or_else(|| {
         Error::new(
             Reason::CorruptData,
             format!("{} names no salt; restore it from a segment's header", path.display()),
@@ -286,6 +311,21 @@ fn reject_orphans(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Raises the version in the format file, after which older programs reject the store. Nothing else is rewritten: the
+/// new format only adds fields. The file is overwritten in place, where only one digit differs: a crash leaves one of the
+/// two, and a full device has room for it.
+fn upgrade_format(root: &Path, format: Format) -> Result<()> {
+    let text = Format { version: FORMAT_VERSION, ..format }.to_text();
+    let write = || -> std::io::Result<()> {
+        let mut file = OpenOptions::new().write(true).open(root.join("FORMAT"))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(|e| io_error("the store's format file could not be upgraded", e))?;
+    tracing::info!(root = %root.display(), from = format.version, to = FORMAT_VERSION, "the store's format was upgraded");
+    Ok(())
+}
+
 fn create_format(root: &Path) -> Result<u64> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|e| {
@@ -302,9 +342,7 @@ fn create_format(root: &Path) -> Result<u64> {
         let temporary = root.join("FORMAT.new");
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(
-            format!("tradewind local store\nformat {FORMAT_VERSION}\nsalt {salt:016x}\n").as_bytes(),
-        )?;
+        file.write_all(Format { version: FORMAT_VERSION, salt }.to_text().as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&temporary, root.join("FORMAT"))?;
         // Before there is an index or a segment: either of them without it means that it was lost.

@@ -21,7 +21,7 @@ use super::index::entries::{
 use super::index::{Index, IndexSnapshot, keys};
 use super::loss::{Loss, LossProof, LostRange};
 use super::position::Position;
-use super::record::{BucketId, ExtentRun, Record};
+use super::record::{BucketId, ExtentRun, Record, VersionName};
 use super::reindex::manifest_runs;
 use super::replay::LogSurvey;
 use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload, record_at};
@@ -250,6 +250,11 @@ impl LogTail {
     }
 }
 
+/// The key under which the newest seq of a version is noted, wherever its index entry is.
+fn version_identity(name: &VersionName) -> Vec<u8> {
+    keys::version(name.bucket, &name.key, name.slot)
+}
+
 fn add_newest_seqs(newest_seqs: &mut HashMap<Vec<u8>, u64>, scanned: &ScannedRecord) -> Result<()> {
     let seq = scanned.header.seq;
     let mut add = |key: Vec<u8>, seq: u64| {
@@ -260,12 +265,19 @@ fn add_newest_seqs(newest_seqs: &mut HashMap<Vec<u8>, u64>, scanned: &ScannedRec
         Record::BucketCreated(bucket) => add(keys::bucket(bucket.id).into(), seq),
         Record::BucketDeleted { id } => add(keys::bucket_deleted(id).into(), seq),
         Record::Object(object) => {
-            add(keys::object(object.bucket, &object.key), seq);
+            add(
+                version_identity(&VersionName {
+                    bucket: object.bucket,
+                    slot: object.slot(seq),
+                    key: object.key.clone(),
+                }),
+                seq,
+            );
             if let Some(upload) = object.upload {
                 add(keys::upload_ended(upload).into(), u64::MAX);
             }
         }
-        Record::Tombstone { bucket, key } => add(keys::object(bucket, &key), seq),
+        Record::Tombstone(name) => add(version_identity(&name), seq),
         Record::UploadCreated(_) => add(keys::upload(seq).into(), seq),
         Record::Part(part) => add(keys::part(part.upload, part.number).into(), seq),
         Record::UploadEnded { upload } => add(keys::upload_ended(upload).into(), u64::MAX),
@@ -375,10 +387,12 @@ impl LossSearch<'_> {
         files: &SegmentFiles,
         lost_extents: &LostExtents,
     ) -> Result<()> {
-        for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
+        for entry in snapshot.all_versions() {
             let (key, value) = entry?;
             let entry = ObjectEntry::decode(&value)?;
-            if self.tail.supersedes(&key, entry.seq)
+            let (bucket, object) = (keys::bucket_id(&key)?, keys::object_name(&key)?);
+            let identity = version_identity(&VersionName { bucket, key: object, slot: entry.slot });
+            if self.tail.supersedes(&identity, entry.seq)
                 || self.tail.has(&keys::bucket_deleted(keys::bucket_id(&key)?))
             {
                 continue;
@@ -406,9 +420,9 @@ impl LossSearch<'_> {
             if entry.other_records == 0 || !(self.is_lost)(entry.location)? {
                 continue;
             }
-            let (bucket, object) = (keys::bucket_id(&key)?, keys::deleted_name(&key)?);
-            if !self.tail.supersedes(&keys::object(bucket, &object), entry.seq) {
-                self.loss.deletions.add(format!("{}/{object}", self.bucket(bucket)));
+            let name = keys::version_name(&key)?;
+            if !self.tail.supersedes(&version_identity(&name), entry.seq) {
+                self.loss.deletions.add(format!("{}/{}", self.bucket(name.bucket), name.key));
             }
         }
         Ok(())

@@ -16,13 +16,14 @@ use tradewind_core::{Address, Body, Context, Observation, Span};
 
 use self::extents::ExtentBody;
 use super::buffer_pool::PooledBuffer;
+use super::current_version::{find_version, newest_other};
 use super::frame::{BLOCK_BYTES, RecordHeader, RecordKind};
 use super::index::IndexSnapshot;
 use super::index::entries::ObjectEntry;
 use super::index::keys;
 use super::open_store::OpenStore;
 use super::position::Position;
-use super::record::{Object, ObjectContent, Record};
+use super::record::{Bucket, BucketId, Object, ObjectContent, Record, VersionSlot};
 use super::segment::{Segment, SegmentMap};
 
 /// Maximum payload bytes of one piece of a body.
@@ -43,11 +44,18 @@ pub(super) struct ObjectRecord {
 impl OpenStore {
     /// Looks up the entry of an object and the segment of its record in the current index.
     fn locate(&self, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
-        let key = keys::object(self.state.bucket_id(address.bucket.as_str())?, address.key.as_str());
+        let bucket = self.state.bucket_id(address.bucket.as_str())?;
         let mut missing_location = None;
         for _ in 0..MAX_LOOKUPS {
-            let value = self.state.index.object(&key)?;
-            let entry = decode_entry(value.as_deref(), address)?;
+            let current = match address.version {
+                None => self.state.index.object(&keys::object(bucket, address.key.as_str()))?,
+                Some(_) => None,
+            };
+            let entry = match current {
+                Some(value) => ObjectEntry::decode(&value)?,
+                // A version may move between its two places: only a snapshot shows it at exactly one.
+                None => find_in_snapshot(&self.state.index.snapshot(), address, bucket)?,
+            };
             match self.state.segments.get(entry.location.position.segment) {
                 Some(segment) => return Ok((entry, segment)),
                 // Compaction moved the record and removed its segment after the index was read: the next lookup finds
@@ -63,9 +71,8 @@ impl OpenStore {
 
     /// Like [`locate`](Self::locate), but in a snapshot, in which no record moves.
     fn locate_in(&self, snapshot: &StoreSnapshot, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
-        let key = keys::object(self.state.bucket_id(address.bucket.as_str())?, address.key.as_str());
-        let value = snapshot.index.get(&key)?;
-        let entry = decode_entry(value.as_deref(), address)?;
+        let bucket = self.state.bucket_id(address.bucket.as_str())?;
+        let entry = find_in_snapshot(&snapshot.index, address, bucket)?;
         let position = entry.location.position;
         let segment = snapshot.segments.get(&position.segment).cloned();
         segment.map(|segment| (entry, segment)).ok_or_else(|| corrupt(position, "its segment is missing"))
@@ -205,7 +212,8 @@ impl OpenStore {
             body_bytes: span.length,
             ..Observation::default()
         };
-        Ok(GetResponse { info: object_info(record.object, record.seq), span, body, observation })
+        let bucket = self.state.bucket(address.bucket.as_str())?;
+        Ok(GetResponse { info: object_info(record.object, record.seq, &bucket), span, body, observation })
     }
 
     /// Like [`open_object`](Self::open_object), without the bytes.
@@ -222,7 +230,8 @@ impl OpenStore {
         let span = select(&record.object, request.select)?;
         let first_byte = self.state.clock.now().saturating_sub(started);
         let observation = Observation { first_byte, ..Observation::default() };
-        Ok(GetResponse { info: object_info(record.object, record.seq), span, body: (), observation })
+        let bucket = self.state.bucket(address.bucket.as_str())?;
+        Ok(GetResponse { info: object_info(record.object, record.seq, &bucket), span, body: (), observation })
     }
 }
 
@@ -249,18 +258,41 @@ impl StoreSnapshot {
 }
 
 /// The port's description of an object. Copies the fields only if the manifest cache shares the object.
-pub(super) fn object_info(object: Arc<Object>, seq: u64) -> ObjectInfo {
+pub(super) fn object_info(object: Arc<Object>, seq: u64, bucket: &Bucket) -> ObjectInfo {
+    let version = bucket.version_id(object.slot(seq));
     let parts = u32::try_from(object.parts.len()).ok().filter(|parts| *parts > 0);
     let (size, modified, scope, generation) = (object.size, object.modified, object.scope, Generation(seq));
     let (etag, metadata, checksums) = match Arc::try_unwrap(object) {
         Ok(object) => (object.etag, object.metadata, object.checksums),
         Err(shared) => (shared.etag.clone(), shared.metadata.clone(), shared.checksums.clone()),
     };
-    ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }
+    ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version }
 }
 
-fn decode_entry(value: Option<&[u8]>, address: &Address) -> Result<ObjectEntry> {
-    value.map_or_else(|| Err(Error::no_such_key(address.key.as_str())), ObjectEntry::decode)
+/// The entry of an object or version in a snapshot.
+fn find_in_snapshot(snapshot: &IndexSnapshot, address: &Address, bucket: BucketId) -> Result<ObjectEntry> {
+    let key = address.key.as_str();
+    let Some(version) = &address.version else {
+        return match snapshot.get(&keys::object(bucket, key))? {
+            Some(value) => ObjectEntry::decode(&value),
+            None => Err(missing_object(snapshot, bucket, key)?),
+        };
+    };
+    let missing = || Error::no_such_version(key, version);
+    let slot = VersionSlot::from_id(version).ok_or_else(missing)?;
+    let entry = find_version(snapshot, bucket, key, slot)?.ok_or_else(missing)?.entry;
+    if entry.is_delete_marker {
+        return Err(Error::is_a_delete_marker(key, version.clone()));
+    }
+    Ok(entry)
+}
+
+/// The error of a key without a current object; it names the delete marker, if there is one.
+fn missing_object(snapshot: &IndexSnapshot, bucket: BucketId, key: &str) -> Result<Error> {
+    Ok(match newest_other(snapshot, bucket, key)? {
+        Some(newest) => Error::deleted(key, newest.entry.slot.id()),
+        None => Error::no_such_key(key),
+    })
 }
 
 /// The bytes that a request selects.

@@ -6,7 +6,7 @@ mod part;
 
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::Result;
-use tradewind_core::{Algorithm, Checksum, ETag, Metadata, Timestamp};
+use tradewind_core::{Algorithm, Checksum, ETag, Metadata, Timestamp, VersionId, Versioning};
 
 pub(crate) use self::part::{ExtentLocation, ExtentRun, Part, PartSummary};
 
@@ -28,10 +28,7 @@ pub(crate) enum Record {
         id: BucketId,
     },
     Object(Box<Object>),
-    Tombstone {
-        bucket: BucketId,
-        key: String,
-    },
+    Tombstone(VersionName),
     Extent {
         id: u64,
     },
@@ -46,12 +43,23 @@ pub(crate) enum Record {
     },
 }
 
+/// A version of a key. Among the records of one slot the one with the highest seq counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) enum VersionSlot {
+    /// The version that was written while versioning was off or suspended.
+    #[default]
+    Null,
+    /// The version created by the write with this seq.
+    Own(u64),
+}
+
 /// A bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub id: BucketId,
     pub name: String,
     pub created: Timestamp,
+    pub versioning: Versioning,
 }
 
 /// An object, without the bytes of its extents.
@@ -72,6 +80,12 @@ pub(crate) struct Object {
     pub upload: Option<UploadSeq>,
     /// The seq of the object's previous record, whose bytes this record reuses, if only metadata changed.
     pub rewritten_seq: Option<u64>,
+    /// True for a version with an id of its own, false for the `null` version.
+    pub is_versioned: bool,
+    /// The seq of the write that created this version, if this record only rewrites it.
+    pub creation_seq: Option<u64>,
+    /// True for a delete marker, which has neither bytes nor metadata.
+    pub is_delete_marker: bool,
 }
 
 /// Location of an object's bytes.
@@ -118,6 +132,10 @@ mod tag {
     pub const LATER_CHECKSUMS: u8 = 18;
     pub const LATER_PART_CHECKSUMS: u8 = 19;
     pub const LATER_UPLOAD_CHECKSUM: u8 = 20;
+    pub const OWN_VERSION: u8 = 21;
+    pub const CREATION: u8 = 22;
+    pub const DELETE_MARKER: u8 = 23;
+    pub const VERSIONING: u8 = 24;
     // 32 and up: `metadata`.
 }
 
@@ -127,7 +145,7 @@ impl Record {
             Self::BucketCreated(_) => RecordKind::BucketCreated,
             Self::BucketDeleted { .. } => RecordKind::BucketDeleted,
             Self::Object(_) => RecordKind::Object,
-            Self::Tombstone { .. } => RecordKind::Tombstone,
+            Self::Tombstone(_) => RecordKind::Tombstone,
             Self::Extent { .. } => RecordKind::Extent,
             Self::UploadCreated(_) => RecordKind::UploadCreated,
             Self::Part(_) => RecordKind::Part,
@@ -142,13 +160,19 @@ impl Record {
             Self::BucketCreated(bucket) => {
                 out.number(tag::ID, bucket.id.into()).text(tag::NAME, &bucket.name);
                 put_time(&mut out, bucket.created);
+                if bucket.versioning != Versioning::Off {
+                    out.number(tag::VERSIONING, versioning_byte(bucket.versioning).into());
+                }
             }
             Self::BucketDeleted { id } => {
                 out.number(tag::ID, (*id).into());
             }
             Self::Object(object) => object.encode(&mut out),
-            Self::Tombstone { bucket, key } => {
+            Self::Tombstone(VersionName { bucket, key, slot }) => {
                 out.number(tag::BUCKET, (*bucket).into()).text(tag::KEY, key);
+                if let VersionSlot::Own(seq) = slot {
+                    out.number(tag::OWN_VERSION, 1).number(tag::CREATION, *seq);
+                }
             }
             Self::Extent { id } => {
                 out.number(tag::ID, *id);
@@ -180,10 +204,7 @@ impl Record {
             RecordKind::BucketCreated => Self::BucketCreated(Bucket::decode(fields)?),
             RecordKind::BucketDeleted => Self::BucketDeleted { id: narrow(number_field(tag::ID)?)? },
             RecordKind::Object => Self::Object(Box::new(Object::decode(fields)?)),
-            RecordKind::Tombstone => {
-                let (bucket, key) = decode_bucket_and_key(fields)?;
-                Self::Tombstone { bucket, key }
-            }
+            RecordKind::Tombstone => Self::Tombstone(VersionName::decode(fields, 0)?),
             RecordKind::Extent => Self::Extent { id: number_field(tag::ID)? },
             RecordKind::UploadCreated => Self::UploadCreated(Box::new(Upload::decode(fields)?)),
             RecordKind::Part => Self::Part(Box::new(Part::decode(fields)?)),
@@ -193,15 +214,40 @@ impl Record {
     }
 }
 
+impl VersionSlot {
+    /// The slot of a version id; `None` if no version of a store has this id.
+    pub fn from_id(version: &VersionId) -> Option<Self> {
+        match version {
+            VersionId::Null => Some(Self::Null),
+            VersionId::Id(_) => version.number().map(Self::Own),
+        }
+    }
+
+    /// The version id of the slot.
+    pub fn id(self) -> VersionId {
+        match self {
+            Self::Null => VersionId::Null,
+            Self::Own(seq) => VersionId::from_number(seq),
+        }
+    }
+}
+
 impl Bucket {
+    /// The id of a version as it is reported: none in a bucket whose versioning was never enabled.
+    pub fn version_id(&self, slot: VersionSlot) -> Option<VersionId> {
+        (self.versioning != Versioning::Off).then(|| slot.id())
+    }
+
     fn decode(fields: &[u8]) -> Result<Self> {
-        let mut bucket = Self { id: 0, name: String::new(), created: Timestamp::default() };
+        let mut bucket =
+            Self { id: 0, name: String::new(), created: Timestamp::default(), versioning: Versioning::Off };
         let mut reader = FieldReader::new(fields);
         while let Some((tag, mut value)) = reader.next()? {
             match tag {
                 tag::ID => bucket.id = value.narrow()?,
                 tag::NAME => bucket.name = value.rest_as_text()?,
                 tag::TIME => bucket.created = read_time(value)?,
+                tag::VERSIONING => bucket.versioning = versioning_from_byte(value.byte()?)?,
                 _ => {}
             }
         }
@@ -225,11 +271,24 @@ impl Default for Object {
             parts: Vec::new(),
             upload: None,
             rewritten_seq: None,
+            is_versioned: false,
+            creation_seq: None,
+            is_delete_marker: false,
         }
     }
 }
 
 impl Object {
+    /// The seq of the write that created this version, given the seq of this record.
+    pub fn creation(&self, seq: u64) -> u64 {
+        self.creation_seq.unwrap_or(seq)
+    }
+
+    /// The slot of this version, given the seq of its record.
+    pub fn slot(&self, seq: u64) -> VersionSlot {
+        if self.is_versioned { VersionSlot::Own(self.creation(seq)) } else { VersionSlot::Null }
+    }
+
     fn encode(&self, out: &mut FieldWriter) {
         out.number(tag::BUCKET, self.bucket.into()).text(tag::KEY, &self.key).number(tag::SIZE, self.size);
         put_time(out, self.modified);
@@ -259,6 +318,15 @@ impl Object {
         if let Some(seq) = self.rewritten_seq {
             out.number(tag::REWRITES, seq);
         }
+        if self.is_versioned {
+            out.number(tag::OWN_VERSION, 1);
+        }
+        if let Some(seq) = self.creation_seq {
+            out.number(tag::CREATION, seq);
+        }
+        if self.is_delete_marker {
+            out.number(tag::DELETE_MARKER, 1);
+        }
         put_metadata(out, &self.metadata);
     }
 
@@ -283,6 +351,9 @@ impl Object {
                 tag::LATER_PART_CHECKSUMS => PartSummary::decode_more(&mut object.parts, value)?,
                 tag::UPLOAD => object.upload = Some(value.number()?),
                 tag::REWRITES => object.rewritten_seq = Some(value.number()?),
+                tag::OWN_VERSION => object.is_versioned = true,
+                tag::CREATION => object.creation_seq = Some(value.number()?),
+                tag::DELETE_MARKER => object.is_delete_marker = true,
                 other => read_metadata_field(&mut object.metadata, other, value)?,
             }
         }
@@ -333,6 +404,51 @@ impl Upload {
             }
         }
         Ok(upload)
+    }
+}
+
+/// The version that an object or tombstone record is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VersionName {
+    pub bucket: BucketId,
+    pub key: String,
+    pub slot: VersionSlot,
+}
+
+impl VersionName {
+    /// Decodes the name from the fields of a record with this seq.
+    pub fn decode(fields: &[u8], seq: u64) -> Result<Self> {
+        let (bucket, key) = decode_bucket_and_key(fields)?;
+        let (mut is_versioned, mut creation_seq) = (false, None);
+        let mut reader = FieldReader::new(fields);
+        while let Some((tag, mut value)) = reader.next()? {
+            match tag {
+                tag::OWN_VERSION => is_versioned = true,
+                tag::CREATION => creation_seq = Some(value.number()?),
+                _ => {}
+            }
+        }
+        let slot =
+            if is_versioned { VersionSlot::Own(creation_seq.unwrap_or(seq)) } else { VersionSlot::Null };
+        Ok(Self { bucket, key, slot })
+    }
+}
+
+/// The number of a versioning state, never reused. 0 is off.
+pub(crate) const fn versioning_byte(versioning: Versioning) -> u8 {
+    match versioning {
+        Versioning::Off => 0,
+        Versioning::Enabled => 1,
+        Versioning::Suspended => 2,
+    }
+}
+
+pub(crate) fn versioning_from_byte(byte: u8) -> Result<Versioning> {
+    match byte {
+        0 => Ok(Versioning::Off),
+        1 => Ok(Versioning::Enabled),
+        2 => Ok(Versioning::Suspended),
+        _ => Err(malformed("a bucket's versioning is unknown")),
     }
 }
 

@@ -3,6 +3,7 @@
 //! records were written.
 
 use tradewind_core::Timestamp;
+use tradewind_core::Versioning;
 use tradewind_core::error::Result;
 
 use super::apply::{NO_LOCATION, add_live_bytes, remove_live_bytes};
@@ -43,7 +44,7 @@ pub(super) fn reindex(
 /// never removed, its record was lost: its contents are kept under a name that indicates this.
 fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
     let mut changes = index.changes();
-    for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
+    for entry in index.snapshot().all_versions() {
         let (key, value) = entry?;
         let bucket =
             key.get(1..5).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default();
@@ -89,7 +90,13 @@ fn ensure_bucket(changes: &mut IndexChanges<'_>, id: BucketId, coverage: &mut Co
         "the record of a bucket was lost; its objects are kept in a bucket with another name"
     );
     coverage.next_bucket = coverage.next_bucket.max(id + 1);
-    let entry = BucketEntry { location: NO_LOCATION, created: Timestamp::default(), name };
+    let entry = BucketEntry {
+        location: NO_LOCATION,
+        created: Timestamp::default(),
+        name,
+        seq: 0,
+        versioning: Versioning::Off,
+    };
     changes.put(keys::bucket(id), entry.encode());
     Ok(true)
 }
@@ -98,7 +105,7 @@ fn ensure_bucket(changes: &mut IndexChanges<'_>, id: BucketId, coverage: &mut Co
 /// extents.
 fn locate_extents(files: &SegmentFiles, index: &Index, coverage: &mut Coverage) -> Result<NameList> {
     let mut runs = Vec::new();
-    for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
+    for entry in index.snapshot().all_versions() {
         let (_, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
         if entry.in_extents {
@@ -166,7 +173,7 @@ fn find_unreadable(files: &SegmentFiles, index: &Index) -> Result<NameList> {
         let value = index.get(&keys::bucket(id))?;
         Ok(value.map(|value| BucketEntry::decode(&value)).transpose()?.map_or_else(String::new, |b| b.name))
     };
-    for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
+    for entry in index.snapshot().all_versions() {
         let (key, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
         if entry.in_extents && !is_complete(&manifest_runs(files, entry.location)?)? {

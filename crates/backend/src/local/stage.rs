@@ -233,6 +233,8 @@ impl Staged for LocalStaged {
             generation: tradewind_core::object::Generation(0),
             checksums: checksums.clone(),
             scope: ChecksumScope::FullObject,
+            version: None,
+            source_version: None,
         };
         let staged = *self;
         let (store, extents) = (staged.store, staged.extents);
@@ -244,7 +246,6 @@ impl Staged for LocalStaged {
                     ObjectContent::Extents { runs: extents.runs, new_extents: extents.new_extents }
                 };
                 let object = Object {
-                    bucket: 0,
                     key,
                     size: staged.size,
                     modified,
@@ -253,9 +254,7 @@ impl Staged for LocalStaged {
                     checksums,
                     scope: ChecksumScope::FullObject,
                     content,
-                    parts: Vec::new(),
-                    upload: None,
-                    rewritten_seq: None,
+                    ..Object::default()
                 };
                 let put = PutObject {
                     bucket,
@@ -266,8 +265,9 @@ impl Staged for LocalStaged {
                     precondition: staged.precondition,
                     pins: extents.pins,
                 };
-                (committed.generation, committed.etag) =
-                    staged.context.guard(store.committer.submit(put)).await??;
+                let written = staged.context.guard(store.committer.submit(put)).await??;
+                (committed.generation, committed.etag) = (written.generation, written.etag);
+                committed.version = written.version;
             }
             StageTarget::Part { bucket, key, upload, number } => {
                 let part = Part {

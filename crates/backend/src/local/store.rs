@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
+use tradewind_core::Versioning;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::multipart::{
@@ -20,6 +21,7 @@ use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, Select,
     StageRequest,
 };
+use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
     Address, Algorithm, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged,
     Tags,
@@ -30,7 +32,7 @@ use super::io_threads::io_error;
 use super::open_store::OpenStore;
 use super::options::LocalOptions;
 use super::read::object_parts;
-use super::record::{ObjectContent, Upload};
+use super::record::Upload;
 use super::recovery::Recovery;
 use super::stage::{LocalStaged, StageTarget};
 use super::upkeep::{self, Upkeep};
@@ -76,6 +78,7 @@ impl LocalStore {
             reports_all_parts: true,
             reports_deleted: true,
             stage_checks_bucket: true,
+            versions: true,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: MAX_OBJECT_BYTES,
             unsupported: &[],
@@ -201,6 +204,20 @@ impl ObjectStore for LocalStore {
             .collect()
     }
 
+    async fn versioning(&self, context: &Context, bucket: &BucketName) -> Result<Versioning> {
+        self.check_open(context)?;
+        Ok(self.store.state.bucket(bucket.as_str())?.versioning)
+    }
+
+    async fn set_versioning(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        versioning: Versioning,
+    ) -> Result<()> {
+        self.submit(context, commit::SetVersioning { name: bucket.as_str().to_owned(), versioning }).await
+    }
+
     async fn head(
         &self,
         context: &Context,
@@ -245,9 +262,14 @@ impl ObjectStore for LocalStore {
         address: &Address,
         precondition: Precondition,
     ) -> Result<Deleted> {
-        let (bucket, key) = (address.bucket.as_str().to_owned(), address.key.as_str().to_owned());
-        let existed = self.submit(context, commit::DeleteObject { bucket, key, precondition }).await?;
-        Ok(Deleted { existed })
+        let change = commit::DeleteObject {
+            bucket: address.bucket.as_str().to_owned(),
+            key: address.key.as_str().to_owned(),
+            version: address.version.clone(),
+            precondition,
+            deleted: self.store.state.clock.wall(),
+        };
+        self.submit(context, change).await
     }
 
     async fn list(
@@ -260,6 +282,19 @@ impl ObjectStore for LocalStore {
         let bucket = self.store.state.bucket(bucket.as_str())?;
         let (state, request) = (self.store.state.clone(), request.clone());
         let listing = move || super::list::list_page(&state, bucket.id, &request);
+        context.guard(self.store.state.io.run(listing)).await?
+    }
+
+    async fn list_versions(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListVersions,
+    ) -> Result<VersionsPage> {
+        self.check_open(context)?;
+        let bucket = self.store.state.bucket(bucket.as_str())?;
+        let (state, request) = (self.store.state.clone(), request.clone());
+        let listing = move || super::list::versions_page(&state, bucket.id, &request);
         context.guard(self.store.state.io.run(listing)).await?
     }
 
@@ -281,11 +316,12 @@ impl ObjectStore for LocalStore {
             precondition: request.precondition,
             checksum: None,
         };
+        let source_version = source.info.version;
         let mut staged = self.stage(context, &request.destination, stage).await?;
         let size = Self::copy_body(context, &mut *staged, source.body).await?;
         let expected = Expected { size: Some(source.info.size.max(size)), ..Expected::default() };
         let (committed, _) = staged.commit(expected).await?;
-        Ok(committed)
+        Ok(Committed { source_version, ..committed })
     }
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
@@ -295,23 +331,16 @@ impl ObjectStore for LocalStore {
             let record = self.store.object(context, address, true).await?;
             let mut object = Box::new(Arc::unwrap_or_clone(record.object));
             object.metadata.tags = tags.clone();
-            object.rewritten_seq = Some(record.seq);
-            object.upload = None;
-            if let ObjectContent::Extents { new_extents, .. } = &mut object.content {
-                new_extents.clear();
-            }
-            let put = commit::PutObject {
+            let rewrite = commit::RewriteVersion {
                 bucket: address.bucket.as_str().to_owned(),
                 object,
+                seq: record.seq,
                 payload: record.payload.into_iter().collect(),
                 block_crcs: record.block_crcs,
-                deferred_md5: None,
-                precondition: Precondition::MatchesGeneration(tradewind_core::object::Generation(record.seq)),
-                pins: Vec::new(),
             };
-            match self.submit(context, put).await {
+            match self.submit(context, rewrite).await {
                 Err(e) if e.reason() == Reason::Conflict => {}
-                other => return other.map(|_| ()),
+                other => return other,
             }
         }
     }
@@ -395,7 +424,7 @@ impl ObjectStore for LocalStore {
         Self::copy_body(context, &mut *staged, source.body).await?;
         let expected = Expected { size: Some(length), ..Expected::default() };
         let (committed, _) = staged.commit(expected).await?;
-        Ok(committed)
+        Ok(Committed { source_version: source.info.version, ..committed })
     }
 
     async fn list_parts(
@@ -436,8 +465,9 @@ impl ObjectStore for LocalStore {
             let (store, address, request) = (self.store.clone(), address.clone(), request.clone());
             let assemble = move || store.assemble(&address, seq, &request);
             let (change, mut committed) = context.guard(self.store.state.io.run(assemble)).await??;
-            if let Some(generation) = self.submit(context, change).await? {
-                committed.generation = generation;
+            if let Some(written) = self.submit(context, change).await? {
+                committed.generation = written.generation;
+                committed.version = written.version;
                 return Ok(committed);
             }
         }

@@ -157,6 +157,15 @@ impl S3Store {
         let modified: Timestamp = modified.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
         let (checksums, scope) = checksums.finish();
-        Ok(Committed { etag, size: 0, modified, generation, checksums, scope })
+        Ok(Committed {
+            etag,
+            size: 0,
+            modified,
+            generation,
+            checksums,
+            scope,
+            version: None,
+            source_version: None,
+        })
     }
 }

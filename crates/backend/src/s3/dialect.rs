@@ -61,6 +61,7 @@ const PLAIN: Capabilities = Capabilities {
     reports_all_parts: false,
     reports_deleted: false,
     stage_checks_bucket: false,
+    versions: false,
     max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
     max_object_bytes: 5 << 40,
     unsupported: &[],

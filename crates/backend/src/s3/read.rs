@@ -183,7 +183,10 @@ impl S3Store {
             checksums.clear();
         }
         let generation = header_fields::generation(modified, etag.as_str());
-        Ok((ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }, span))
+        Ok((
+            ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version: None },
+            span,
+        ))
     }
 
     /// GetObjectAttributes: numbers, sizes and checksums of the parts, and whether more follow. Amazon S3 lists parts

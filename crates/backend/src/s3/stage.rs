@@ -415,6 +415,15 @@ impl S3Store {
         let etag = header_fields::etag(headers)?;
         let modified = header_fields::parse_date(headers, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
-        Ok(Committed { etag, size, modified, generation, checksums, scope: ChecksumScope::FullObject })
+        Ok(Committed {
+            etag,
+            size,
+            modified,
+            generation,
+            checksums,
+            scope: ChecksumScope::FullObject,
+            version: None,
+            source_version: None,
+        })
     }
 }

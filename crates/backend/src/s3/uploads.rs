@@ -222,6 +222,8 @@ impl S3Store {
             generation: info.generation,
             checksums: info.checksums,
             scope: info.scope,
+            version: None,
+            source_version: None,
         })
     }
 
@@ -290,7 +292,16 @@ impl S3Store {
             }
         };
         let generation = generation(modified, etag.as_str());
-        Ok(Committed { etag, size, modified, generation, checksums, scope })
+        Ok(Committed {
+            etag,
+            size,
+            modified,
+            generation,
+            checksums,
+            scope,
+            version: None,
+            source_version: None,
+        })
     }
 
     /// Verifies the completed object's checksums against those of its parts.

@@ -125,6 +125,8 @@ impl SwiftStore {
             etag,
             checksums: stored.checksums,
             scope: ChecksumScope::FullObject,
+            version: None,
+            source_version: None,
         }))
     }
 

@@ -222,6 +222,7 @@ impl SwiftStore {
             checksums: stored.checksums.clone(),
             scope: stored.scope.unwrap_or(ChecksumScope::FullObject),
             parts: stored.parts,
+            version: None,
         };
         Ok((info, stored))
     }

@@ -168,7 +168,19 @@ impl StagedWrite {
         };
         let modified = store.modification_time(&head.headers)?;
         let generation = generation(modified, etag.as_str());
-        Ok((Committed { etag, size, modified, generation, checksums, scope }, head.observation))
+        Ok((
+            Committed {
+                etag,
+                size,
+                modified,
+                generation,
+                checksums,
+                scope,
+                version: None,
+                source_version: None,
+            },
+            head.observation,
+        ))
     }
 
     async fn commit_part(self, md5: [u8; 16], checksums: Vec<Checksum>) -> Result<(Committed, Observation)> {
@@ -198,7 +210,19 @@ impl StagedWrite {
         let modified = put?;
         let generation = generation(modified, etag.as_str());
         let scope = ChecksumScope::FullObject;
-        Ok((Committed { etag, size, modified, generation, checksums, scope }, Observation::default()))
+        Ok((
+            Committed {
+                etag,
+                size,
+                modified,
+                generation,
+                checksums,
+                scope,
+                version: None,
+                source_version: None,
+            },
+            Observation::default(),
+        ))
     }
 }
 

@@ -196,7 +196,16 @@ impl SwiftStore {
         self.delete_parts(context, address, upload, Some(&chosen)).await;
         let modified = self.modification_time(&head.headers)?;
         let generation = generation(modified, etag.as_str());
-        Ok(Committed { etag, size, modified, generation, checksums: vec![checksum], scope })
+        Ok(Committed {
+            etag,
+            size,
+            modified,
+            generation,
+            checksums: vec![checksum],
+            scope,
+            version: None,
+            source_version: None,
+        })
     }
 
     /// Aborts an upload: removes the marker, so that it cannot be completed any more, then the parts.

@@ -16,7 +16,8 @@ use tradewind_core::object::Committed;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, Select, StageRequest};
 use tradewind_core::testing::{context, write_all};
-use tradewind_core::{Address, BucketName, ByteRange, ObjectStore, Precondition, SystemClock};
+use tradewind_core::version::ListVersions;
+use tradewind_core::{Address, BucketName, ByteRange, ObjectStore, Precondition, SystemClock, Versioning};
 
 pub use tradewind_core::testing::{drain, pattern, reason};
 
@@ -123,6 +124,24 @@ impl TestStore {
 
     pub async fn delete(&self, key: &str) -> Result<bool> {
         Ok(self.store.delete(&context(), &address(key), Precondition::None).await?.existed)
+    }
+
+    pub async fn set_versioning(&self, versioning: Versioning) {
+        self.store.set_versioning(&context(), &address("x").bucket, versioning).await.unwrap();
+    }
+
+    /// Deletes some of a key's versions and delete markers.
+    pub async fn delete_some_versions(&self, key: &str, random: &mut Random) {
+        let request = ListVersions { prefix: key.to_owned(), limit: 1000, ..ListVersions::default() };
+        let page = self.store.list_versions(&context(), &address("x").bucket, &request).await.unwrap();
+        for entry in page.entries {
+            if let ListEntry::Key(key, listed) = entry
+                && random.below(2) == 0
+            {
+                let address = address(&key).with_version(Some(listed.version));
+                self.store.delete(&context(), &address, Precondition::None).await.unwrap();
+            }
+        }
     }
 
     pub async fn names(&self) -> Vec<String> {

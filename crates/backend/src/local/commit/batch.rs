@@ -99,7 +99,7 @@ struct UnsealedHead {
 }
 
 enum BucketChange {
-    Created(Bucket),
+    Written(Bucket),
     Deleted(String),
 }
 
@@ -129,7 +129,7 @@ impl Batch<'_> {
     pub fn bucket(&self, name: &str) -> Result<Bucket> {
         for change in self.buckets.iter().rev() {
             match change {
-                BucketChange::Created(bucket) if bucket.name == name => return Ok(bucket.clone()),
+                BucketChange::Written(bucket) if bucket.name == name => return Ok(bucket.clone()),
                 BucketChange::Deleted(deleted) if deleted == name => return Err(Error::no_such_bucket(name)),
                 _ => {}
             }
@@ -141,9 +141,14 @@ impl Batch<'_> {
     pub fn create_bucket(&mut self, mut bucket: Bucket) -> Result<()> {
         bucket.id = self.next_bucket;
         self.next_bucket += 1;
+        self.rewrite_bucket(bucket)
+    }
+
+    /// Writes the record of an existing bucket anew.
+    pub fn rewrite_bucket(&mut self, bucket: Bucket) -> Result<()> {
         let seq = self.next_id();
         self.append(&Record::BucketCreated(bucket.clone()), seq)?;
-        self.buckets.push(BucketChange::Created(bucket));
+        self.buckets.push(BucketChange::Written(bucket));
         Ok(())
     }
 
@@ -285,7 +290,7 @@ impl Batch<'_> {
         self.index_changes.apply()?;
         for change in self.buckets {
             match change {
-                BucketChange::Created(bucket) => {
+                BucketChange::Written(bucket) => {
                     self.state.buckets.write().insert(bucket.name.clone(), bucket)
                 }
                 BucketChange::Deleted(name) => self.state.buckets.write().remove(&name),

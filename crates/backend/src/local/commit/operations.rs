@@ -1,19 +1,23 @@
 //! The changes, and how each decides on the state that it finds.
 
 use bytes::Bytes;
-use tradewind_core::ETag;
 use tradewind_core::clock::Timestamp;
 use tradewind_core::condition::Precondition;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Expected, Generation};
+use tradewind_core::store::Deleted;
+use tradewind_core::{ETag, VersionId, Versioning};
 
 use super::Change;
 use super::batch::Batch;
 use crate::local::apply::upload_records;
+use crate::local::current_version::find_version;
 use crate::local::frame::{RecordHeader, RecordKind};
 use crate::local::index::entries::{ObjectEntry, UploadEntry};
 use crate::local::index::keys;
-use crate::local::record::{Bucket, BucketId, Object, Part, Record, Upload, UploadSeq};
+use crate::local::record::{
+    Bucket, BucketId, Object, ObjectContent, Part, Record, Upload, UploadSeq, VersionName, VersionSlot,
+};
 use crate::local::segment::SegmentPin;
 
 /// Creates a bucket.
@@ -29,7 +33,36 @@ impl Change for CreateBucket {
         if batch.bucket(&self.name).is_ok() {
             return Err(Error::new(Reason::BucketExists, format!("bucket {:?} exists already", self.name)));
         }
-        batch.create_bucket(Bucket { id: 0, name: self.name.clone(), created: self.created })
+        batch.create_bucket(Bucket {
+            id: 0,
+            name: self.name.clone(),
+            created: self.created,
+            versioning: Versioning::Off,
+        })
+    }
+}
+
+/// Changes the versioning of a bucket.
+pub(crate) struct SetVersioning {
+    pub name: String,
+    pub versioning: Versioning,
+}
+
+impl Change for SetVersioning {
+    type Output = ();
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        let bucket = batch.bucket(&self.name)?;
+        if bucket.versioning == self.versioning {
+            return Ok(());
+        }
+        if self.versioning == Versioning::Off {
+            return Err(Error::for_client(
+                Reason::InvalidRequest,
+                "versioning can only be suspended once it was enabled",
+            ));
+        }
+        batch.rewrite_bucket(Bucket { versioning: self.versioning, ..bucket })
     }
 }
 
@@ -43,9 +76,9 @@ impl Change for DeleteBucket {
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
         let bucket = batch.bucket(&self.name)?;
-        if batch
-            .index_changes
-            .any_in_range(&keys::object_from(bucket.id, b""), &keys::bucket_end(bucket.id))?
+        let holds = |from: Vec<u8>, to: Vec<u8>| batch.index_changes.any_in_range(&from, &to);
+        if holds(keys::object_from(bucket.id, b""), keys::bucket_end(bucket.id))?
+            || holds(keys::versions_from(bucket.id, b""), keys::versions_end(bucket.id))?
         {
             return Err(Error::new(
                 Reason::BucketNotEmpty,
@@ -86,8 +119,15 @@ pub(crate) struct DeferredMd5 {
     pub expected: Expected,
 }
 
+/// The result of [`PutObject`].
+pub(crate) struct WrittenObject {
+    pub generation: Generation,
+    pub etag: ETag,
+    pub version: Option<VersionId>,
+}
+
 impl Change for PutObject {
-    type Output = (Generation, ETag);
+    type Output = WrittenObject;
 
     fn md5_input(&self) -> Option<&[Bytes]> {
         self.deferred_md5.as_ref().map(|_| &self.payload[..])
@@ -101,37 +141,122 @@ impl Change for PutObject {
         expected.verify(self.object.size, Some(md5), &[])
     }
 
-    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<(Generation, ETag)> {
-        self.object.bucket = batch.bucket(&self.bucket)?.id;
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<WrittenObject> {
+        let bucket = batch.bucket(&self.bucket)?;
+        self.object.bucket = bucket.id;
+        self.object.is_versioned = bucket.versioning == Versioning::Enabled;
         check_precondition(batch, self.object.bucket, &self.object.key, &self.precondition)?;
         let seq = batch.next_id();
         let etag = self.object.etag.clone();
+        let version = bucket.version_id(self.object.slot(seq));
         let record = Record::Object(std::mem::take(&mut self.object));
         batch.append_with_payload(&record, seq, &self.payload, &self.block_crcs)?;
-        Ok((Generation(seq), etag))
+        Ok(WrittenObject { generation: Generation(seq), etag, version })
     }
 }
 
-/// Deletes an object.
+/// Rewrites a version with other metadata and the same bytes.
+pub(crate) struct RewriteVersion {
+    /// The bucket's name.
+    pub bucket: String,
+    pub object: Box<Object>,
+    /// The seq of the record that is rewritten. If it is no longer the version's newest, the change fails with
+    /// [`Conflict`](Reason::Conflict).
+    pub seq: u64,
+    /// The bytes if the object is inline.
+    pub payload: Vec<Bytes>,
+    pub block_crcs: Vec<u64>,
+}
+
+impl Change for RewriteVersion {
+    type Output = ();
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        let bucket = batch.bucket(&self.bucket)?.id;
+        let object = &mut self.object;
+        let found = find_version(&batch.index_changes, bucket, &object.key, object.slot(self.seq))?;
+        if object.bucket != bucket || found.is_none_or(|found| found.entry.seq != self.seq) {
+            return Err(Error::new(
+                Reason::Conflict,
+                format!("key {:?} was changed concurrently", object.key),
+            ));
+        }
+        object.creation_seq = Some(object.creation(self.seq));
+        object.rewritten_seq = Some(self.seq);
+        object.upload = None;
+        if let ObjectContent::Extents { new_extents, .. } = &mut object.content {
+            new_extents.clear();
+        }
+        let seq = batch.next_id();
+        let record = Record::Object(std::mem::take(&mut self.object));
+        batch.append_with_payload(&record, seq, &self.payload, &self.block_crcs)
+    }
+}
+
+/// Deletes an object, or one of its versions.
 pub(crate) struct DeleteObject {
     pub bucket: String,
     pub key: String,
+    /// The version to remove. `None` deletes the object: it removes the `null` version or adds a delete marker,
+    /// depending on the bucket's versioning.
+    pub version: Option<VersionId>,
     pub precondition: Precondition,
+    /// The time of a delete marker.
+    pub deleted: Timestamp,
 }
 
 impl Change for DeleteObject {
-    type Output = bool;
+    type Output = Deleted;
 
-    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<bool> {
-        let bucket = batch.bucket(&self.bucket)?.id;
-        check_precondition(batch, bucket, &self.key, &self.precondition)?;
-        if batch.index_changes.get(&keys::object(bucket, &self.key))?.is_none() {
-            return Ok(false);
-        }
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Deleted> {
+        let bucket = batch.bucket(&self.bucket)?;
+        check_precondition(batch, bucket.id, &self.key, &self.precondition)?;
         batch.allow_reserve();
+        if let Some(version) = &self.version {
+            let removed = match VersionSlot::from_id(version) {
+                Some(slot) => self.remove(batch, bucket.id, slot)?,
+                None => None,
+            };
+            return Ok(Deleted {
+                existed: removed.is_some(),
+                version: Some(version.clone()),
+                is_delete_marker: removed.is_some_and(|entry| entry.is_delete_marker),
+            });
+        }
+        if bucket.versioning == Versioning::Off {
+            let existed = self.remove(batch, bucket.id, VersionSlot::Null)?.is_some();
+            return Ok(Deleted { existed, ..Deleted::default() });
+        }
+        let existed = batch.index_changes.get(&keys::object(bucket.id, &self.key))?.is_some();
+        let marker = Object {
+            bucket: bucket.id,
+            key: self.key.clone(),
+            modified: self.deleted,
+            is_versioned: bucket.versioning == Versioning::Enabled,
+            is_delete_marker: true,
+            ..Object::default()
+        };
         let seq = batch.next_id();
-        batch.append(&Record::Tombstone { bucket, key: self.key.clone() }, seq)?;
-        Ok(true)
+        let version = bucket.version_id(marker.slot(seq));
+        batch.append(&Record::Object(Box::new(marker)), seq)?;
+        Ok(Deleted { existed, version, is_delete_marker: true })
+    }
+}
+
+impl DeleteObject {
+    /// Removes a version. Returns its entry; `None` if it does not exist.
+    fn remove(
+        &self,
+        batch: &mut Batch<'_>,
+        bucket: BucketId,
+        slot: VersionSlot,
+    ) -> Result<Option<ObjectEntry>> {
+        let Some(found) = find_version(&batch.index_changes, bucket, &self.key, slot)? else {
+            return Ok(None);
+        };
+        let seq = batch.next_id();
+        batch.append(&Record::Tombstone(VersionName { bucket, key: self.key.clone(), slot }), seq)?;
+        Ok(Some(found.entry))
     }
 }
 
@@ -182,18 +307,18 @@ pub(crate) struct CompleteUpload {
 
 impl Change for CompleteUpload {
     /// `None` if the object must be assembled again.
-    type Output = Option<Generation>;
+    type Output = Option<WrittenObject>;
 
-    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Option<Generation>> {
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Option<WrittenObject>> {
         find_upload(batch, &self.put.bucket, &self.put.object.key, self.upload)?;
         if upload_records(&batch.index_changes, self.upload)?.newest_part_seq != self.newest_part_seq {
             return Ok(None);
         }
-        let (generation, _) = self.put.decide(batch)?;
+        let written = self.put.decide(batch)?;
         batch.allow_reserve();
         let seq = batch.next_id();
         batch.append(&Record::UploadEnded { upload: self.upload }, seq)?;
-        Ok(Some(generation))
+        Ok(Some(written))
     }
 }
 

@@ -2,12 +2,15 @@
 
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::Result;
-use tradewind_core::{Algorithm, ETag, Timestamp};
+use tradewind_core::{Algorithm, ETag, Timestamp, Versioning};
 
 use super::keys;
 use crate::local::fields::{Decoder, malformed, put_block, put_varint};
 use crate::local::position::Position;
-use crate::local::record::{Bucket, BucketId, algorithm_byte, algorithm_from_byte, is_original_algorithm};
+use crate::local::record::{
+    Bucket, BucketId, VersionSlot, algorithm_byte, algorithm_from_byte, is_original_algorithm,
+    versioning_byte, versioning_from_byte,
+};
 
 /// The position and length of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +47,7 @@ impl RecordLocation {
     }
 }
 
-/// An object: the fields that a listing returns and a small read needs.
+/// A version of an object, or a delete marker: all that a listing returns and a small read needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectEntry {
     pub seq: u64,
@@ -57,8 +60,22 @@ pub(crate) struct ObjectEntry {
     pub checksum: Option<(Algorithm, ChecksumScope)>,
     /// True if the bytes are in extents, not in the record.
     pub in_extents: bool,
-    /// Other records of this key on disk: superseded ones and copies not yet removed.
+    /// Other records of this version on disk: superseded ones and copies not yet removed.
     pub other_records: u32,
+    pub slot: VersionSlot,
+    /// The seq of the write that created the version: the newest version of a key is the one with the highest.
+    pub creation_seq: u64,
+    pub is_delete_marker: bool,
+}
+
+/// Flags of an [`ObjectEntry`].
+mod flag {
+    pub const IN_EXTENTS: u8 = 1;
+    pub const MD5_ETAG: u8 = 2;
+    /// Fields of a version follow; without them it is the `null` version, created by `seq`.
+    pub const VERSION: u8 = 4;
+    pub const OWN_VERSION: u8 = 8;
+    pub const DELETE_MARKER: u8 = 16;
 }
 
 impl ObjectEntry {
@@ -81,10 +98,22 @@ impl ObjectEntry {
         };
         out.push(checksum_byte(original));
         let md5 = self.etag.md5().filter(|md5| ETag::from_md5(md5) == self.etag);
-        out.push(u8::from(self.in_extents) | u8::from(md5.is_some()) << 1);
+        let has_version_fields =
+            self.slot != VersionSlot::Null || self.creation_seq != self.seq || self.is_delete_marker;
+        let flags = [
+            (self.in_extents, flag::IN_EXTENTS),
+            (md5.is_some(), flag::MD5_ETAG),
+            (has_version_fields, flag::VERSION),
+            (self.slot != VersionSlot::Null, flag::OWN_VERSION),
+            (self.is_delete_marker, flag::DELETE_MARKER),
+        ];
+        out.push(flags.iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag));
         match md5 {
             Some(md5) => out.extend_from_slice(&md5),
             None => put_block(&mut out, self.etag.as_str().as_bytes()),
+        }
+        if has_version_fields {
+            put_varint(&mut out, self.creation_seq);
         }
         // A later algorithm is encoded last, where older programs have stopped reading.
         if later.is_some() {
@@ -110,8 +139,12 @@ impl ObjectEntry {
             byte => Some(checksum_from_byte(byte)?),
         };
         let flags = decoder.byte()?;
-        let etag =
-            if flags & 2 == 0 { ETag::from_tag(&decoder.text()?) } else { ETag::from_md5(&decoder.array()?) };
+        let etag = if flags & flag::MD5_ETAG == 0 {
+            ETag::from_tag(&decoder.text()?)
+        } else {
+            ETag::from_md5(&decoder.array()?)
+        };
+        let creation_seq = if flags & flag::VERSION == 0 { seq } else { decoder.number()? };
         if !decoder.is_empty() {
             checksum = checksum_from_byte(decoder.byte()?).ok();
         }
@@ -123,18 +156,25 @@ impl ObjectEntry {
             modified,
             etag,
             checksum,
-            in_extents: flags & 1 == 1,
+            in_extents: flags & flag::IN_EXTENTS != 0,
             other_records,
+            slot: if flags & flag::OWN_VERSION == 0 {
+                VersionSlot::Null
+            } else {
+                VersionSlot::Own(creation_seq)
+            },
+            creation_seq,
+            is_delete_marker: flags & flag::DELETE_MARKER != 0,
         })
     }
 }
 
-/// The tombstone of a key.
+/// The tombstone of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeletedEntry {
     pub seq: u64,
     pub location: RecordLocation,
-    /// Other records of this key on disk. The tombstone may be removed when there are none.
+    /// Other records of this version on disk. The tombstone may be removed when there are none.
     pub other_records: u32,
 }
 
@@ -238,13 +278,16 @@ pub(crate) struct BucketEntry {
     pub location: RecordLocation,
     pub created: Timestamp,
     pub name: String,
+    /// The seq of its record. 0 in entries of earlier versions, which did not record it.
+    pub seq: u64,
+    pub versioning: Versioning,
 }
 
 impl BucketEntry {
     /// The bucket of this entry, whose number is in its key.
     pub fn into_bucket(self, key: &[u8]) -> Result<Bucket> {
         let id = keys::number(key)?.try_into().map_err(|_| malformed("a bucket id is out of range"))?;
-        Ok(Bucket { id, name: self.name, created: self.created })
+        Ok(Bucket { id, name: self.name, created: self.created, versioning: self.versioning })
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -252,6 +295,8 @@ impl BucketEntry {
         self.location.put(&mut out);
         out.extend_from_slice(&self.created.millis().to_le_bytes());
         put_block(&mut out, self.name.as_bytes());
+        put_varint(&mut out, self.seq);
+        out.push(versioning_byte(self.versioning));
         out
     }
 
@@ -259,7 +304,13 @@ impl BucketEntry {
         let mut decoder = Decoder(value);
         let location = RecordLocation::read(&mut decoder)?;
         let created = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
-        Ok(Self { location, created, name: decoder.text()? })
+        let name = decoder.text()?;
+        let (mut seq, mut versioning) = (0, Versioning::Off);
+        if !decoder.is_empty() {
+            seq = decoder.number()?;
+            versioning = versioning_from_byte(decoder.byte()?)?;
+        }
+        Ok(Self { location, created, name, seq, versioning })
     }
 }
 
@@ -367,6 +418,9 @@ mod tests {
             checksum,
             in_extents: true,
             other_records: 2,
+            slot: VersionSlot::Null,
+            creation_seq: 7,
+            is_delete_marker: false,
         }
     }
 
@@ -378,7 +432,16 @@ mod tests {
         for checksum in all.chain([None]) {
             for etag in [ETag::from_md5(&[7; 16]), ETag::from_tag("any-3")] {
                 let entry = entry(checksum, etag);
-                assert_eq!(ObjectEntry::decode(&entry.encode()).unwrap(), entry);
+                for (slot, creation_seq, is_delete_marker) in [
+                    (VersionSlot::Null, 7, false),
+                    (VersionSlot::Null, 5, false),
+                    (VersionSlot::Null, 7, true),
+                    (VersionSlot::Own(5), 5, false),
+                    (VersionSlot::Own(7), 7, true),
+                ] {
+                    let entry = ObjectEntry { slot, creation_seq, is_delete_marker, ..entry.clone() };
+                    assert_eq!(ObjectEntry::decode(&entry.encode()).unwrap(), entry);
+                }
             }
         }
     }

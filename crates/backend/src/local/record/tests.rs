@@ -43,9 +43,17 @@ fn examples() -> Vec<Record> {
         parts: vec![summary, summary_of_later],
         upload: Some(12),
         rewritten_seq: Some(11),
+        is_versioned: true,
+        creation_seq: Some(8),
+        is_delete_marker: false,
     };
     vec![
-        Record::BucketCreated(Bucket { id: 1, name: "b".into(), created: Timestamp::from_millis(5) }),
+        Record::BucketCreated(Bucket {
+            id: 1,
+            name: "b".into(),
+            created: Timestamp::from_millis(5),
+            versioning: Versioning::Suspended,
+        }),
         Record::BucketDeleted { id: 1 },
         Record::Object(Box::new(object.clone())),
         Record::Object(Box::new(Object {
@@ -54,11 +62,15 @@ fn examples() -> Vec<Record> {
             parts: Vec::new(),
             upload: None,
             rewritten_seq: None,
+            is_versioned: false,
+            creation_seq: None,
+            is_delete_marker: true,
             metadata: Metadata::default(),
             scope: ChecksumScope::FullObject,
             ..object
         })),
-        Record::Tombstone { bucket: 3, key: "k".into() },
+        Record::Tombstone(VersionName { bucket: 3, key: "k".into(), slot: VersionSlot::Null }),
+        Record::Tombstone(VersionName { bucket: 3, key: "k".into(), slot: VersionSlot::Own(9) }),
         Record::Extent { id: u64::MAX },
         Record::UploadCreated(Box::new(Upload {
             bucket: 3,

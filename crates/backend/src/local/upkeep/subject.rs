@@ -3,23 +3,22 @@
 use tradewind_core::error::{Error, Reason, Result};
 
 use crate::local::apply::upload_records;
+use crate::local::current_version::find_version;
 use crate::local::frame::RecordKind;
-use crate::local::index::entries::{
-    BucketEntry, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, UploadEntry,
-};
+use crate::local::index::entries::{BucketEntry, DeletedEntry, PartEntry, RecordLocation, UploadEntry};
 use crate::local::index::{IndexChanges, keys};
 use crate::local::open_store::OpenStore;
 use crate::local::position::Position;
-use crate::local::record::{BucketId, Record, UploadSeq, decode_bucket_and_key};
+use crate::local::record::{BucketId, Record, UploadSeq, VersionName};
 use crate::local::scan::ScannedRecord;
 
-/// The entity that a record is about: the key, upload, part, bucket, extent or position whose index entry decides
+/// The entity that a record is about: the version, upload, part, bucket, extent or position whose index entry decides
 /// whether the record is live.
 #[derive(Debug, Clone)]
 pub(super) enum RecordSubject {
     Bucket(BucketId),
     BucketEnd(BucketId),
-    Key { bucket: BucketId, key: String },
+    Version(VersionName),
     Upload(UploadSeq),
     Part { upload: UploadSeq, number: u16 },
     UploadEnd(UploadSeq),
@@ -39,8 +38,7 @@ pub(super) enum Liveness {
 /// Reads the subject of a record.
 pub(super) fn read_subject(scanned: &ScannedRecord) -> Result<RecordSubject> {
     if matches!(scanned.header.kind, RecordKind::Object | RecordKind::Tombstone) {
-        let (bucket, key) = decode_bucket_and_key(&scanned.fields)?;
-        return Ok(RecordSubject::Key { bucket, key });
+        return Ok(RecordSubject::Version(VersionName::decode(&scanned.fields, scanned.header.seq)?));
     }
     Ok(match scanned.record()? {
         Record::BucketCreated(bucket) => RecordSubject::Bucket(bucket.id),
@@ -50,7 +48,7 @@ pub(super) fn read_subject(scanned: &ScannedRecord) -> Result<RecordSubject> {
         Record::UploadEnded { upload } => RecordSubject::UploadEnd(upload),
         Record::Extent { id } => RecordSubject::Extent(id),
         Record::Void { at } => RecordSubject::Void(at),
-        Record::Object(_) | Record::Tombstone { .. } => {
+        Record::Object(_) | Record::Tombstone(_) => {
             return Err(Error::new(Reason::Defect, "unhandled record kind"));
         }
     })
@@ -73,17 +71,19 @@ pub(super) fn liveness(
             .map_or(Liveness::Dead, liveness_by))
     };
     match read_subject(scanned)? {
-        RecordSubject::Key { bucket, key } => match changes.get(&keys::object(bucket, &key))? {
-            Some(value) => Ok(liveness_by(ObjectEntry::decode(&value)?.location)),
-            None => {
-                let entry = changes.get(&keys::deleted(bucket, &key))?;
-                let entry = entry.map(|value| DeletedEntry::decode(&value)).transpose()?;
-                // A tombstone that hides nothing is dead.
-                Ok(entry
-                    .filter(|entry| entry.other_records > 0)
-                    .map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
+        RecordSubject::Version(VersionName { bucket, key, slot }) => {
+            match find_version(changes, bucket, &key, slot)? {
+                Some(version) => Ok(liveness_by(version.entry.location)),
+                None => {
+                    let entry = changes.get(&keys::deleted(bucket, &key, slot))?;
+                    let entry = entry.map(|value| DeletedEntry::decode(&value)).transpose()?;
+                    // A tombstone that hides nothing is dead.
+                    Ok(entry
+                        .filter(|entry| entry.other_records > 0)
+                        .map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
+                }
             }
-        },
+        }
         RecordSubject::Bucket(id) => {
             let entry =
                 changes.get(&keys::bucket(id))?.map(|value| BucketEntry::decode(&value)).transpose()?;

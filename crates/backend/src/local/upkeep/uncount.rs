@@ -9,10 +9,12 @@ use super::UpkeepControl;
 use super::subject::{RecordSubject, read_subject};
 use crate::local::apply::{put_tombstone, remove_live_bytes, remove_tombstone, uncount_upload_record};
 use crate::local::commit::{Batch, MaintenanceChange};
-use crate::local::index::entries::{DeletedEntry, ObjectEntry, RecordLocation, SegmentEntry};
+use crate::local::current_version::{IndexedVersion, find_version};
+use crate::local::index::entries::{DeletedEntry, RecordLocation, SegmentEntry};
 use crate::local::index::{IndexChanges, keys};
 use crate::local::open_store::OpenStore;
 use crate::local::position::Position;
+use crate::local::record::VersionName;
 use crate::local::scan::{ScanItem, Scanner};
 use crate::local::segment::Segment;
 
@@ -64,15 +66,14 @@ fn uncount_record(changes: &mut IndexChanges<'_>, at: Position, subject: &Record
         return Ok(());
     }
     match subject {
-        RecordSubject::Key { bucket, key } => {
-            let object_key = keys::object(*bucket, key);
-            if let Some(value) = changes.get(&object_key)? {
-                let mut entry = ObjectEntry::decode(&value)?;
+        RecordSubject::Version(VersionName { bucket, key, slot }) => {
+            if let Some(IndexedVersion { index_key, mut entry }) = find_version(changes, *bucket, key, *slot)?
+            {
                 entry.other_records = entry.other_records.saturating_sub(1);
-                changes.put(object_key, entry.encode());
+                changes.put(index_key, entry.encode());
                 return Ok(());
             }
-            uncount_hidden_record(changes, &keys::deleted(*bucket, key), at)
+            uncount_hidden_record(changes, &keys::deleted(*bucket, key, *slot), at)
         }
         RecordSubject::Upload(upload) | RecordSubject::Part { upload, .. } => {
             uncount_upload_record(changes, *upload)

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tradewind_core::{SystemClock, Timestamp};
+use tradewind_core::{SystemClock, Timestamp, Versioning};
 
 use super::*;
 use crate::local::commit::{RecordCopy, RelocateRecords};
@@ -22,8 +22,12 @@ fn fields_of_later_versions_are_preserved() -> Result<()> {
     let options =
         || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
     let (store, _) = OpenStore::open(directory.path(), options(), SystemClock::shared())?;
-    let record =
-        Record::BucketCreated(Bucket { id: 7, name: "later".to_owned(), created: Timestamp::from_millis(1) });
+    let record = Record::BucketCreated(Bucket {
+        id: 7,
+        name: "later".to_owned(),
+        created: Timestamp::from_millis(1),
+        versioning: Versioning::Off,
+    });
     let mut unknown = FieldWriter::default();
     unknown.text(200, "from a later version");
     let fields = [record.encode(), unknown.finish()].concat();
