@@ -12,6 +12,7 @@ mod endpoint;
 mod headers;
 mod list;
 mod list_uploads;
+mod list_versions;
 mod multipart_write;
 mod protocol;
 mod read;
@@ -21,6 +22,7 @@ mod stage;
 mod tags;
 mod upload_cache;
 mod uploads;
+mod versions;
 mod xml;
 
 use std::fmt;
@@ -42,7 +44,7 @@ use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Feature, GetRequest, GetResponse,
     ObjectStore, StageRequest, Staged,
 };
-use tradewind_core::version::{ListVersions, Versioning, VersionsPage, null_versions};
+use tradewind_core::version::{ListVersions, Versioning, VersionsPage};
 use tradewind_core::{
     Address, Body, BucketName, Budget, Checksum, ChecksumScope, Clock, Context, Precondition, Tags,
     Timestamp, Traffic,
@@ -77,6 +79,8 @@ pub struct S3Options {
     pub issuer: Option<Arc<dyn CredentialIssuer>>,
     /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
     pub tls: Option<Arc<ClientConfig>>,
+    /// The reason why requests are not signed, if there are no credentials. It completes "the request was not signed".
+    pub unsigned_because: Option<Arc<str>>,
     /// Maximum number of connections.
     pub max_connections: usize,
     /// Read buffer of one connection, in bytes.
@@ -114,6 +118,7 @@ impl S3Options {
             expires: None,
             issuer: None,
             tls,
+            unsigned_because: None,
             max_connections: connections.max_connections,
             read_bytes: connections.read_bytes,
             is_single_use: connections.is_single_use,
@@ -160,6 +165,8 @@ pub struct S3Store {
     dialect: OnceLock<Dialect>,
     /// The service has rejected signed chunks.
     rejects_signed_chunks: AtomicBool,
+    /// The service has named a version, so it does not ignore the version in a request.
+    names_versions: AtomicBool,
     /// Uploads started or used by this store.
     uploads: Mutex<UploadCache>,
 }
@@ -168,11 +175,15 @@ impl S3Store {
     /// Creates a store. Sends nothing.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let client_options = options.client_options();
-        let S3Options { endpoint, region, credentials, expires, issuer, .. } = options;
+        let S3Options { endpoint, region, credentials, expires, issuer, unsigned_because, .. } = options;
         let initial = credentials.map(|credentials| ExpiringCredentials { credentials, expires });
         let credentials =
             initial.map(|initial| CredentialProvider::new(initial, issuer, region.clone(), clock.clone()));
-        let shared = Arc::new(ServiceState { credentials, verifies_checksums: AtomicBool::new(false) });
+        let shared = Arc::new(ServiceState {
+            credentials,
+            unsigned_because,
+            verifies_checksums: AtomicBool::new(false),
+        });
         let protocol = Arc::new(S3Protocol::new(endpoint.clone(), None, shared.clone()));
         let client = client_options.client(&endpoint.peer, protocol, clock)?;
         let (part_bytes, buffer_budget) = (options.part_bytes, Budget::new(options.buffer_bytes));
@@ -188,6 +199,7 @@ impl S3Store {
             part_bytes,
             buffer_budget,
             dialect: OnceLock::new(),
+            names_versions: AtomicBool::new(false),
             uploads: Mutex::default(),
         }))
     }
@@ -237,7 +249,9 @@ impl S3Store {
         self.client.pool.check_open()?;
         request.metadata.check()?;
         let Some(this) = self.this.upgrade() else { unreachable!("a store is used only through its handle") };
-        Ok(Box::new(StagedWrite::new(this, context, address, target, request)?))
+        // If the response is lost, the current version is compared with the write.
+        let address = address.clone().with_version(None);
+        Ok(Box::new(StagedWrite::new(this, context, &address, target, request)?))
     }
 
     /// The framing of a body that is sent before all of it has arrived. `sends_checksum` is true if a checksum may be
@@ -360,18 +374,16 @@ impl ObjectStore for S3Store {
     }
 
     async fn versioning(&self, context: &Context, bucket: &BucketName) -> Result<Versioning> {
-        self.head_bucket(context, bucket).await?;
-        Ok(Versioning::Off)
+        self.read_versioning(context, bucket).await
     }
 
     async fn set_versioning(
         &self,
         context: &Context,
         bucket: &BucketName,
-        _versioning: Versioning,
+        versioning: Versioning,
     ) -> Result<()> {
-        self.head_bucket(context, bucket).await?;
-        Err(Error::unsupported("keep versions of objects"))
+        self.write_versioning(context, bucket, versioning).await
     }
 
     async fn head(
@@ -403,19 +415,13 @@ impl ObjectStore for S3Store {
         self.stage_target(context, address, WriteTarget::Object, request)
     }
 
-    /// DeleteObject. S3 does not report whether the object existed; the result assumes that it did.
     async fn delete(
         &self,
         context: &Context,
         address: &Address,
         precondition: Precondition,
     ) -> Result<Deleted> {
-        self.check_write_condition(context, &precondition).await?;
-        let mut call = Call::object(Method::DELETE, &address.bucket, address.key.as_str());
-        headers::write_precondition(&precondition, &mut call.headers)?;
-        call.may_repeat = precondition == Precondition::None;
-        self.send(context, &call).await?.drain().await?;
-        Ok(Deleted { existed: true, ..Deleted::default() })
+        self.delete_object(context, address, &precondition).await
     }
 
     async fn list(
@@ -433,7 +439,7 @@ impl ObjectStore for S3Store {
         bucket: &BucketName,
         request: &ListVersions,
     ) -> Result<VersionsPage> {
-        Ok(null_versions(self.list(context, bucket, &request.as_list_request()).await?))
+        self.versions_page(context, bucket, request).await
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {

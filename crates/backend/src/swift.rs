@@ -27,6 +27,7 @@ mod stage;
 mod stored_metadata;
 mod upload_marker;
 mod uploads;
+mod versions;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -343,6 +344,7 @@ impl ObjectStore for SwiftStore {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<()>> {
+        self.require_current(context, address).await?;
         self.read_head(context, address, &request).await
     }
 
@@ -352,6 +354,7 @@ impl ObjectStore for SwiftStore {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
+        self.require_current(context, address).await?;
         self.read_object(context, address, &request).await
     }
 
@@ -365,7 +368,7 @@ impl ObjectStore for SwiftStore {
     }
 
     /// The result assumes that the object existed: each of Swift's object servers reports that separately, so two
-    /// concurrent deletes may both find it.
+    /// concurrent deletes may both find it. A version other than the `null` version never exists.
     async fn delete(
         &self,
         context: &Context,
@@ -374,8 +377,15 @@ impl ObjectStore for SwiftStore {
     ) -> Result<Deleted> {
         context.check()?;
         reject_condition(&precondition)?;
+        let version = address.version.clone();
+        match self.require_current(context, address).await {
+            Err(e) if e.reason() == Reason::NoSuchVersion => {
+                return Ok(Deleted { existed: false, version, is_delete_marker: false });
+            }
+            current => current?,
+        }
         self.delete_object(context, address).await?;
-        Ok(Deleted { existed: true, ..Deleted::default() })
+        Ok(Deleted { existed: true, version, is_delete_marker: false })
     }
 
     async fn list(

@@ -11,12 +11,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tradewind_backend::local::LocalOptions;
-use tradewind_core::ObjectStore;
 use tradewind_core::error::Reason;
 use tradewind_core::multipart::PartNumber;
-use tradewind_core::store::{CopyPartRequest, CopyRequest, StageRequest};
+use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest, StageRequest};
+use tradewind_core::testing::context;
+use tradewind_core::{ObjectStore, Precondition, Versioning};
 
-use test_store::{TestStore, check, pattern, reason, small};
+use test_store::{TestStore, address, check, drain, pattern, reason, small};
 
 /// A small file system of its own, gone when dropped.
 struct Disk(tempfile::TempDir);
@@ -303,6 +304,33 @@ async fn deletes_work_when_another_program_took_everything() {
     assert_all(&desk, &stored).await;
     desk.assert_holds("x", &pattern(300_000, 1)).await;
     assert_eq!(desk.names().await.len(), stored.len() + 1);
+}
+
+/// A delete marker frees nothing, so it may not use the space that is reserved for deletes.
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_can_be_deleted_when_the_disk_is_full() {
+    let Some(disk) = Disk::mount(32) else { return };
+    let desk = TestStore::with_options(&disk.root(), options()).await;
+    desk.set_versioning(Versioning::Enabled).await;
+    let mut versions = Vec::new();
+    for n in 0..60_u64 {
+        versions.push(desk.put("k", pattern(100_000, n)).await.version);
+    }
+    disk.eat();
+    assert_eq!(reason(desk.try_put("x", pattern(12_000, 1)).await), Reason::Full);
+    assert_eq!(reason(desk.delete("k").await), Reason::Full);
+    desk.assert_holds("k", &pattern(100_000, 59)).await;
+    for version in versions.iter().take(40) {
+        let address = address("k").with_version(version.clone());
+        let deleted = desk.store.delete(&context(), &address, Precondition::None).await.unwrap();
+        assert!(deleted.existed);
+    }
+    assert!(desk.compact().await > 0);
+    let desk = desk.reopen().await;
+    desk.assert_holds("k", &pattern(100_000, 59)).await;
+    let oldest = address("k").with_version(versions[40].clone());
+    let found = desk.store.get(&context(), &oldest, GetRequest::default()).await.unwrap();
+    assert!(drain(found.body).await.unwrap() == pattern(100_000, 40));
 }
 
 /// Without a reserve the device itself refuses: in the middle of log writes, of extents or of the index.

@@ -19,7 +19,8 @@ use tradewind_core::listing::ListRequest;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{GetRequest, ObjectStore as _, Select, StageRequest};
 use tradewind_core::testing::{SimulatedClock, context};
-use tradewind_core::{Address, ByteRange, Clock, SystemClock};
+use tradewind_core::version::VersionId;
+use tradewind_core::{Address, ByteRange, Clock, Precondition, SystemClock};
 use tradewind_model::retry::RetryOptions;
 
 use scripted_server::{ContinueReply, Request, ScriptedResponse, ScriptedServer};
@@ -467,4 +468,27 @@ async fn segments_are_kept_if_commit_is_dropped_mid_manifest() {
     drops.send(()).unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!deleted(&server), "the manifest may exist");
+}
+
+/// Swift has no other version than the object, and a request would apply to that.
+#[tokio::test]
+async fn request_about_a_version_leaves_the_object_alone() {
+    let server = service(|request| match request.path.as_str() {
+        "/v1/AUTH_a/bucket/key" => ScriptedResponse::new(200, OBJECT, b"five!"),
+        _ => ScriptedResponse::new(204, "", b""),
+    })
+    .await;
+    let leaf = store(&server);
+    let version = VersionId::from_number(1);
+    let missing = here().with_version(Some(version.clone()));
+    let head = leaf.head(&context(), &missing, GetRequest::default()).await.unwrap_err();
+    let get = leaf.get(&context(), &missing, GetRequest::default()).await.unwrap_err();
+    assert_eq!([head.reason(), get.reason()], [Reason::NoSuchVersion; 2]);
+    let deleted = leaf.delete(&context(), &missing, Precondition::None).await.unwrap();
+    assert_eq!((deleted.existed, deleted.version), (false, Some(version)));
+    assert_eq!(server.count("/v1/AUTH_a/bucket/key"), 0, "no request names the object");
+    let null = here().with_version(Some(VersionId::Null));
+    assert_eq!(leaf.head(&context(), &null, GetRequest::default()).await.unwrap().info.size, 5);
+    leaf.delete(&context(), &null, Precondition::None).await.unwrap();
+    assert_eq!(server.count_of("DELETE", "/v1/AUTH_a/bucket/key"), 1);
 }

@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "support/test_store.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
 mod test_store;
 
 use std::path::{Path, PathBuf};

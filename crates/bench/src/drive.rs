@@ -169,7 +169,7 @@ pub(crate) async fn request_context(env: &BenchEnv) -> Result<Context> {
 }
 
 /// Starts the workers and, for an open loop, the pacer with the scheduled starts, then waits for the end. Returns the
-/// outcome and the result of each worker. `subject` describes a request that never started.
+/// outcome and the result of each worker. Fails at the first request that finds no bucket. `subject` describes a request that never started.
 pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
     env: &BenchEnv,
     shared: &Arc<LoadState<T>>,
@@ -263,6 +263,7 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
         outcome.record.add(&record);
         all.push(result);
     }
+    shared.check_bucket()?;
     outcome.record.add(&shared.timeline.take());
     let (end, after) = match ended {
         Some(ended) => ended,

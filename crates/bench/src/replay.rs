@@ -288,7 +288,9 @@ async fn create_object(
         match put_object(env, context, &address, (content, size), None).await {
             Ok(()) => return Ok(true),
             Err(_) if stop.is_triggered() => return Ok(false),
-            Err(failure) if attempts == MAX_PREPARE_ATTEMPTS => return Err(failure),
+            Err(failure) if attempts == MAX_PREPARE_ATTEMPTS || failure.is_missing_bucket => {
+                return Err(failure);
+            }
             Err(_) => {
                 objects.mark_creation_ambiguous(object);
                 attempts += 1;

@@ -4,7 +4,9 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::time::Duration;
 
+use crate::multipart::PartNumber;
 use crate::version::VersionId;
 
 /// The result of every call through the port.
@@ -147,6 +149,8 @@ pub struct Error {
     is_final: bool,
     affects_whole_bucket: bool,
     is_for_client: bool,
+    part: Option<PartNumber>,
+    outage_delay: Option<Duration>,
     delete_marker: Option<VersionId>,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -160,6 +164,8 @@ impl Error {
             is_final: false,
             affects_whole_bucket: false,
             is_for_client: false,
+            part: None,
+            outage_delay: None,
             delete_marker: None,
             message: message.into(),
             source: None,
@@ -184,8 +190,15 @@ impl Error {
     /// This error with another message for the operator. The reason and the marks stay; this error becomes the source.
     #[must_use]
     pub fn with_message(self, message: impl Into<String>) -> Self {
-        let Self { reason, is_final, affects_whole_bucket, .. } = self;
-        Self { is_final, affects_whole_bucket, ..Self::with_source(reason, message, self) }
+        let Self { reason, is_final, affects_whole_bucket, outage_delay, .. } = self;
+        let delete_marker = self.delete_marker.clone();
+        Self {
+            is_final,
+            affects_whole_bucket,
+            outage_delay,
+            delete_marker,
+            ..Self::with_source(reason, message, self)
+        }
     }
 
     /// Marks an error that the caller must not retry: attempts are used up, or would not help.
@@ -195,10 +208,37 @@ impl Error {
         self
     }
 
+    /// Names the part of an upload that the error is about.
+    #[must_use]
+    pub fn about_part(mut self, part: PartNumber) -> Self {
+        self.part = Some(part);
+        self
+    }
+
+    /// The part of an upload that the error is about, if it is about one.
+    #[must_use]
+    pub const fn part(&self) -> Option<PartNumber> {
+        self.part
+    }
+
     /// Returns true if the caller must not retry: see [`Self::without_retry`].
     #[must_use]
     pub const fn is_final(&self) -> bool {
         self.is_final
+    }
+
+    /// Marks an error due to an outage of the store that is waited out: a retry after `delay` does not count as an
+    /// attempt. All requests to the store share the wait.
+    #[must_use]
+    pub fn during_outage(mut self, delay: Duration) -> Self {
+        self.outage_delay = Some(delay);
+        self
+    }
+
+    /// The delay before a retry during an outage: see [`Self::during_outage`].
+    #[must_use]
+    pub const fn outage_delay(&self) -> Option<Duration> {
+        self.outage_delay
     }
 
     /// Marks an error that all other requests to the bucket would get, too: unknown access keys, a wrong clock.

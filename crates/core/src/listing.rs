@@ -61,6 +61,8 @@ pub struct ObjectSummary {
     pub generation: Generation,
     /// The algorithm and scope of its checksum, if reported.
     pub checksum: Option<(Algorithm, ChecksumScope)>,
+    /// Its storage class, if it is not `STANDARD`. See [`Feature::ListedStorageClass`](crate::store::Feature).
+    pub storage_class: Option<String>,
 }
 
 /// An ordered, seekable view of one snapshot of a bucket's keys.

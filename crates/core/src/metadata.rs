@@ -77,6 +77,15 @@ pub struct Metadata {
 }
 
 impl Metadata {
+    /// The metadata of a copy for which the caller names none: all but the website redirect and the storage class, which
+    /// S3 does not copy.
+    #[must_use]
+    pub fn for_copy(mut self) -> Self {
+        self.headers.website_redirect = None;
+        self.headers.storage_class = None;
+        self
+    }
+
     /// Rejects user metadata over [`MAX_USER_METADATA_BYTES`], and content headers with an empty value, which HTTP does
     /// not distinguish from absent ones.
     pub fn check(&self) -> Result<()> {
@@ -88,7 +97,7 @@ impl Metadata {
         }
         let bytes: usize = self.user.iter().map(|(name, value)| name.len() + value.len()).sum();
         if bytes > MAX_USER_METADATA_BYTES {
-            return Err(Error::for_client(
+            return Err(Error::new(
                 Reason::MetadataTooLarge,
                 format!("user metadata has {bytes} bytes; at most {MAX_USER_METADATA_BYTES} are allowed"),
             ));

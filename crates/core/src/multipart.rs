@@ -160,12 +160,14 @@ pub fn match_parts<T: Clone>(
         return Err(Error::for_client(Reason::InvalidRequest, "a completion must name at least one part"));
     }
     if named.windows(2).any(|w| w[0].number >= w[1].number) {
-        return Err(Error::for_client(Reason::InvalidPartOrder, "parts must be named in ascending order"));
+        return Err(Error::new(Reason::InvalidPartOrder, "parts must be named in ascending order"));
     }
     let mut parts = Vec::with_capacity(named.len());
     for part in named {
         let number = part.number.get();
-        let invalid = |why: &str| Err(Error::for_client(Reason::InvalidPart, format!("part {number} {why}")));
+        let invalid = |why: &str| {
+            Err(Error::new(Reason::InvalidPart, format!("part {number} {why}")).about_part(part.number))
+        };
         let Some((info, extra)) = committed(part.number) else {
             return invalid("was not uploaded");
         };
@@ -180,14 +182,12 @@ pub fn match_parts<T: Clone>(
         parts.push((info, extra));
     }
     if let Some((info, _)) = parts[..parts.len() - 1].iter().find(|(info, _)| info.size < MIN_PART_BYTES) {
-        return Err(Error::for_client(
-            Reason::EntityTooSmall,
-            format!(
-                "part {} has {} bytes; every part but the last needs 5 MiB",
-                info.number.get(),
-                info.size
-            ),
-        ));
+        let why = format!(
+            "part {} has {} bytes; every part but the last needs 5 MiB",
+            info.number.get(),
+            info.size
+        );
+        return Err(Error::new(Reason::EntityTooSmall, why).about_part(info.number));
     }
     Ok(parts)
 }
@@ -234,13 +234,25 @@ pub struct UploadsPage {
 
 /// Builds one page of a bucket's uploads, given in order of key, then of initiation.
 ///
-/// If the upload named by `after_upload` has ended, the page has all uploads of its key, perhaps again. A client that
-/// aborts the uploads of one page before it requests the next therefore misses none.
-#[must_use]
-pub fn page_uploads(uploads: impl IntoIterator<Item = UploadInfo>, request: &ListUploads) -> UploadsPage {
+/// `position` returns the place of an id in the order of initiation; `None` if it is no id of the store. The upload
+/// named by `after_upload` may have ended: the page begins with the first one initiated after it.
+///
+/// # Errors
+/// [`InvalidArgument`](Reason::InvalidArgument) if `after_upload` is no id of the store.
+pub fn page_uploads<P: PartialOrd>(
+    uploads: impl IntoIterator<Item = UploadInfo>,
+    request: &ListUploads,
+    position: impl Fn(&UploadId) -> Option<P>,
+) -> Result<UploadsPage> {
+    let marker = match (&request.after_key, &request.after_upload) {
+        (Some(_), Some(id)) => Some(position(id).ok_or_else(invalid_upload_marker)?),
+        _ => None,
+    };
+    let is_after_marker =
+        |id: &UploadId| marker.as_ref().is_some_and(|marker| position(id).is_some_and(|own| own > *marker));
     let with_prefix = uploads.into_iter().filter(|upload| upload.key.starts_with(&request.prefix));
     let mut uploads = with_prefix.peekable();
-    let rest_of_marker_key = uploads_after_marker(&mut uploads, request);
+    let rest_of_marker_key = uploads_after_marker(&mut uploads, request, is_after_marker);
     let mut entries: Vec<ListEntry<UploadInfo>> = Vec::new();
     let mut next = None;
     for upload in rest_of_marker_key.into_iter().chain(uploads) {
@@ -262,23 +274,26 @@ pub fn page_uploads(uploads: impl IntoIterator<Item = UploadInfo>, request: &Lis
             None => ListEntry::Key(upload.key.clone(), upload),
         });
     }
-    UploadsPage { entries, next }
+    Ok(UploadsPage { entries, next })
 }
 
-/// Consumes the uploads of keys up to `after_key`. Returns those of `after_key` itself that are after `after_upload`,
-/// or all of them if that upload has ended.
+/// The error of an upload id marker that is no id of the store.
+fn invalid_upload_marker() -> Error {
+    Error::for_client(Reason::InvalidArgument, "Invalid uploadId marker")
+}
+
+/// Consumes the uploads of keys up to `after_key`. Returns those of `after_key` itself that are after `after_upload`.
 fn uploads_after_marker<I: Iterator<Item = UploadInfo>>(
     uploads: &mut std::iter::Peekable<I>,
     request: &ListUploads,
+    is_after_marker: impl Fn(&UploadId) -> bool,
 ) -> Vec<UploadInfo> {
     let mut later = Vec::new();
     let Some(after) = request.after_key.as_deref() else { return later };
     let is_before = |upload: &UploadInfo| common_prefix(&upload.key, request).unwrap_or(&upload.key) <= after;
     while let Some(upload) = uploads.next_if(is_before) {
-        match &request.after_upload {
-            Some(marker) if upload.key == after && upload.id == *marker => later.clear(),
-            Some(_) if upload.key == after => later.push(upload),
-            _ => {}
+        if upload.key == after && is_after_marker(&upload.id) {
+            later.push(upload);
         }
     }
     later
@@ -325,8 +340,14 @@ mod tests {
             limit: 10,
             ..ListUploads::default()
         };
-        assert_eq!(ids(&page_uploads(left.clone(), &after("2"))), ["3", "4", "5"]);
-        assert_eq!(ids(&page_uploads(left.clone(), &after("3"))), ["4", "5"]);
-        assert_eq!(ids(&page_uploads(left, &after("4"))), ["5"]);
+        let page =
+            |id: &str| page_uploads(left.clone(), &after(id), |id: &UploadId| id.0.parse::<u64>().ok());
+        assert_eq!(ids(&page("2").unwrap()), ["3", "4", "5"]);
+        assert_eq!(ids(&page("3").unwrap()), ["4", "5"]);
+        assert_eq!(ids(&page("4").unwrap()), ["5"]);
+        assert_eq!(page("none").unwrap_err().reason(), Reason::InvalidArgument);
+        let without_key = ListUploads { after_key: None, ..after("none") };
+        let ignored = page_uploads(left.clone(), &without_key, |id: &UploadId| id.0.parse::<u64>().ok());
+        assert_eq!(ids(&ignored.unwrap()), ["3", "4", "5"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::checksum::{Checksum, ChecksumScope};
+use crate::checksum::{Algorithm, Checksum, ChecksumScope};
 use crate::clock::Timestamp;
 use crate::error::{Error, Reason, Result};
 use crate::metadata::Metadata;
@@ -136,7 +136,7 @@ impl Expected {
     pub fn verify(&self, size: u64, md5: Option<[u8; 16]>, computed: &[Checksum]) -> Result<()> {
         if let Some(expected) = self.size {
             if size < expected {
-                return Err(Error::for_client(
+                return Err(Error::new(
                     Reason::IncompleteBody,
                     format!("the body ended after {size} of {expected} bytes"),
                 ));
@@ -152,14 +152,14 @@ impl Expected {
         if let Some(expected) = self.md5 {
             match md5 {
                 Some(md5) if md5 == expected => {}
-                Some(_) => return Err(bad_digest("Content-MD5")),
+                Some(_) => return Err(bad_digest(None)),
                 None => not_requested = Some("Content-MD5"),
             }
         }
         for expected in &self.checksums {
             match computed.iter().find(|c| c.algorithm() == expected.algorithm()) {
                 Some(c) if c == expected => {}
-                Some(_) => return Err(bad_digest(expected.algorithm().header())),
+                Some(_) => return Err(bad_digest(Some(expected.algorithm()))),
                 None => not_requested = Some(expected.algorithm().header()),
             }
         }
@@ -173,11 +173,15 @@ impl Expected {
     }
 }
 
-fn bad_digest(name: &str) -> Error {
-    Error::for_client(
-        Reason::BadDigest,
-        format!("the {name} you sent does not match the bytes received; nothing was stored"),
-    )
+/// The error of a declared value that differs, in the words of S3.
+fn bad_digest(algorithm: Option<Algorithm>) -> Error {
+    let message = match algorithm {
+        None => "The Content-MD5 you specified did not match what we received.".to_owned(),
+        Some(algorithm) => {
+            format!("The {} you specified did not match the calculated checksum.", algorithm.name())
+        }
+    };
+    Error::for_client(Reason::BadDigest, message)
 }
 
 /// The result of a commit.

@@ -47,12 +47,12 @@ impl ByteRange {
     /// another unit, a malformed range, or several ranges (S3 then serves the whole object).
     #[must_use]
     pub fn parse(header: &str) -> Option<Self> {
-        let (unit, spec) = header.split_once('=')?;
-        if !unit.trim().eq_ignore_ascii_case("bytes") || spec.contains(',') {
+        let (unit, spec) = header.trim().split_once('=')?;
+        if !unit.eq_ignore_ascii_case("bytes") {
             return None;
         }
-        let (first, last) = spec.trim().split_once('-')?;
-        match (first.trim(), last.trim()) {
+        // `digits` accepts neither a blank nor the comma of several ranges.
+        match spec.split_once('-')? {
             ("", "") => None,
             ("", suffix) => Some(Self::Suffix(digits(suffix)?)),
             (first, "") => Some(Self::From(digits(first)?)),
@@ -116,6 +116,12 @@ mod tests {
             "items=0-1",
             "bytes=a-b",
             "bytes=+1-2",
+            "bytes= -1",
+            "bytes= 1-2",
+            "bytes=1 -2",
+            "bytes=1- 2",
+            "bytes=- 1",
+            "bytes =1-2",
         ] {
             assert_eq!(ByteRange::parse(ignored), None, "{ignored}");
         }

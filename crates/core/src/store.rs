@@ -66,7 +66,7 @@ pub struct Capabilities {
     /// `object_parts` is complete. Otherwise it omits entity tags and times, and all parts if the service does not
     /// report them.
     pub reports_all_parts: bool,
-    /// [`Deleted::existed`] is exact; otherwise it is always true.
+    /// [`Deleted::existed`] is exact; otherwise it may be true of what did not exist.
     pub reports_deleted: bool,
     /// `stage` fails if the bucket does not exist; otherwise the commit does.
     pub stage_checks_bucket: bool,
@@ -107,6 +107,8 @@ pub enum Feature {
     TagsKeepModified,
     /// A listing page is a consistent snapshot; otherwise each key reflects some moment since the request arrived.
     SnapshotListing,
+    /// Listings report the storage class of each object; otherwise they report none.
+    ListedStorageClass,
     /// Uploads of one key are listed in order of creation.
     UploadOrder,
     /// Completing an upload twice fails; otherwise the second call may return the object that the first one created.
@@ -119,6 +121,9 @@ pub enum Feature {
     PartReads,
     /// Keys may contain U+0000.
     NulInKeys,
+    /// Results name the `null` version in a bucket with versions, errors tell a delete marker from what does not exist,
+    /// and deleting a deleted object adds another delete marker.
+    VersionDetails,
 }
 
 /// A bucket.
@@ -217,7 +222,8 @@ pub struct CopyRequest {
     pub source_conditions: ReadConditions,
     /// The object to write; may be the source.
     pub destination: Address,
-    /// New metadata; `None` copies headers, user metadata and classes. Tags in it are ignored.
+    /// New metadata; `None` copies headers, user metadata and classes, but neither the website redirect nor the storage
+    /// class: see [`Metadata::for_copy`]. Tags in it are ignored.
     pub metadata: Option<Metadata>,
     /// New tags; `None` copies them.
     pub tags: Option<Tags>,
@@ -252,8 +258,8 @@ pub struct CopyPartRequest {
 /// The result of a delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Deleted {
-    /// The object, or the version named, existed. Deleting what does not exist is not an error. Always true without
-    /// [`Capabilities::reports_deleted`].
+    /// The object, or the version named, existed. Deleting what does not exist is not an error. Without
+    /// [`Capabilities::reports_deleted`] it is false only for a version that certainly did not exist.
     pub existed: bool,
     /// The version that was deleted, or the delete marker that was added; `None` if neither was named or added.
     pub version: Option<VersionId>,

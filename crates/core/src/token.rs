@@ -36,7 +36,7 @@ mod tests {
         for number in [0, 5, 16, 1 << 40, u64::MAX] {
             let token = letters(number);
             assert_eq!(number_of_letters(&token), Some(number));
-            assert!(token.parse::<f64>().is_err() && i128::from_str_radix(&token, 10).is_err());
+            assert!(token.parse::<f64>().is_err() && token.parse::<i128>().is_err());
         }
         for bad in ["", "a", "aaaaaaaaaaaaaaaq", "000000000000000a", "aaaaaaaaaaaaaaaaa"] {
             assert_eq!(number_of_letters(bad), None);

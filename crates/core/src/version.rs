@@ -113,8 +113,8 @@ pub struct ListVersions {
 pub struct VersionPosition {
     /// A key or a common prefix.
     pub key: String,
-    /// A version of the key; `None` for the position after all of them. If the version no longer exists, the listing
-    /// continues with the newest version of the key.
+    /// A version of the key; `None` for the position after all of them. If it no longer exists: see
+    /// [`VersionCursor::seek_after`].
     pub version: Option<VersionId>,
 }
 
@@ -131,6 +131,21 @@ pub struct VersionsPage {
 pub trait VersionCursor {
     /// Moves to the newest version of the first key at or after `bytes`, which need not be UTF-8.
     fn seek(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Moves behind a version of a key. If it does not exist, moves to the newest version of the key that is older, where
+    /// the ids of a store order by age, else to the newest version.
+    fn seek_after(&mut self, key: &str, version: &VersionId) -> Result<()> {
+        self.seek(key.as_bytes())?;
+        while let Some((found, listed)) = self.next()? {
+            if found != key {
+                break;
+            }
+            if listed.version == *version {
+                return Ok(());
+            }
+        }
+        self.seek(key.as_bytes())
+    }
 
     /// Returns the current version and its key, and moves on; `None` at the end.
     fn next(&mut self) -> Result<Option<(String, ListedVersion)>>;
@@ -154,7 +169,7 @@ pub fn page_versions(cursor: &mut impl VersionCursor, request: &ListVersions) ->
         Some(VersionPosition { key, version: Some(version) })
             if key.starts_with(&request.prefix) && common_prefix(key, &names).is_none() =>
         {
-            seek_after_version(cursor, key, version)?;
+            cursor.seek_after(key, version)?;
             partial_key = Some(key.as_str());
         }
         _ => cursor.seek(&names.start_position())?,
@@ -191,20 +206,6 @@ fn position(entry: &ListEntry<ListedVersion>) -> VersionPosition {
         }
         ListEntry::CommonPrefix(prefix) => VersionPosition { key: prefix.clone(), version: None },
     }
-}
-
-/// Moves behind a version of a key, or to the newest one of the key if that version does not exist.
-fn seek_after_version(cursor: &mut impl VersionCursor, key: &str, version: &VersionId) -> Result<()> {
-    cursor.seek(key.as_bytes())?;
-    while let Some((found, listed)) = cursor.next()? {
-        if found != key {
-            break;
-        }
-        if listed.version == *version {
-            return Ok(());
-        }
-    }
-    cursor.seek(key.as_bytes())
 }
 
 /// The versions page of a store without versions, from the page of its objects: each is the `null` version.

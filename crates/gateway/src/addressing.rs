@@ -55,7 +55,7 @@ impl Domain {
     }
 
     /// The bucket in a host such as `bucket.s3.example.com:9000`; `None` for a host outside the domain.
-    fn bucket_in_host(&self, host: &str) -> Option<String> {
+    pub(crate) fn bucket_in_host(&self, host: &str) -> Option<String> {
         let name = host.rsplit_once(':').map_or(host, |(name, _port)| name).to_ascii_lowercase();
         let name = name.strip_suffix('.').unwrap_or(&name);
         Some(name.strip_suffix(&self.0)?.strip_suffix('.')?.to_owned())

@@ -17,6 +17,9 @@ use crate::request_id::RequestId;
 pub enum Access {
     /// Read an object, its metadata, its tags.
     Read,
+    /// Read a version named by its id. A public bucket does not grant it: what was replaced or deleted is no
+    /// longer public.
+    ReadVersion,
     /// List objects, uploads and parts, or query the bucket itself. Without a bucket: list buckets.
     List,
     /// Create, change or delete objects, uploads, tags or the bucket itself.
@@ -179,8 +182,13 @@ mod tests {
         let anonymous = Identity::anonymous(Arc::new(["open".to_owned()].into()));
         assert!(anonymous.may(Access::Read, Some("open")) && !anonymous.may(Access::List, Some("open")));
         assert!(!anonymous.may(Access::Read, Some("mine")) && !anonymous.may(Access::List, None));
+        assert!(!anonymous.may(Access::ReadVersion, Some("open")));
+        assert!(
+            reader.may(Access::ReadVersion, Some("mine")) && !reader.may(Access::ReadVersion, Some("other"))
+        );
         let reader = reader.with_public_buckets(Arc::new(["open".to_owned()].into()));
         assert!(reader.may(Access::Read, Some("open")) && reader.may(Access::Read, Some("mine")));
+        assert!(!reader.may(Access::ReadVersion, Some("open")));
         assert!(!reader.may(Access::List, Some("open")) && !reader.may(Access::Read, Some("other")));
     }
 }

@@ -18,6 +18,8 @@ use tradewind_wire::sigv4::hex::from_hex;
 const MAX_LINE_BYTES: usize = 1024;
 /// The maximum number of trailers.
 const MAX_TRAILERS: usize = 16;
+/// The trailer that signs the others.
+const TRAILER_SIGNATURE: &str = "x-amz-trailer-signature";
 
 /// The result of [`Decoder::next`].
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub struct Decoder {
     trailers: HeaderMap,
     /// True if trailers follow the last chunk.
     has_trailers: bool,
+    /// The rest of a line end that some clients write after a trailer: LF CR LF. It may be missing.
+    optional_end: &'static [u8],
 }
 
 #[derive(Debug)]
@@ -103,6 +107,7 @@ impl Decoder {
             announced,
             trailers: HeaderMap::new(),
             has_trailers,
+            optional_end: b"",
         }
     }
 
@@ -150,6 +155,7 @@ impl Decoder {
                 return Ok(Step::Data(self.data(size, max_bytes)));
             }
             if matches!(self.state, DecoderState::Done) {
+                self.skip_optional_end();
                 if !self.input.is_empty() {
                     return Err(malformed("There are bytes after the last chunk."));
                 }
@@ -165,12 +171,32 @@ impl Decoder {
                 DecoderState::DataEnd => {
                     return Err(malformed("A chunk is longer than its header declares."));
                 }
+                // The trailer ended in LF CR LF, and others follow.
+                DecoderState::Trailers
+                    if line.is_empty() && !self.optional_end.is_empty() && !self.has_all_trailers() =>
+                {
+                    self.optional_end = b"";
+                }
                 DecoderState::Trailers if line.is_empty() => self.end_trailers()?,
                 DecoderState::Trailers => self.add_trailer(&line)?,
                 DecoderState::Data(_) | DecoderState::Done => {}
                 DecoderState::Failed => return Err(malformed("The body was already rejected.")),
             }
         }
+    }
+
+    /// Returns true if the body may have more bytes after [`Step::Done`]: the rest of a line end. They are supplied by
+    /// [`feed`](Self::feed) and verified by [`next`](Self::next), like all others.
+    #[must_use]
+    pub const fn may_have_more(&self) -> bool {
+        matches!(self.state, DecoderState::Done) && !self.optional_end.is_empty()
+    }
+
+    fn skip_optional_end(&mut self) {
+        let is_same = |(found, expected): &(&u8, &u8)| found == expected;
+        let length = self.input.iter().zip(self.optional_end).take_while(is_same).count();
+        self.input.advance(length);
+        self.optional_end = &self.optional_end[length..];
     }
 
     /// The next bytes of the current chunk.
@@ -201,7 +227,12 @@ impl Decoder {
         }
         self.input.advance(length + 1);
         let mut line = std::mem::take(&mut self.line);
-        if line.pop_if(|c| *c == b'\r').is_none() && !matches!(self.state, DecoderState::Trailers) {
+        let has_cr = line.pop_if(|c| *c == b'\r').is_some();
+        if matches!(self.state, DecoderState::Trailers) {
+            if !line.is_empty() {
+                self.optional_end = if has_cr { b"" } else { b"\r\n" };
+            }
+        } else if !has_cr {
             return Err(malformed("A line of the chunked body does not end in CR LF."));
         }
         Ok(Some(line))
@@ -248,7 +279,6 @@ impl Decoder {
     }
 
     fn add_trailer(&mut self, line: &[u8]) -> Result<(), WireError> {
-        const SIGNATURE: &str = "x-amz-trailer-signature";
         let wrong = |message: &'static str| WireError::new(Code::MalformedTrailer, message);
         if !self.has_trailers {
             return Err(malformed("There are bytes after the last chunk."));
@@ -259,7 +289,7 @@ impl Decoder {
         let value = HeaderValue::from_bytes(line[at + 1..].trim_ascii());
         let value = value.map_err(|_| wrong("A trailer's value is malformed."))?;
         if let Some(signing) = &mut self.signing {
-            if name == SIGNATURE {
+            if name == TRAILER_SIGNATURE {
                 let claimed = from_hex(value.as_bytes()).ok_or_else(wrong_signature)?;
                 let mut hash = digest::Context::new(&digest::SHA256);
                 hash.update(&signing.trailers);
@@ -270,7 +300,7 @@ impl Decoder {
                 self.trailers.insert(name, value);
                 return Ok(());
             }
-            if self.trailers.contains_key(SIGNATURE) {
+            if self.trailers.contains_key(TRAILER_SIGNATURE) {
                 return Err(wrong("A trailer follows the trailers' signature."));
             }
             signing.trailers.extend_from_slice(name.as_str().as_bytes());
@@ -287,9 +317,15 @@ impl Decoder {
         Ok(())
     }
 
+    /// Returns true if the announced trailers were received and, in a signed body, their signature.
+    fn has_all_trailers(&self) -> bool {
+        let is_signed = self.signing.is_none() || self.trailers.contains_key(TRAILER_SIGNATURE);
+        is_signed && self.announced.iter().all(|name| self.trailers.contains_key(name))
+    }
+
     fn end_trailers(&mut self) -> Result<(), WireError> {
         if self.has_trailers {
-            if self.signing.is_some() && self.trailers.remove("x-amz-trailer-signature").is_none() {
+            if self.signing.is_some() && self.trailers.remove(TRAILER_SIGNATURE).is_none() {
                 return Err(wrong_signature());
             }
             if let Some(missing) = self.announced.iter().find(|name| !self.trailers.contains_key(*name)) {
@@ -329,7 +365,7 @@ fn wrong_signature() -> WireError {
 }
 
 fn malformed(message: &'static str) -> WireError {
-    WireError::new(Code::InvalidRequest, message)
+    WireError::new(Code::IncompleteBody, message)
 }
 
 #[cfg(test)]

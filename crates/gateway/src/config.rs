@@ -14,6 +14,8 @@ pub struct GatewayConfig {
     pub region: Option<String>,
     /// The domain for virtual-hosted addressing; `None` ignores the host.
     pub domain: Option<Domain>,
+    /// True if presigned URLs of Signature Version 2 are accepted.
+    pub presigned_sigv2: bool,
     /// Settings of the operations.
     pub operations: s3::Options,
     /// The certificate of the S3 listener; `None` serves plain HTTP.
@@ -33,6 +35,7 @@ impl Default for GatewayConfig {
         Self {
             region: None,
             domain: None,
+            presigned_sigv2: true,
             operations: s3::Options::default(),
             tls: None,
             memory_bytes: 128 << 20,
@@ -105,7 +108,7 @@ impl Default for Limits {
             connections: 10_000,
             descriptors: None,
             header_bytes: 32 << 10,
-            headers: 100,
+            headers: 200,
             body_bytes: 5 << 30,
             header_time: Duration::from_secs(15),
             idle_time: Duration::from_secs(120),

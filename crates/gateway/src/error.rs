@@ -51,7 +51,9 @@ macro_rules! codes {
 }
 
 codes! {
+    AccessControlListNotSupported "AccessControlListNotSupported" 400,
     AccessDenied "AccessDenied" 403,
+    AccessForbidden "AccessForbidden" 403,
     AuthorizationHeaderMalformed "AuthorizationHeaderMalformed" 400,
     AuthorizationQueryParametersError "AuthorizationQueryParametersError" 400,
     BadDigest "BadDigest" 400,
@@ -60,14 +62,17 @@ codes! {
     BucketAlreadyOwnedByYou "BucketAlreadyOwnedByYou" 409,
     BucketNotEmpty "BucketNotEmpty" 409,
     ConditionalRequestConflict "ConditionalRequestConflict" 409,
+    EncryptionConfigurationNotFound "ServerSideEncryptionConfigurationNotFoundError" 404,
     EntityTooLarge "EntityTooLarge" 400,
     EntityTooSmall "EntityTooSmall" 400,
+    IllegalVersioningConfiguration "IllegalVersioningConfigurationException" 400,
     IncompleteBody "IncompleteBody" 400,
     InsufficientStorage "InsufficientStorage" 507,
     InternalError "InternalError" 500,
     InvalidAccessKeyId "InvalidAccessKeyId" 403,
     InvalidArgument "InvalidArgument" 400,
     InvalidBucketName "InvalidBucketName" 400,
+    InvalidBucketOwnerAccountId "InvalidBucketOwnerAWSAccountID" 400,
     InvalidChunkSizeError "InvalidChunkSizeError" 403,
     InvalidDigest "InvalidDigest" 400,
     InvalidLocationConstraint "InvalidLocationConstraint" 400,
@@ -76,6 +81,7 @@ codes! {
     InvalidPartNumber "InvalidPartNumber" 416,
     InvalidPartOrder "InvalidPartOrder" 400,
     InvalidRange "InvalidRange" 416,
+    InvalidRedirectLocation "InvalidRedirectLocation" 400,
     InvalidRequest "InvalidRequest" 400,
     InvalidStorageClass "InvalidStorageClass" 400,
     InvalidTag "InvalidTag" 400,
@@ -91,13 +97,20 @@ codes! {
     MissingRequestBody "MissingRequestBodyError" 400,
     MissingSecurityHeader "MissingSecurityHeader" 400,
     NoSuchBucket "NoSuchBucket" 404,
+    NoSuchBucketPolicy "NoSuchBucketPolicy" 404,
+    NoSuchCorsConfiguration "NoSuchCORSConfiguration" 404,
     NoSuchKey "NoSuchKey" 404,
+    NoSuchLifecycleConfiguration "NoSuchLifecycleConfiguration" 404,
+    NoSuchPublicAccessBlockConfiguration "NoSuchPublicAccessBlockConfiguration" 404,
     NoSuchTagSet "NoSuchTagSet" 404,
     NoSuchUpload "NoSuchUpload" 404,
     NoSuchVersion "NoSuchVersion" 404,
+    NoSuchWebsiteConfiguration "NoSuchWebsiteConfiguration" 404,
     NotImplemented "NotImplemented" 501,
     NotModified "NotModified" 304,
+    ObjectLockConfigurationNotFound "ObjectLockConfigurationNotFoundError" 404,
     PreconditionFailed "PreconditionFailed" 412,
+    ReplicationConfigurationNotFound "ReplicationConfigurationNotFoundError" 404,
     RequestHeaderSectionTooLarge "RequestHeaderSectionTooLarge" 400,
     RequestTimeTooSkewed "RequestTimeTooSkewed" 403,
     RequestTimeout "RequestTimeout" 400,
@@ -113,13 +126,15 @@ codes! {
 pub struct WireError {
     code: Code,
     message: Cow<'static, str>,
+    /// Further elements of the document: names and values.
+    fields: Vec<(&'static str, String)>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl WireError {
     /// An error with a message for the client.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into(), source: None }
+        Self { code, message: message.into(), fields: Vec::new(), source: None }
     }
 
     /// Like [`new`](Self::new), with a cause that is only logged.
@@ -128,7 +143,22 @@ impl WireError {
         message: impl Into<Cow<'static, str>>,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self { code, message: message.into(), source: Some(source.into()) }
+        Self { source: Some(source.into()), ..Self::new(code, message) }
+    }
+
+    /// The error of an invalid argument: `name` is that of a header, a query parameter or an element.
+    pub fn invalid_argument(message: impl Into<Cow<'static, str>>, name: &str, value: &str) -> Self {
+        let error = Self::new(Code::InvalidArgument, message);
+        error.with_field("ArgumentName", name).with_field("ArgumentValue", value)
+    }
+
+    /// Adds an element to the document, such as `BucketName`. If it has the element already, nothing changes.
+    #[must_use]
+    pub fn with_field(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        if self.fields.iter().all(|(other, _)| *other != name) {
+            self.fields.push((name, value.into()));
+        }
+        self
     }
 
     /// The error of a request without permission.
@@ -157,57 +187,43 @@ impl WireError {
     /// The error response. `resource` is the path of the request; `head` omits the body.
     #[must_use]
     pub fn to_response(&self, request_id: RequestId, resource: &str, head: bool) -> Response<ResponseBody> {
-        error_response(self.code.status(), self.code.as_str(), &self.message, request_id, resource, head)
+        let status = self.code.status();
+        let is_bodiless = head || status == StatusCode::NOT_MODIFIED || status == StatusCode::NO_CONTENT;
+        let body = if is_bodiless {
+            ResponseBody::empty()
+        } else {
+            ResponseBody::from(Bytes::from(self.document(request_id, resource)))
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        if !is_bodiless {
+            let xml = HeaderValue::from_static("application/xml");
+            response.headers_mut().insert(header::CONTENT_TYPE, xml);
+        }
+        response
     }
-}
 
-/// An error response in S3's format.
-#[must_use]
-pub fn error_response(
-    status: StatusCode,
-    code: &str,
-    message: &str,
-    request_id: RequestId,
-    resource: &str,
-    head: bool,
-) -> Response<ResponseBody> {
-    let bodiless = head || status == StatusCode::NOT_MODIFIED || status == StatusCode::NO_CONTENT;
-    let body = if bodiless {
-        ResponseBody::empty()
-    } else {
-        ResponseBody::from(Bytes::from(xml(code, message, request_id, resource)))
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    if !bodiless {
-        let xml = HeaderValue::from_static("application/xml");
-        response.headers_mut().insert(header::CONTENT_TYPE, xml);
+    /// The error document, in S3's order of elements.
+    fn document(&self, request_id: RequestId, resource: &str) -> String {
+        let mut xml = String::with_capacity(384 + self.message.len() + resource.len());
+        xml.push_str("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error>");
+        let request_id = request_id.to_string();
+        let host_id = host_id().to_str().unwrap_or_default();
+        let head = [("Code", self.code.as_str()), ("Message", &self.message)];
+        let fields = self.fields.iter().map(|(name, value)| (*name, value.as_str()));
+        let end = [("Resource", resource), ("RequestId", &request_id), ("HostId", host_id)];
+        for (name, value) in head.into_iter().chain(fields).chain(end) {
+            for piece in ["<", name, ">"] {
+                xml.push_str(piece);
+            }
+            escape(value, &mut xml);
+            for piece in ["</", name, ">"] {
+                xml.push_str(piece);
+            }
+        }
+        xml.push_str("</Error>");
+        xml
     }
-    response
-}
-
-fn xml(code: &str, message: &str, request_id: RequestId, resource: &str) -> String {
-    let mut xml = String::with_capacity(256 + message.len() + resource.len());
-    xml.push_str("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error>");
-    let request_id = request_id.to_string();
-    let host_id = host_id().to_str().unwrap_or_default();
-    for (name, value) in [
-        ("Code", code),
-        ("Message", message),
-        ("Resource", resource),
-        ("RequestId", request_id.as_str()),
-        ("HostId", host_id),
-    ] {
-        xml.push('<');
-        xml.push_str(name);
-        xml.push('>');
-        escape(value, &mut xml);
-        xml.push_str("</");
-        xml.push_str(name);
-        xml.push('>');
-    }
-    xml.push_str("</Error>");
-    xml
 }
 
 fn escape(text: &str, out: &mut String) {
@@ -217,8 +233,10 @@ fn escape(text: &str, out: &mut String) {
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
+            // Unescaped, a parser would return a line feed.
+            '\r' => out.push_str("&#13;"),
             // XML 1.0 cannot represent other control characters.
-            c if c.is_control() && !matches!(c, '\n' | '\r' | '\t') => out.push('\u{FFFD}'),
+            c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{FFFD}'),
             '\u{FFFE}' | '\u{FFFF}' => out.push('\u{FFFD}'),
             c => out.push(c),
         }
@@ -230,7 +248,12 @@ impl From<tradewind_core::Error> for WireError {
         let reason = error.reason();
         let message =
             error.client_message().map_or(Cow::Borrowed(message_for(reason)), |text| text.to_owned().into());
-        Self { code: code_for(reason), message, source: Some(Box::new(error)) }
+        let part = error.part();
+        let wire = Self::with_source(code_for(reason), message, error);
+        match part {
+            Some(number) => wire.with_field("PartNumber", number.get().to_string()),
+            None => wire,
+        }
     }
 }
 
@@ -240,6 +263,8 @@ pub const fn code_for(reason: Reason) -> Code {
     match reason {
         Reason::NoSuchBucket => Code::NoSuchBucket,
         Reason::NoSuchKey => Code::NoSuchKey,
+        Reason::NoSuchVersion => Code::NoSuchVersion,
+        Reason::DeleteMarker => Code::MethodNotAllowed,
         Reason::NoSuchUpload => Code::NoSuchUpload,
         Reason::PreconditionFailed => Code::PreconditionFailed,
         Reason::NotModified => Code::NotModified,
@@ -277,6 +302,8 @@ const fn message_for(reason: Reason) -> &'static str {
     match reason {
         Reason::NoSuchBucket => "The specified bucket does not exist",
         Reason::NoSuchKey => "The specified key does not exist.",
+        Reason::NoSuchVersion => "The specified version does not exist.",
+        Reason::DeleteMarker => "The specified method is not allowed against this resource.",
         Reason::NoSuchUpload => {
             "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted \
              or completed."
@@ -297,12 +324,12 @@ const fn message_for(reason: Reason) -> &'static str {
             "The Content-MD5 or checksum value that you specified did not match what the server received."
         }
         Reason::IncompleteBody => {
-            "You did not provide the number of bytes specified by the Content-Length HTTP header."
+            "You did not provide the number of bytes specified by the Content-Length HTTP header"
         }
         Reason::EntityTooLarge => "Your proposed upload exceeds the maximum allowed size",
         Reason::EntityTooSmall => "Your proposed upload is smaller than the minimum allowed size",
         Reason::InvalidPart => {
-            "One or more of the specified parts could not be found. The part may not have been uploaded, or the \
+            "One or more of the specified parts could not be found.  The part may not have been uploaded, or the \
              specified entity tag may not match the part's entity tag."
         }
         Reason::InvalidPartOrder => {
@@ -378,12 +405,14 @@ mod tests {
     #[tokio::test]
     async fn xml_is_escaped() {
         let id = RequestId::next();
-        let response = WireError::access_denied().to_response(id, "/b/<k>&\u{1}", false);
+        let error = WireError::access_denied().with_field("Key", "<\r").with_field("Key", "other");
+        let response = error.to_response(id, "/b/<k>&\u{1}\r", false);
         assert_eq!(response.status(), 403);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = std::str::from_utf8(&body).unwrap();
         assert!(text.contains("<Code>AccessDenied</Code>"));
-        assert!(text.contains("<Resource>/b/&lt;k&gt;&amp;\u{FFFD}</Resource>"));
+        assert!(text.contains("<Message>Access Denied</Message><Key>&lt;&#13;</Key><Resource>"));
+        assert!(text.contains("<Resource>/b/&lt;k&gt;&amp;\u{FFFD}&#13;</Resource>"));
         assert!(text.contains(&format!("<RequestId>{id}</RequestId><HostId>")));
     }
 

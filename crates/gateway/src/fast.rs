@@ -6,7 +6,6 @@
 
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
-use percent_encoding::percent_decode_str;
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::store::{GetRequest, Select};
 use tradewind_core::{Address, ByteRange, Context, ObjectStore};
@@ -14,7 +13,7 @@ use tradewind_core::{Address, ByteRange, Context, ObjectStore};
 use crate::auth::Access;
 use crate::body::ResponseBody;
 use crate::outcome;
-use crate::s3::{add_checksum_headers, object_headers, trim_window};
+use crate::s3::{add_checksum_headers, object_headers, percent_decode, trim_window};
 use crate::sigv4::Verified;
 
 /// A read that the fast path can serve.
@@ -41,7 +40,7 @@ pub(crate) fn recognize(parts: &Parts, verified: &Verified) -> Option<PlainRead>
     if !verified.identity.may(Access::Read, Some(bucket)) || !verified.declared.allows_empty_body() {
         return None;
     }
-    let key = percent_decode_str(key).decode_utf8().ok()?;
+    let key = percent_decode(key).ok()?;
     // Clients usually do not percent-encode the characters of a bucket name. If one does, parsing fails here and the
     // operations handle the request.
     let address = Address::parse(bucket, &key).ok()?;
@@ -187,6 +186,7 @@ mod tests {
             ("GET", "/bucket/k?response-content-type=a"),
             ("GET", "/bucket/k?X-Amz-Security-Token=t"),
             ("GET", "/bucket/%ff"),
+            ("GET", "/bucket/%ZZ"),
             ("GET", "/"),
         ] {
             assert!(recognized(method, uri, &[]).is_none(), "{method} {uri}");

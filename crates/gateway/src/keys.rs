@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use ring::hmac;
 
 use crate::auth::{Buckets, Identity, Permissions};
 use tradewind_wire::sigv4::SigningKey;
@@ -117,6 +118,13 @@ impl ActiveKey {
             Some((_, key)) => (key.clone(), true),
             None => (Arc::new(SigningKey::derive(&self.secret, scope)), false),
         }
+    }
+
+    /// Returns true if `signature` is that of `text` in version 2: an HMAC-SHA1 by the secret itself. Runs in constant
+    /// time.
+    pub(crate) fn verify_sigv2(&self, text: &[u8], signature: &[u8]) -> bool {
+        let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, self.secret.as_bytes());
+        hmac::verify(&key, text, signature).is_ok()
     }
 
     /// Caches a signing key that produced a valid signature. A client without the secret can therefore not evict a

@@ -31,6 +31,7 @@ mod payload;
 pub mod request_id;
 pub mod s3;
 pub mod server;
+mod sigv2;
 pub mod sigv4;
 
 pub use addressing::Domain;

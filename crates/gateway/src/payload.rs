@@ -336,8 +336,17 @@ impl PayloadStream {
                         *withheld = Some(bytes);
                     }
                     Step::Done(trailers) => {
-                        let last = withheld.take();
                         self.trailers.publish(trailers);
+                        // The optional rest of a line end is awaited only if the HTTP body has not ended.
+                        if decoder.may_have_more()
+                            && !self.incoming.is_end_stream()
+                            && let Some(bytes) = ready!(self.poll_input(cx))?
+                        {
+                            self.feed(bytes);
+                            continue;
+                        }
+                        let PayloadDecoder::Chunked { withheld, .. } = &mut self.decoder else { continue };
+                        let last = withheld.take();
                         return match last {
                             Some(bytes) => Poll::Ready(self.expect_end(cx).map(|()| Some(bytes))),
                             None => Poll::Ready(Ok(None)),
@@ -366,7 +375,7 @@ impl PayloadStream {
     fn expect_end(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         match self.poll_input(cx) {
             Poll::Ready(Ok(Some(_))) => {
-                Err(WireError::new(Code::InvalidRequest, "There are bytes after the last chunk."))
+                Err(WireError::new(Code::IncompleteBody, "There are bytes after the last chunk."))
             }
             Poll::Ready(Err(e)) => Err(e),
             Poll::Ready(Ok(None)) => Ok(()),

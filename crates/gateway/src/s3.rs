@@ -11,19 +11,23 @@ mod buckets;
 mod call;
 mod checksums;
 mod codec;
+mod completed_uploads;
 mod conditions;
 mod copy;
 mod delete;
 mod document;
 mod elements;
+mod error_fields;
 mod failure;
 mod gzip;
 mod list;
+mod list_versions;
 mod metadata;
 mod multipart;
 mod operation;
 mod paging;
 mod parts;
+mod preflight;
 mod query;
 mod read;
 mod response;
@@ -31,7 +35,10 @@ mod service_context;
 mod tagging;
 #[cfg(test)]
 mod tests;
+mod unset;
 mod unsupported_headers;
+mod version_id;
+mod versioning;
 mod write;
 
 use std::fmt;
@@ -42,6 +49,9 @@ use http::{Method, Request, Response, Uri};
 use tradewind_core::{Context, ObjectStore};
 
 pub(crate) use checksums::add_headers as add_checksum_headers;
+pub(crate) use operation::{is_subresource, not_implemented_error};
+pub(crate) use preflight::preflight_error;
+pub(crate) use query::{form_decode, percent_decode};
 pub(crate) use read::trim_window;
 pub use response::object_headers;
 pub use service_context::Options;
@@ -54,6 +64,7 @@ use crate::request_id::RequestId;
 use authorized_operation::{AuthorizedOperation, Rejection};
 use call::Call;
 use codec::Codec;
+use completed_uploads::CompletedUploads;
 use failure::Result;
 use operation::Operation;
 use response::PlainResponse;
@@ -70,7 +81,11 @@ impl Operations {
     /// The operations on a store.
     #[must_use]
     pub fn new(store: Arc<dyn ObjectStore>, options: Options) -> Self {
-        let service = ServiceContext { store, options: Arc::new(options) };
+        let service = ServiceContext {
+            store,
+            options: Arc::new(options),
+            completed_uploads: CompletedUploads::default(),
+        };
         let codec = Codec::new(service.clone());
         Self { service, codec }
     }
@@ -81,11 +96,12 @@ impl Operations {
     /// # Errors
     /// The response to a request that is rejected.
     pub(crate) fn authorize(
+        &self,
         parts: &mut Parts,
         identity: &Identity,
         request_id: RequestId,
     ) -> Result<(), Box<Response<ResponseBody>>> {
-        match AuthorizedOperation::authorize(parts, identity) {
+        match AuthorizedOperation::authorize(parts, identity, &self.service.options) {
             Ok(authorized) => {
                 parts.extensions.insert(authorized);
                 Ok(())
@@ -112,35 +128,43 @@ impl Operations {
         let request_id = auth.request_id;
         let authorization = match parts.extensions.remove::<AuthorizedOperation>() {
             Some(authorized) => Ok(authorized),
-            None => AuthorizedOperation::authorize(&mut parts, &auth.identity),
+            None => AuthorizedOperation::authorize(&mut parts, &auth.identity, &self.service.options),
         };
         let authorized = match authorization {
             Ok(authorized) => authorized,
             Err(rejection) => return rejection.into_response(request_id, &resource, is_head),
         };
         let operation = authorized.operation;
-        let call = Call::new(authorized, parts.headers, auth, context, body);
-        match self.execute(parts.method, parts.uri, call).await {
+        let call = Arc::new(Call::new(authorized, parts.headers, auth, context, body));
+        match self.execute(parts.method.clone(), parts.uri, &call).await {
             Ok(mut response) => {
                 outcome::set_operation(&mut response, operation.name());
                 response
             }
-            Err(failure) => Rejection { failure, operation: Some(operation) }
-                .into_response(request_id, &resource, is_head),
+            Err(failure) => {
+                let failure = error_fields::add(failure, &call, &parts.method);
+                Rejection { failure, operation: Some(operation) }
+                    .into_response(request_id, &resource, is_head)
+            }
         }
     }
 
     /// Calls an operation: directly if it neither reads nor returns XML, otherwise through the codec.
-    async fn execute(&self, method: Method, uri: Uri, call: Call) -> Result<Response<ResponseBody>> {
+    async fn execute(&self, method: Method, uri: Uri, call: &Arc<Call>) -> Result<Response<ResponseBody>> {
         call.context.check()?;
         let service = &self.service;
         let plain = match call.operation {
-            Operation::GetObject => read::get(service, &call).await,
-            Operation::HeadObject => read::head(service, &call).await,
-            Operation::PutObject => write::put(service, &call).await,
-            Operation::UploadPart => parts::upload(service, &call).await,
-            Operation::DeleteObject => delete::delete_object(service, &call).await,
-            _ => return self.codec.execute(method, uri, Arc::new(call)).await,
+            Operation::GetObject => read::get(service, call).await,
+            Operation::HeadObject => read::head(service, call).await,
+            Operation::PutObject => write::put(service, call).await,
+            Operation::UploadPart => parts::upload(service, call).await,
+            Operation::DeleteObject => delete::delete_object(service, call).await,
+            _ => {
+                return match unset::respond(service, call).await {
+                    Some(response) => response,
+                    None => self.codec.execute(method, uri, call.clone()).await,
+                };
+            }
         };
         plain.map(PlainResponse::into_response)
     }

@@ -90,7 +90,7 @@ impl Gateway {
                 store.clone(),
                 Options { is_tls: tls.is_some(), ..config.operations.clone() },
             ),
-            verifier: Verifier::new(keys, clock.clone(), config.region.clone()),
+            verifier: verifier(&config, keys, clock.clone()),
             metrics: Arc::new(Metrics::new(budget.clone())),
             store,
             clock,
@@ -168,6 +168,11 @@ impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Gateway({:?})", self.0.store)
     }
+}
+
+fn verifier(config: &GatewayConfig, keys: Keys, clock: Arc<dyn Clock>) -> Verifier {
+    let verifier = Verifier::new(keys, clock, config.region.clone());
+    if config.presigned_sigv2 { verifier.accepting_sigv2(config.domain.clone()) } else { verifier }
 }
 
 /// Starts a connection's task, or rejects the connection if the limit is reached and none can be evicted for it.

@@ -142,7 +142,11 @@ fn scheduled_operation(method: Method) -> Option<Operation> {
         Method::Head => Some(Operation::Head),
         Method::Delete => Some(Operation::Delete),
         Method::SetTags => Some(Operation::Tag),
-        Method::List | Method::ListVersions | Method::ObjectParts | Method::ListParts | Method::ListUploads => Some(Operation::List),
+        Method::List
+        | Method::ListVersions
+        | Method::ObjectParts
+        | Method::ListParts
+        | Method::ListUploads => Some(Operation::List),
         _ => None,
     }
 }

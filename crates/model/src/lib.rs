@@ -6,6 +6,7 @@ pub mod concurrency_controller;
 pub mod debounce;
 pub mod hedge;
 pub mod lanes;
+pub mod outage;
 pub mod plan;
 pub mod retry;
 pub mod store_statistics;

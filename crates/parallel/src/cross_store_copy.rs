@@ -17,6 +17,7 @@ use tradewind_core::{
     SystemHeaders,
 };
 use tradewind_model::plan::split_evenly;
+use tradewind_model::retry::Attempts;
 
 use super::multipart_upload::MultipartUpload;
 use super::origin::{Origin, check_span};
@@ -231,6 +232,33 @@ impl CrossStoreCopy {
         (part_bytes, algorithm): (u64, Algorithm),
     ) -> Result<Committed> {
         let have: HashSet<i64> = done.iter().map(|((part, _), _)| part.number.get().into()).collect();
+        let work = (part_bytes, algorithm);
+        self.relay_parts(upload, (&mut *parts, &mut done), &info, work).await?;
+        if let Err(e) = compare_parts(&done, &info) {
+            // Only the checksum of the whole object is known, so any part may be damaged.
+            self.transfers.wait_before_retry(e, &mut Attempts::new()).await?;
+            (self.on_progress)(-i64::try_from(info.size).unwrap_or(i64::MAX));
+            done.clear();
+            self.relay_parts(upload, (&mut *parts, &mut done), &info, work).await?;
+            compare_parts(&done, &info)?;
+        }
+        let committed = upload.complete(done.into_iter().map(|(part, _)| part).collect()).await?;
+        if !have.is_empty() && !info.metadata.tags.is_empty() {
+            // Some stores do not keep the tags given at creation, which only the earlier process could then set.
+            self.transfers.retry(|| self.tag(&info)).await?;
+        }
+        Ok(committed)
+    }
+
+    /// Copies all parts that are not in `done`, and adds them to it in order.
+    async fn relay_parts(
+        self: &Arc<Self>,
+        upload: &Arc<MultipartUpload>,
+        (parts, done): (&mut JoinSet<Result<RelayedPart>>, &mut Vec<RelayedPart>),
+        info: &Arc<ObjectInfo>,
+        (part_bytes, algorithm): (u64, Algorithm),
+    ) -> Result<()> {
+        let have: HashSet<i64> = done.iter().map(|((part, _), _)| part.number.get().into()).collect();
         let mut waiting =
             split_evenly(info.size, part_bytes).zip(1_i64..).filter(|(_, number)| !have.contains(number));
         loop {
@@ -246,20 +274,7 @@ impl CrossStoreCopy {
             done.push(part.map_err(|e| Error::with_source(Reason::Defect, "a part's task failed", e))??);
         }
         done.sort_by_key(|((part, _), _)| part.number);
-        let mut relayed = done.iter().map(|((_, length), checksum)| (*checksum, *length));
-        let first = relayed.next().map(|(first, _)| first);
-        let combined = first.and_then(|first| {
-            relayed.try_fold(first, |combined, (next, length)| combined.combine(&next, length))
-        });
-        if let (Some(combined), Some(expected)) = (combined, full_object_crc(&info)) {
-            compare(combined, expected)?;
-        }
-        let committed = upload.complete(done.into_iter().map(|(part, _)| part).collect()).await?;
-        if !have.is_empty() && !info.metadata.tags.is_empty() {
-            // Some stores do not keep the tags given at creation, which only the earlier process could then set.
-            self.transfers.retry(|| self.tag(&info)).await?;
-        }
-        Ok(committed)
+        Ok(())
     }
 
     async fn tag(&self, info: &ObjectInfo) -> Result<()> {
@@ -333,6 +348,19 @@ impl CrossStoreCopy {
         sent.confirm();
         self.transfers.record_first_write();
         Ok((committed, checksum))
+    }
+}
+
+/// Compares the checksums of all parts, in order, with the source's full-object checksum.
+fn compare_parts(done: &[RelayedPart], info: &ObjectInfo) -> Result<()> {
+    let mut relayed = done.iter().map(|((_, length), checksum)| (*checksum, *length));
+    let first = relayed.next().map(|(first, _)| first);
+    let combined = first.and_then(|first| {
+        relayed.try_fold(first, |combined, (next, length)| combined.combine(&next, length))
+    });
+    match (combined, full_object_crc(info)) {
+        (Some(combined), Some(expected)) => compare(combined, expected),
+        _ => Ok(()),
     }
 }
 

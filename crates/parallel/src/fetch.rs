@@ -10,19 +10,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Checksum, ChecksumScope, ObjectInfo, ObjectStore};
 use tradewind_model::plan::split_evenly;
+use tradewind_model::retry::Attempts;
 
 use super::hedge::{HedgeTimer, OpenedRange};
 use super::origin::{Origin, expected_crc};
 use super::task::AbortOnDrop;
 use super::transfer_context::TransferContext;
-use super::versioned_object::VersionedObject;
+use super::versioned_object::{RangeChecksum, VersionedObject};
 use range_fetch::NullSink;
 use range_fetch::RangeFetch;
 pub use range_fetch::fetch_into_memory;
+use range_fetch::fetch_missing_range;
 pub(super) use range_fetch::fetch_range;
 
 /// The destination of fetched bytes.
@@ -45,6 +48,11 @@ pub trait Sink: Send + Sync {
     /// Called when a stored range of `length` bytes is reused instead of fetched.
     fn range_reused(&self, length: u64) {
         let _ = length;
+    }
+
+    /// Called when `bytes` bytes that were written or reused are about to be fetched again, because they are damaged.
+    fn bytes_discarded(&self, bytes: u64) {
+        let _ = bytes;
     }
 
     /// Called when a range has been written completely.
@@ -75,7 +83,7 @@ impl<'a> Fetch<'a> {
         size: Option<u64>,
     ) -> Result<Self> {
         let origin = Origin { store: store.clone(), address: address.clone() };
-        let (mut listed, mut attempt) = (size, 1);
+        let (mut listed, mut attempts) = (size, Attempts::new());
         loop {
             let requested_at = transfers.clock().now();
             let failed = match open_first_range(&origin, transfers, listed).await {
@@ -97,8 +105,7 @@ impl<'a> Fetch<'a> {
                 }
                 Err(failed) => failed,
             };
-            transfers.wait_before_retry(failed, attempt).await?;
-            attempt += 1;
+            transfers.wait_before_retry(failed, &mut attempts).await?;
         }
     }
 
@@ -109,12 +116,13 @@ impl<'a> Fetch<'a> {
     }
 
     /// Fetches the whole object. The bytes received are compared with the store's full-object checksum, if it has one.
+    /// If they differ, all ranges are fetched once more.
     pub async fn write_to(self, sink: Arc<dyn Sink>) -> Result<ObjectInfo> {
         let Self { transfers, origin, info, first, response_time } = self;
         let length = first.length;
         let object = VersionedObject::new(transfers, origin, info, first.requested_whole);
         let mut rest = transfers.plan().ranges_around(length, object.info.size, sink.stored_ranges());
-        let mut ranges = tokio::task::JoinSet::new();
+        let mut ranges = JoinSet::new();
         let mut found = Vec::new();
         let checksum_task = object.prefetch_checksum();
         if length < object.info.size {
@@ -142,7 +150,15 @@ impl<'a> Fetch<'a> {
                     ranges.spawn(fetch_range(object.clone(), sink.clone(), span));
                 }
             }
-            object.verify(found).await
+            let spans: Vec<_> = found.iter().map(|(offset, _, length)| (*offset, *length)).collect();
+            match object.verify(found).await {
+                Err(e) if e.reason() == Reason::CorruptData => {
+                    // Only the checksum of the whole object is known, so any range may be damaged.
+                    transfers.wait_before_retry(e, &mut Attempts::new()).await?;
+                    fetch_again(&object, &sink, &mut ranges, spans).await
+                }
+                verified => verified,
+            }
         };
         let fetched = fetched.await;
         // Nothing may be written after a failure is returned.
@@ -198,6 +214,28 @@ impl<'a> Fetch<'a> {
         object.verify(found).await?;
         Ok(object.info.clone())
     }
+}
+
+/// Fetches all ranges of an object once more, and verifies it.
+async fn fetch_again(
+    object: &Arc<VersionedObject>,
+    sink: &Arc<dyn Sink>,
+    ranges: &mut JoinSet<Result<RangeChecksum>>,
+    spans: Vec<(u64, u64)>,
+) -> Result<()> {
+    sink.bytes_discarded(object.info.size);
+    let mut found = Vec::with_capacity(spans.len());
+    let mut waiting = spans.into_iter();
+    loop {
+        while ranges.len() < object.transfers.plan().range_concurrency()
+            && let Some(span) = waiting.next()
+        {
+            ranges.spawn(fetch_missing_range(object.clone(), sink.clone(), span));
+        }
+        let Some(done) = ranges.join_next().await else { break };
+        found.push(done.map_err(task_failed)??);
+    }
+    object.verify(found).await
 }
 
 /// Returns true if a response is shorter than listed and has no checksum to verify it: an object that has since been

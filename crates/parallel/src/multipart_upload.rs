@@ -81,8 +81,7 @@ fn matching_part(source: &dyn UploadSource, offset: u64, part: PartInfo) -> Resu
 }
 
 impl MultipartUpload {
-    /// Creates an upload with a full-object checksum of this algorithm, which must be a CRC. Not retried: a repeated
-    /// create leaves an orphaned upload.
+    /// Creates an upload with a full-object checksum of this algorithm, which must be a CRC. The leaf retries it.
     pub async fn create(
         transfers: &Arc<TransferContext>,
         store: &Arc<dyn ObjectStore>,
@@ -254,7 +253,7 @@ impl MultipartUpload {
         &self.id
     }
 
-    /// Completes the object from its parts, given in any order. Not retried: the leaf resolves a lost response.
+    /// Completes the object from its parts, given in any order. The leaf retries it and resolves a lost response.
     pub async fn complete(&self, mut done: Vec<StoredPart>) -> Result<Committed> {
         done.sort_by_key(|(part, _)| part.number);
         let mut checksums = done.iter().map(|(part, length)| (part.checksum, *length));

@@ -45,7 +45,7 @@ pub async fn copy_within_store(
     // All parts must be of the version found by the HEAD request.
     let mut pinned = request.clone();
     pinned.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
-    let metadata = request.metadata.clone().unwrap_or(info.metadata);
+    let metadata = request.metadata.clone().unwrap_or_else(|| info.metadata.for_copy());
     let upload =
         MultipartUpload::create(transfers, store, &request.destination, (metadata, Algorithm::Crc64Nvme))
             .await?;

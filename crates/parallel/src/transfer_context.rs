@@ -10,7 +10,7 @@
 //!
 //! Two layers retry. The leaf retries a request whose body it still has (up to 256 KiB) and connecting; when its retries end,
 //! it marks the error final. This module retries streamed bodies, interrupted ranges and damage in transit, with its
-//! own budget.
+//! own budget. The leaf alone decides whether its store is out, and marks errors that do not count as an attempt.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, random};
 use tradewind_model::hedge::HedgePolicy;
 use tradewind_model::plan::{Plan, StartStagger, split_evenly};
-use tradewind_model::retry::{RetryBudget, RetryOptions};
+use tradewind_model::retry::{Attempts, RetryBudget, RetryOptions, RetryableFailure};
 use tradewind_model::store_statistics::SizeClass;
 use tradewind_model::token_bucket::TokenBucket;
 
@@ -355,16 +355,15 @@ impl TransferContext {
     /// Runs `work` until it succeeds, fails permanently, or exhausts the attempts or the retry budget. `work` must be
     /// idempotent.
     pub async fn retry<T, F: Future<Output = Result<T>>>(&self, mut work: impl FnMut() -> F) -> Result<T> {
-        let mut attempt = 1;
+        let mut attempts = Attempts::new();
         loop {
             match work().await {
                 Ok(done) => {
                     self.record_success();
                     return Ok(done);
                 }
-                Err(failed) => self.wait_before_retry(failed, attempt).await?,
+                Err(failed) => self.wait_before_retry(failed, &mut attempts).await?,
             }
-            attempt += 1;
         }
     }
 
@@ -400,14 +399,18 @@ impl TransferContext {
     }
 
     /// Waits before the next attempt. Returns `failed` if it is permanent, or if no attempts or retry budget are left.
-    pub async fn wait_before_retry(&self, failed: Error, attempt: u32) -> Result<()> {
-        let Retries { options, budget } = &self.retries;
-        if !is_transient(&failed) || attempt >= options.max_attempts || !budget.try_spend() {
+    pub async fn wait_before_retry(&self, failed: Error, attempts: &mut Attempts) -> Result<()> {
+        if !is_transient(&failed) {
             return Err(failed);
         }
-        let delay = options.delay(attempt + 1, random::jitter_seed());
-        tracing::debug!(error = %failed, attempt, ?delay, "retrying");
-        self.clock.sleep_until(self.clock.now() + delay).await;
+        let Retries { options, budget } = &self.retries;
+        let failed_at = self.clock.now();
+        let failure = RetryableFailure { failed_at, outage_delay: failed.outage_delay(), retry_after: None };
+        let Some(delay) = attempts.next_delay(options, budget, failure, random::jitter_seed()) else {
+            return Err(failed);
+        };
+        tracing::debug!(error = %failed, attempt = attempts.number(), ?delay, "retrying");
+        self.clock.sleep_until(failed_at + delay).await;
         Ok(())
     }
 }

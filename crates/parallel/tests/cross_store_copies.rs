@@ -30,7 +30,8 @@ const LARGE: u64 = 3 * PART + 7;
 fn transfers() -> Arc<TransferContext> {
     let plan = Plan { initial_concurrency: 2, ..Plan::default().with_chunk_bytes(PART) };
     let delay = Duration::from_millis(1);
-    let retries = RetryOptions { max_attempts: 4, first_delay: delay, max_delay: delay };
+    let retries =
+        RetryOptions { max_attempts: 4, first_delay: delay, max_delay: delay, ..RetryOptions::default() };
     Arc::new(TransferContext::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))
 }
 

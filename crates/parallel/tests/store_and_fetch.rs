@@ -33,7 +33,8 @@ fn transfers(chunk_bytes: u64) -> Arc<TransferContext> {
         ..Plan::default().with_chunk_bytes(chunk_bytes)
     };
     let delay = Duration::from_millis(1);
-    let retries = RetryOptions { max_attempts: 6, first_delay: delay, max_delay: delay };
+    let retries =
+        RetryOptions { max_attempts: 6, first_delay: delay, max_delay: delay, ..RetryOptions::default() };
     Arc::new(TransferContext::new(plan, Budget::new(64 << 20), SystemClock::shared(), retries))
 }
 

@@ -23,7 +23,8 @@ fn transfers() -> Arc<TransferContext> {
         ..Plan::default().with_chunk_bytes(100_000)
     };
     let delay = Duration::from_millis(1);
-    let retries = RetryOptions { max_attempts: 8, first_delay: delay, max_delay: delay };
+    let retries =
+        RetryOptions { max_attempts: 8, first_delay: delay, max_delay: delay, ..RetryOptions::default() };
     Arc::new(TransferContext::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))
 }
 

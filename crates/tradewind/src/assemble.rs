@@ -70,7 +70,8 @@ pub fn open_store(
     }
     let options = match settings.served_store().map(|store| &store.kind) {
         Some(StoreKind::S3(set)) => {
-            let options = stores::s3_options(set, S3Flags::default())?;
+            let mut options = stores::s3_options(set, S3Flags::default())?;
+            options.retries = options.retries.for_server();
             let (connections, retries) = (options.max_connections, options.retries);
             let open = |connections| {
                 S3Store::new(S3Options { max_connections: connections, ..options.clone() }, clock.clone())
@@ -78,7 +79,8 @@ pub fn open_store(
             return open_remote(settings, open, connections, set.max_connections.is_some(), retries);
         }
         Some(StoreKind::Swift(set)) => {
-            let options = stores::swift_options(set)?;
+            let mut options = stores::swift_options(set)?;
+            options.retries = options.retries.for_server();
             let (connections, retries) = (options.max_connections, options.retries);
             let open = |connections| {
                 SwiftStore::new(
@@ -152,8 +154,10 @@ pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
     Ok(GatewayConfig {
         region: server.region.value.clone(),
         domain: server.domain.value.as_ref().map(|name| Domain::new(&name.0)),
+        presigned_sigv2: server.presigned_sigv2.value,
         operations: s3::Options {
             region: server.region.value.clone().unwrap_or_else(|| defaults.region.clone()),
+            account_id: server.account_id.value.0.clone(),
             etag: match settings.scalars.top.etag.value {
                 ETag::Md5 => ETagForm::Md5,
                 ETag::Unique => ETagForm::Unique,

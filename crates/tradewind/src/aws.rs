@@ -88,6 +88,8 @@ pub struct S3Access {
     pub region: Traced<String>,
     /// The source of credentials.
     pub credential_source: CredentialSource,
+    /// Where credentials were looked for, for messages.
+    pub credential_locations: String,
     /// The certificates to trust instead of the system's.
     pub ca_bundle: Option<Traced<PathBuf>>,
     /// Maximum number of attempts per request, including the first.
@@ -105,7 +107,9 @@ impl S3Access {
         let ca_bundle = ca_bundle.map(|given| Traced::new(inputs.expand(given.value), given.origin));
         let attempts = inputs.variable("AWS_MAX_ATTEMPTS").or_else(|| profile.get("max_attempts"));
         let max_attempts = attempts.map(|given| given.parse(parse_attempts)).transpose()?;
+        let credential_locations = files.credential_locations(inputs, &profile.name);
         Ok(Self {
+            credential_locations,
             profile: profile.name,
             endpoint,
             region,

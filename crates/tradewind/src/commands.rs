@@ -24,6 +24,7 @@ mod sync;
 mod terminal;
 mod transfer;
 mod tune;
+mod versions;
 mod watch;
 
 use std::fmt;
@@ -73,6 +74,7 @@ enum Command {
     Stat(objects::Stat),
     Mb(objects::Mb),
     Rb(objects::Rb),
+    Versioning(versions::VersioningArguments),
     #[command(subcommand)]
     Bench(bench::Command),
     Tune(tune::Arguments),
@@ -144,6 +146,7 @@ pub fn main() -> ExitCode {
         Command::Stat(arguments) => objects::stat(arguments),
         Command::Mb(arguments) => objects::mb(arguments),
         Command::Rb(arguments) => objects::rb(arguments),
+        Command::Versioning(arguments) => versions::versioning(arguments),
         Command::Bench(command) => bench::run(command),
         Command::Tune(arguments) => tune::run(arguments),
         Command::Profiles(command) => profiles::run(command),

@@ -8,6 +8,8 @@ use std::str::FromStr;
 use anyhow::bail;
 use tradewind_core::BucketName;
 
+use crate::stores::{S3, SWIFT};
+
 /// A source or destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
@@ -58,6 +60,17 @@ fn split_scheme(text: &str) -> Option<(&str, &str)> {
         .then_some((scheme, rest))
 }
 
+/// Splits a location that looks like a URL with fewer than two slashes, at the colon: `NAME:/…`, and any `s3:…` and
+/// `swift:…`. It would otherwise be a path.
+fn split_incomplete_scheme(text: &str) -> Option<(String, &str)> {
+    let (scheme, rest) = text.split_once(':')?;
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let is_builtin = [S3, SWIFT].iter().any(|name| name.eq_ignore_ascii_case(scheme));
+    let is_name = scheme.starts_with(|c: char| c.is_ascii_alphanumeric()) && scheme.chars().all(is_legal);
+    let shown = if is_builtin { scheme.to_ascii_lowercase() } else { scheme.to_owned() };
+    (is_builtin || is_name && rest.starts_with('/')).then_some((shown, rest))
+}
+
 impl FromStr for Location {
     type Err = anyhow::Error;
 
@@ -68,6 +81,10 @@ impl FromStr for Location {
         match split_scheme(text) {
             Some((scheme, rest)) => Ok(Self::Objects(parse_objects(scheme, rest)?)),
             None if text.is_empty() => bail!("the location is empty; write s3://BUCKET/KEY, a path, or -"),
+            None if let Some((scheme, rest)) = split_incomplete_scheme(text) => bail!(
+                "{text:?} lacks a slash of {scheme}://; write {scheme}://{}, or ./{text} for a path",
+                rest.trim_start_matches('/')
+            ),
             None => Ok(Self::Path(PathBuf::from(text))),
         }
     }
@@ -141,6 +158,18 @@ mod tests {
         assert_eq!("disk://".parse::<StoreLocation>().unwrap(), StoreLocation::Buckets("disk".to_owned()));
         assert!(matches!("disk://abc".parse(), Ok(StoreLocation::Objects(_))));
         assert!("disk".parse::<StoreLocation>().is_err() && "disk:///x".parse::<StoreLocation>().is_err());
+        for path in ["12:30.log", "./west:/b", "a/west:/b", ":/b"] {
+            assert_eq!(location(path).unwrap(), Location::Path(path.into()));
+        }
+        for (text, meant) in [
+            ("s3:/bucket/key", "s3://bucket/key, or ./s3:/bucket/key"),
+            ("s3:bucket/key", "s3://bucket/key, or ./s3:bucket/key"),
+            ("S3:/bucket", "s3://bucket, or ./S3:/bucket"),
+            ("west:/b", "west://b, or ./west:/b"),
+        ] {
+            let why = location(text).unwrap_err().to_string();
+            assert!(why.contains(meant), "{why}");
+        }
         for bad in ["", "s3://", "s3:///key", "http://x/y", "s3://A_B/key"] {
             assert!(location(bad).is_err(), "{bad}");
         }

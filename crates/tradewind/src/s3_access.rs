@@ -6,8 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tradewind_backend::s3::{CredentialIssuer, ExpiringCredentials, S3Options};
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::retry::RetryOptions;
 
-use crate::aws::{self, Inputs, Problem, S3Access};
+use crate::aws::{self, CredentialSource, Inputs, Problem, S3Access};
 
 /// Command-line flags about the store. They override every other source.
 #[derive(Debug, Clone, Default)]
@@ -50,10 +51,21 @@ pub fn resolve(overrides: &S3Flags) -> anyhow::Result<S3Options> {
         options.issuer = Some(Arc::new(AccessReloader { inputs }));
     }
     options.tls = tls;
-    if let Some(attempts) = &access.max_attempts {
-        options.retries.max_attempts = attempts.value;
-    }
+    options.retries = match &access.max_attempts {
+        Some(attempts) => RetryOptions::with_max_attempts(attempts.value),
+        None => RetryOptions::for_commands(),
+    };
+    options.unsigned_because = unsigned_because(&access, overrides.is_anonymous).map(Into::into);
     Ok(options)
+}
+
+/// The reason why requests are not signed; `None` if they are.
+fn unsigned_because(access: &S3Access, is_anonymous: bool) -> Option<String> {
+    if is_anonymous {
+        return Some("as --no-sign-request asks".to_owned());
+    }
+    (access.credential_source == CredentialSource::Anonymous)
+        .then(|| format!("because no credentials were found in {}", access.credential_locations))
 }
 
 /// Renews credentials by resolving them again: runs the program, and reads the files, which may have changed.

@@ -40,7 +40,7 @@ pub use source::{SettingSource, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, TimeSpan};
 pub use value::{
-    AccessKeyIds, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, Percent, Permissions, Secret,
+    AccessKeyIds, AccountId, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, Percent, Permissions, Secret,
     SettingValue,
 };
 

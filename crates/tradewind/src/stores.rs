@@ -21,6 +21,7 @@ use crate::openstack::{self, Openrc, SwiftAccess};
 use crate::s3_access::{self, S3Flags};
 use crate::settings::{
     ByteSize, Inputs, LocalOptions, Problems, S3Settings, Settings, Sourced, Store, StoreKind, SwiftSettings,
+    nearest_name,
 };
 
 /// A name that always has a store.
@@ -165,7 +166,7 @@ impl Stores {
                 options.read_bytes = options.read_bytes.min(self.connection_options.max_read_bytes);
                 if let Some(BenchmarkOptions { is_single_use, traffic }) = &self.connection_options.benchmark
                 {
-                    options.retries.max_attempts = 1;
+                    options.retries = RetryOptions::disabled();
                     (options.is_single_use, options.traffic) = (*is_single_use, Some(traffic.clone()));
                     // Buffered parts must not fail for lack of memory at the requested concurrency: that would look
                     // like a failure of the store.
@@ -183,13 +184,14 @@ impl Stores {
                 options.read_bytes = options.read_bytes.min(self.connection_options.max_read_bytes);
                 if let Some(BenchmarkOptions { is_single_use, traffic }) = &self.connection_options.benchmark
                 {
-                    options.retries.max_attempts = 1;
+                    options.retries = RetryOptions::disabled();
                     (options.is_single_use, options.traffic) = (*is_single_use, Some(traffic.clone()));
                     // Deleted objects are read only by concurrent measurements, so a short grace period suffices.
                     options.segment_grace_period = Duration::from_secs(60);
                 }
+                let retries = Some(options.retries);
                 let store = SwiftStore::new(options, self.clock.clone())?;
-                Ok(OpenStore { store, retries: None, directory: None })
+                Ok(OpenStore { store, retries, directory: None })
             }
         }
     }
@@ -201,6 +203,10 @@ impl Stores {
             own.filter(|name| ![S3, SWIFT].contains(&name.as_str())).map(|name| format!("{name}://")),
         );
         let last = names.pop().unwrap_or_default();
+        let all = names.iter().chain([&last]).map(|name| name.trim_end_matches("://"));
+        if let Some(meant) = nearest_store(scheme, all) {
+            return UnknownStore(format!("there is no store {scheme:?}; did you mean {meant}://?"));
+        }
         let names = names.join(", ");
         UnknownStore(format!(
             "there is no store {scheme:?}; locations begin with {names} or {last}, or are paths; to add this store, \
@@ -231,6 +237,13 @@ impl Stores {
         let why = format!("{flag} applies only to s3://, but the location is in {first}://; remove the flag");
         Err(UnknownStore(why))
     }
+}
+
+/// The store whose name is nearest to `written`. A name of two letters is similar to any other, so that for short names
+/// only the case may differ.
+fn nearest_store<'a>(written: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let same = known.clone().find(|name| name.eq_ignore_ascii_case(written));
+    same.or_else(|| nearest_name(written, known.filter(|name| name.len().min(written.len()) > 3)))
 }
 
 fn text(set: &Option<Sourced<String>>) -> Option<String> {
@@ -271,13 +284,14 @@ pub fn local_options(set: &LocalOptions) -> local::LocalOptions {
 
 /// The options of an S3 service. Flags override the settings, which override environment and `~/.aws`.
 pub fn s3_options(set: &S3Settings, flags: S3Flags) -> anyhow::Result<tradewind_backend::s3::S3Options> {
+    let given = flags.clone();
     let overrides = S3Flags {
         profile: flags.profile.or_else(|| text(&set.profile)),
         endpoint_url: flags.endpoint_url.or_else(|| text(&set.endpoint)),
         region: flags.region.or_else(|| text(&set.region)),
         is_anonymous: flags.is_anonymous,
     };
-    let mut options = s3_access::resolve(&overrides)?;
+    let mut options = s3_access::resolve(&overrides).map_err(|error| name_origin(error, set, &given))?;
     if let Some(connections) = &set.max_connections {
         options.max_connections = connections.value.get();
     }
@@ -285,6 +299,28 @@ pub fn s3_options(set: &S3Settings, flags: S3Flags) -> anyhow::Result<tradewind_
         options.part_bytes = size.value.as_usize();
     }
     Ok(options)
+}
+
+/// Names the flag or the setting that a problem is about. Both are resolved as if they were variables.
+fn name_origin(error: anyhow::Error, set: &S3Settings, flags: &S3Flags) -> anyhow::Error {
+    let mut problem = match error.downcast::<aws::Problem>() {
+        Ok(problem) => problem,
+        Err(error) => return error,
+    };
+    let (flag, is_given, setting) = match problem.origin {
+        Origin::Variable("AWS_REGION") => ("--region", flags.region.is_some(), &set.region),
+        Origin::Variable("AWS_ENDPOINT_URL_S3") => {
+            ("--endpoint-url", flags.endpoint_url.is_some(), &set.endpoint)
+        }
+        Origin::Flag("--profile") => ("--profile", flags.profile.is_some(), &set.profile),
+        _ => return problem.into(),
+    };
+    if is_given {
+        problem.origin = Origin::Flag(flag);
+    } else if let Some(setting) = setting {
+        problem.origin = Origin::Setting(setting.source.to_string());
+    }
+    problem.into()
 }
 
 /// The options of a Swift service. The settings override the environment.
@@ -316,7 +352,8 @@ pub fn swift_options(set: &SwiftSettings) -> anyhow::Result<SwiftOptions> {
         // If the account's URL turns out to be https, opening the session fails.
         Err(_) => None,
     };
-    let mut options = SwiftOptions { account_url, tls, ..SwiftOptions::new(auth) };
+    let retries = RetryOptions::for_commands();
+    let mut options = SwiftOptions { account_url, tls, retries, ..SwiftOptions::new(auth) };
     if let Some(connections) = &set.max_connections {
         options.max_connections = connections.value.get();
     }

@@ -21,6 +21,8 @@ mod damaged;
 mod gzip;
 #[path = "s3_leaf/regions.rs"]
 mod regions;
+#[path = "s3_leaf/versions.rs"]
+mod versions;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,9 +35,10 @@ use tokio_util::sync::CancellationToken;
 use tradewind::served_plan::ServedPlan;
 use tradewind_backend::s3::{AddressingStyle, Endpoint, S3Options, S3Store};
 use tradewind_core::error::Reason;
-use tradewind_core::listing::{ListEntry, ListRequest};
+use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::ListUploads;
 use tradewind_core::testing::{MemoryStore, conformance, context};
+use tradewind_core::version::ListVersions;
 use tradewind_core::{Address, ObjectStore, Precondition, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::auth::{Buckets, Permissions};
@@ -131,11 +134,13 @@ async fn empty(store: &dyn ObjectStore) {
                 aborted => aborted.unwrap(),
             }
         }
-        let mut request = ListRequest { limit: 1000, ..ListRequest::default() };
+        let mut request = ListVersions { limit: 1000, ..ListVersions::default() };
         loop {
-            let page = store.list(&context, &bucket.name, &request).await.unwrap();
-            for object in page.entries {
-                store.delete(&context, &at(object.name()), Precondition::None).await.unwrap();
+            let page = store.list_versions(&context, &bucket.name, &request).await.unwrap();
+            for entry in page.entries {
+                let ListEntry::Key(key, listed) = entry else { panic!("{entry:?} without a delimiter") };
+                let version = at(&key).with_version(Some(listed.version));
+                store.delete(&context, &version, Precondition::None).await.unwrap();
             }
             request.after = page.next;
             if request.after.is_none() {

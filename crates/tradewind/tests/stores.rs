@@ -17,6 +17,8 @@ mod local;
 mod named;
 #[path = "stores/swift.rs"]
 mod swift;
+#[path = "stores/versions.rs"]
+mod versions;
 
 use std::net::SocketAddr;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::sync::SemaphorePermit;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::store::{CopyRequest, ETagForm, GetRequest};
+use tradewind_core::store::{CopyRequest, Deleted, ETagForm, GetRequest};
 use tradewind_core::{
-    Address, Checksum, ChecksumScope, Metadata, Precondition, ReadConditions, SystemHeaders,
+    Address, Checksum, ChecksumScope, Metadata, ObjectInfo, Precondition, ReadConditions, SystemHeaders,
 };
 use tradewind_model::plan::split_evenly;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
@@ -23,7 +23,7 @@ use crate::endpoint::Endpoint;
 use crate::files::{Directory, FileSource, Links, ObjectVersion};
 use crate::journal::{Journal, JournalDirectory};
 use crate::merge::Action;
-use crate::names::key_to_path;
+use crate::names::{is_folder_marker, key_to_path, marker_to_path, path_to_key};
 use crate::objects::Objects;
 use crate::preserve::{Attributes, has_same_time};
 use crate::progress::Progress;
@@ -46,6 +46,17 @@ pub struct Copier {
     pub preserves_attributes: bool,
 }
 
+/// An action whose comparisons were made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolved<'a> {
+    /// Copy the item.
+    Copy(&'a Item),
+    /// Remove the item from the destination.
+    Remove(&'a Item),
+    /// Leave the folder marker with bytes at the destination, and report it.
+    KeepMarker(&'a Item),
+}
+
 impl Copier {
     /// Rejects endpoints of which one contains the other. See [`Endpoint::check_disjoint`].
     pub fn check_disjoint(&self) -> Result<()> {
@@ -54,31 +65,66 @@ impl Copier {
 
     /// Executes an action.
     pub async fn act(&self, action: &Action) -> Result<ActionResult> {
-        match action {
-            Action::Copy(item) => self.copy(item).await.map(ActionResult::Copied),
-            Action::CompareContents(item) if self.has_same_contents(&item.name).await? => {
-                Ok(ActionResult::Unchanged)
-            }
-            Action::CompareTimes(item) if self.has_same_time(&item.name).await? => {
-                Ok(ActionResult::Unchanged)
-            }
-            Action::CompareContents(item) | Action::CompareTimes(item) => {
-                self.copy(item).await.map(ActionResult::Copied)
-            }
-            Action::Remove(item) => self.remove(&item.name).await.map(|()| ActionResult::Removed),
+        match self.resolve(action).await? {
+            None => Ok(ActionResult::Unchanged),
+            Some(Resolved::Copy(item)) => self.copy(item).await.map(ActionResult::Copied),
+            Some(Resolved::Remove(item)) => self.remove(&item.name).await.map(|()| ActionResult::Removed),
+            Some(Resolved::KeepMarker(_)) => Ok(ActionResult::KeptMarker),
         }
+    }
+
+    /// Makes the comparisons that an action needs, and returns what is then to do; `None` if nothing. Changes nothing.
+    pub async fn resolve<'a>(&self, action: &'a Action) -> Result<Option<Resolved<'a>>> {
+        Ok(match action {
+            Action::Copy(item) if self.has_directory_of(item) => None,
+            Action::CompareContents(item) if self.has_same_contents(&item.name).await? => None,
+            Action::CompareTimes(item) if self.has_same_time(&item.name).await? => None,
+            Action::Copy(item) | Action::CompareContents(item) | Action::CompareTimes(item) => {
+                Some(Resolved::Copy(item))
+            }
+            Action::Remove(item) => self.resolve_removal(item)?,
+            Action::SkipRemoval(_) => None,
+        })
+    }
+
+    /// Decides about an item that the source does not list. A directory of files lists no folder markers: one whose
+    /// directory exists is left, and one with bytes is not removed, because no file could bring it back.
+    pub(crate) fn resolve_removal<'a>(&self, item: &'a Item) -> Result<Option<Resolved<'a>>> {
+        let (Endpoint::Files(directory, _), Endpoint::Objects(_)) = (&self.from, &self.to) else {
+            return Ok(Some(Resolved::Remove(item)));
+        };
+        if !is_folder_marker(&item.name) {
+            return Ok(Some(Resolved::Remove(item)));
+        }
+        if item.size > 0 {
+            return Ok(Some(Resolved::KeepMarker(item)));
+        }
+        // A name that no directory can have is of no directory.
+        let exists = marker_to_path(&item.name).map_or(Ok(false), |path| directory.find_directory(&path))?;
+        Ok((!exists).then_some(Resolved::Remove(item)))
+    }
+
+    /// Returns true for an empty folder marker whose directory exists at the destination.
+    fn has_directory_of(&self, item: &Item) -> bool {
+        let (Endpoint::Objects(_), Endpoint::Files(directory, _)) = (&self.from, &self.to) else {
+            return false;
+        };
+        item.size == 0
+            && is_folder_marker(&item.name)
+            && marker_to_path(&item.name).is_ok_and(|path| directory.has_directory(&path))
     }
 
     /// Copies an item under the same name; returns its size in bytes.
     pub async fn copy(&self, item: &Item) -> Result<u64> {
-        self.copy_as(&item.name, Some(item.size), &item.name).await
+        self.copy_as(item, Some(item.size), &item.name).await
     }
 
-    /// Copies the item `from` to the name `to`; returns its size in bytes. `size` is the listed size, if any.
-    pub async fn copy_as(&self, from: &str, size: Option<u64>, to: &str) -> Result<u64> {
+    /// Copies the item `from`, or its version, to the name `to`; returns its size in bytes. `size` is the listed size,
+    /// if any.
+    pub async fn copy_as(&self, from: &Item, size: Option<u64>, to: &str) -> Result<u64> {
         match (&self.from, &self.to) {
             (Endpoint::Files(directory, links), Endpoint::Objects(objects)) => {
-                self.upload((directory, *links), from, objects, to).await
+                self.upload((directory, *links), &from.name, objects, to).await
             }
             (Endpoint::Objects(objects), Endpoint::Files(directory, _)) => {
                 self.download(objects, from, size, directory, to).await
@@ -90,7 +136,7 @@ impl Copier {
                 self.copy_between((source, from), (objects, to), size).await
             }
             (Endpoint::Files(source, links), Endpoint::Files(directory, _)) => {
-                self.copy_file((source, *links), from, directory, to).await
+                self.copy_file((source, *links), &from.name, directory, to).await
             }
         }
     }
@@ -123,13 +169,17 @@ impl Copier {
     async fn download(
         &self,
         from: &Objects,
-        name: &str,
+        item: &Item,
         size: Option<u64>,
         to: &Directory,
         to_name: &str,
     ) -> Result<u64> {
+        let address = from.address_of(item)?;
+        if is_folder_marker(to_name) && self.object_size(from, &address, size).await? == 0 {
+            to.create_directory(&marker_to_path(to_name)?)?;
+            return Ok(0);
+        }
         let path = key_to_path(to_name)?;
-        let address = from.address(name)?;
         let is_large = size.is_some_and(|size| size > self.transfers.plan().chunk_bytes);
         let _guard = self.acquire_if_large(is_large).await?;
         let fetch = Fetch::open(&self.transfers, &from.store, &address, size).await?;
@@ -172,6 +222,14 @@ impl Copier {
         }
     }
 
+    /// The size of an object: the listed one, otherwise requested from the store.
+    async fn object_size(&self, from: &Objects, address: &Address, listed: Option<u64>) -> Result<u64> {
+        match listed {
+            Some(size) => Ok(size),
+            None => Ok(head(&self.transfers, from, address).await?.size),
+        }
+    }
+
     /// Waits for the slot of a large object, which takes several requests. The returned guard holds the slot; `None` if
     /// `is_large` is false.
     async fn acquire_if_large(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>> {
@@ -191,9 +249,9 @@ impl Copier {
     }
 
     /// Copies within one store by a server-side copy.
-    async fn copy_within(&self, from: &Objects, name: &str, to: &Objects, to_name: &str) -> Result<u64> {
+    async fn copy_within(&self, from: &Objects, item: &Item, to: &Objects, to_name: &str) -> Result<u64> {
         let request = CopyRequest {
-            source: from.address(name)?,
+            source: from.address_of(item)?,
             source_conditions: ReadConditions::default(),
             destination: to.address(to_name)?,
             metadata: None,
@@ -210,11 +268,11 @@ impl Copier {
     /// Copies from one store to another through this process.
     async fn copy_between(
         &self,
-        (from, name): (&Objects, &str),
+        (from, item): (&Objects, &Item),
         (to, to_name): (&Objects, &str),
         size: Option<u64>,
     ) -> Result<u64> {
-        let (source, destination) = (from.address(name)?, to.address(to_name)?);
+        let (source, destination) = (from.address_of(item)?, to.address(to_name)?);
         let is_large = size.is_none_or(|size| self.transfers.plan().part_bytes(size).is_some());
         let _guard = self.acquire_if_large(is_large).await?;
         let endpoints = || Some((journal_key(&source), journal_key(&destination)));
@@ -288,18 +346,62 @@ impl Copier {
         has_same_time(&self.transfers, &self.from, &self.to, name).await
     }
 
-    /// Removes a name at the destination.
+    /// Removes a name at the destination, and the directories of a file that become empty, unless the source has folder
+    /// markers for them.
     pub async fn remove(&self, name: &str) -> Result<()> {
         match &self.to {
-            Endpoint::Files(directory, _) => directory.remove(&key_to_path(name)?),
-            Endpoint::Objects(objects) => objects.remove(&self.transfers, name).await,
+            Endpoint::Files(directory, _) => {
+                let path = key_to_path(name)?;
+                match &self.from {
+                    Endpoint::Files(..) => directory.remove(&path),
+                    Endpoint::Objects(from) => {
+                        directory.remove_file(&path)?;
+                        self.remove_emptied(directory, &path, from).await;
+                        Ok(())
+                    }
+                }
+            }
+            Endpoint::Objects(objects) => {
+                objects.remove(&self.transfers, &objects.address(name)?).await.map(drop)
+            }
         }
     }
 }
 
-/// The name of an object in a journal. The journal's directory and identity already distinguish the store.
+impl Copier {
+    /// Removes the parent directories of a removed file that are empty and for which the source has no folder marker.
+    async fn remove_emptied(&self, directory: &Directory, removed: &Path, from: &Objects) {
+        for parent in removed.ancestors().skip(1) {
+            if parent.as_os_str().is_empty() || !directory.is_empty(parent) {
+                return;
+            }
+            let marker = path_to_key(parent).and_then(|key| from.address(&format!("{key}/")));
+            let has_marker = match marker {
+                Ok(marker) => from.exists(&self.transfers, &marker).await,
+                Err(e) => Err(e),
+            };
+            match has_marker {
+                Ok(false) if directory.remove_empty(parent) => {}
+                Ok(_) => return,
+                Err(e) => {
+                    let path = directory.root().join(parent);
+                    tracing::debug!(error = %e, path = %path.display(), "an empty directory stays");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The name of an object, or of one of its versions, in a journal. The journal's directory and identity already
+/// distinguish the store.
 pub(crate) fn journal_key(address: &Address) -> String {
-    format!("s3://{}/{}", address.bucket, address.key)
+    let current = format!("s3://{}/{}", address.bucket, address.key);
+    match &address.version {
+        None => current,
+        // The quotes keep an id from running into the URL.
+        Some(version) => format!("version {version:?} of {current}"),
+    }
 }
 
 /// The full-object checksums that a store has of an object. `None` for a file: its checksum is computed later, once the
@@ -310,13 +412,17 @@ async fn checksums(
     name: &str,
 ) -> Result<Option<Vec<Checksum>>> {
     let Endpoint::Objects(objects) = endpoint else { return Ok(None) };
-    let address = &objects.address(name)?;
+    let info = head(transfers, objects, &objects.address(name)?).await?;
+    Ok(Some(if info.scope == ChecksumScope::FullObject { info.checksums } else { Vec::new() }))
+}
+
+/// The properties of an object, or of a version of it.
+async fn head(transfers: &TransferContext, objects: &Objects, address: &Address) -> Result<ObjectInfo> {
     let found = transfers.retry(|| async move {
         let permits = transfers.acquire_request_permits(0).await?;
         objects.store.head(&permits.context, address, GetRequest::default()).await
     });
-    let info = found.await?.info;
-    Ok(Some(if info.scope == ChecksumScope::FullObject { info.checksums } else { Vec::new() }))
+    Ok(found.await?.info)
 }
 
 async fn file_has_checksum(files: (&Directory, Links), name: &str, expected: &Checksum) -> Result<bool> {
@@ -370,13 +476,34 @@ impl Objects {
         Address::parse(self.bucket.as_str(), &format!("{}{name}", self.prefix))
     }
 
-    /// Deletes the object with a name below the prefix.
-    pub async fn remove(&self, transfers: &TransferContext, name: &str) -> Result<()> {
-        let address = &self.address(name)?;
-        let deleted = transfers.retry(|| async move {
-            let permits = transfers.acquire_request_permits(0).await?;
-            self.store.delete(&permits.context, address, Precondition::None).await
-        });
-        deleted.await.map(drop)
+    /// The address of the version that an item names; of the current one, if it names none.
+    pub fn address_of(&self, item: &Item) -> Result<Address> {
+        Ok(self.address(&item.name)?.with_version(item.version.clone()))
+    }
+
+    /// Returns true if an object, or a version of it, exists. A delete marker that is named exists, too.
+    pub async fn exists(&self, transfers: &TransferContext, address: &Address) -> Result<bool> {
+        match head(transfers, self, address).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.reason() == Reason::DeleteMarker => Ok(true),
+            Err(e) if e.reason() == Reason::NoSuchKey => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Deletes the version that an item names, or the object. One that does not exist is not counted as removed.
+    pub async fn remove_item(&self, transfers: &TransferContext, item: &Item) -> Result<ActionResult> {
+        let deleted = self.remove(transfers, &self.address_of(item)?).await?;
+        Ok(if deleted.existed { ActionResult::Removed } else { ActionResult::Unchanged })
+    }
+
+    /// Deletes an object or a version of it. See [`ObjectStore::delete`](tradewind_core::ObjectStore::delete).
+    pub async fn remove(&self, transfers: &TransferContext, address: &Address) -> Result<Deleted> {
+        transfers
+            .retry(|| async move {
+                let permits = transfers.acquire_request_permits(0).await?;
+                self.store.delete(&permits.context, address, Precondition::None).await
+            })
+            .await
     }
 }

@@ -7,6 +7,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_parallel::TransferContext;
 
 use crate::files::{self, Directory, Links, Overlap, Tree};
+use crate::filter::Filter;
 use crate::objects::Objects;
 use crate::{ItemFeed, NamedError};
 
@@ -26,12 +27,13 @@ struct DirectoryLabel {
 }
 
 impl Endpoint {
-    /// Lists all items of this endpoint, in byte order of their names.
+    /// Lists all items of this endpoint, in byte order of their names. Excluded directories are not entered; other
+    /// excluded items are listed.
     #[must_use]
-    pub fn find(&self, transfers: &Arc<TransferContext>) -> ItemFeed {
+    pub fn find(&self, transfers: &Arc<TransferContext>, filter: &Filter) -> ItemFeed {
         match self {
             Self::Files(directory, links) => match directory.tree() {
-                Ok(tree) => files::find(tree, *links),
+                Ok(tree) => files::find(tree, *links, filter),
                 Err(e) => ItemFeed::with_error(directory.root().display().to_string(), e),
             },
             Self::Objects(objects) => objects.clone().find(transfers.clone()),

@@ -11,8 +11,8 @@ use crate::NamedError;
 
 /// The receiving end of the stream.
 #[derive(Debug)]
-pub struct Feed<T> {
-    items: mpsc::Receiver<Result<T, NamedError>>,
+pub struct Feed<T, E = NamedError> {
+    items: mpsc::Receiver<Result<T, E>>,
     /// The producing task; `None` once its result was taken, or if the sender is not a task.
     producer: Option<ProducerTask>,
 }
@@ -23,13 +23,9 @@ struct ProducerTask {
     task: JoinHandle<()>,
 }
 
-impl<T> Feed<T> {
+impl<T, E: From<NamedError>> Feed<T, E> {
     /// A feed of what `task` sends to `items`; a panic of the task is reported for `location`.
-    pub(crate) fn new(
-        items: mpsc::Receiver<Result<T, NamedError>>,
-        location: String,
-        task: JoinHandle<()>,
-    ) -> Self {
+    pub(crate) fn new(items: mpsc::Receiver<Result<T, E>>, location: String, task: JoinHandle<()>) -> Self {
         Self { items, producer: Some(ProducerTask { location, task }) }
     }
 
@@ -43,30 +39,30 @@ impl<T> Feed<T> {
     pub(crate) fn with_error(location: String, error: Error) -> Self {
         let (sender, items) = mpsc::channel(1);
         // Cannot fail: the channel has capacity 1 and its receiver exists.
-        let _ = sender.try_send(Err((location, error)));
+        let _ = sender.try_send(Err((location, error).into()));
         items.into()
     }
 
     /// The next item or failure; `None` at the end. Cancel-safe.
-    pub async fn recv(&mut self) -> Option<Result<T, NamedError>> {
+    pub async fn recv(&mut self) -> Option<Result<T, E>> {
         if let Some(item) = self.items.recv().await {
             return Some(item);
         }
         let ended = (&mut self.producer.as_mut()?.task).await;
         let ProducerTask { location, .. } = self.producer.take()?;
         let failed = |e| Error::with_source(Reason::Defect, "incomplete: the task that lists it failed", e);
-        ended.err().map(|e| Err((location, failed(e))))
+        ended.err().map(|e| Err((location, failed(e)).into()))
     }
 
     /// The next item if one is ready; `None` both if none is ready and at the end.
-    pub fn try_recv(&mut self) -> Option<Result<T, NamedError>> {
+    pub fn try_recv(&mut self) -> Option<Result<T, E>> {
         self.items.try_recv().ok()
     }
 }
 
 /// A feed whose sender is not a task: it ends when the channel closes.
-impl<T> From<mpsc::Receiver<Result<T, NamedError>>> for Feed<T> {
-    fn from(items: mpsc::Receiver<Result<T, NamedError>>) -> Self {
+impl<T, E> From<mpsc::Receiver<Result<T, E>>> for Feed<T, E> {
+    fn from(items: mpsc::Receiver<Result<T, E>>) -> Self {
         Self { items, producer: None }
     }
 }
@@ -82,7 +78,7 @@ mod tests {
             sender.send(Ok(1)).await.unwrap();
             panic!("a defect");
         });
-        let mut feed = Feed::new(items, "location".to_owned(), task);
+        let mut feed: Feed<i32> = Feed::new(items, "location".to_owned(), task);
         assert_eq!(feed.recv().await.unwrap().unwrap(), 1);
         let (location, error) = feed.recv().await.unwrap().unwrap_err();
         assert_eq!((&*location, error.reason()), ("location", Reason::Defect));
@@ -93,7 +89,7 @@ mod tests {
     async fn finished_task_ends_the_feed() {
         let (sender, items) = mpsc::channel(4);
         let task = tokio::spawn(async move { sender.send(Ok(1)).await.unwrap() });
-        let mut feed = Feed::new(items, "location".to_owned(), task);
+        let mut feed: Feed<i32> = Feed::new(items, "location".to_owned(), task);
         assert_eq!(feed.recv().await.unwrap().unwrap(), 1);
         assert!(feed.recv().await.is_none());
         assert!(feed.recv().await.is_none());

@@ -6,7 +6,46 @@ use tradewind_core::error::{Error, Reason, Result};
 /// Patterns in the order in which they were given; the last one that matches a name decides.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    rules: Vec<(bool, GlobMatcher)>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone)]
+struct Rule {
+    includes: bool,
+    glob: GlobMatcher,
+    /// The pattern without the stars at its end, which match anything; `None` without such a star.
+    begin: Option<GlobMatcher>,
+    /// The characters before the first special one: every match begins with them.
+    literal_prefix: String,
+}
+
+impl Rule {
+    /// Returns true if the pattern certainly matches every name that begins with `prefix`.
+    fn matches_all_below(&self, prefix: &str) -> bool {
+        let Some(begin) = &self.begin else { return false };
+        let ends = prefix.char_indices().map(|(at, _)| at).chain([prefix.len()]);
+        ends.into_iter().any(|end| begin.is_match(&prefix[..end]))
+    }
+
+    /// Returns true if the pattern may match a name that begins with `prefix`.
+    fn may_match_below(&self, prefix: &str) -> bool {
+        self.literal_prefix.starts_with(prefix) || prefix.starts_with(&self.literal_prefix)
+    }
+}
+
+/// The characters with a meaning in patterns.
+const SPECIAL_CHARS: [char; 6] = ['*', '?', '[', '{', '\\', '}'];
+
+fn compile(pattern: &str) -> std::result::Result<GlobMatcher, globset::Error> {
+    let glob = GlobBuilder::new(pattern).literal_separator(false).backslash_escape(true).build()?;
+    Ok(glob.compile_matcher())
+}
+
+/// The pattern without the stars at its end; `None` without such a star, or if the star is escaped.
+fn without_final_stars(pattern: &str) -> Option<&str> {
+    let begin = pattern.trim_end_matches('*');
+    let backslashes = begin.len() - begin.trim_end_matches('\\').len();
+    (begin.len() < pattern.len() && backslashes.is_multiple_of(2)).then_some(begin)
 }
 
 impl Filter {
@@ -19,18 +58,34 @@ impl Filter {
     /// Adds a pattern. `*` and `?` match any character including `/`, like in the AWS CLI; `[ab]` and `{a,b}` are
     /// supported.
     pub fn add(&mut self, pattern: &str, includes: bool) -> Result<()> {
-        let glob = GlobBuilder::new(pattern).literal_separator(false).backslash_escape(true).build();
-        let glob = glob.map_err(|e| {
+        let glob = compile(pattern).map_err(|e| {
             Error::with_source(Reason::InvalidArgument, format!("invalid pattern {pattern:?}: {e}"), e)
         })?;
-        self.rules.push((includes, glob.compile_matcher()));
+        let begin = without_final_stars(pattern).and_then(|begin| compile(begin).ok());
+        let literal_prefix = pattern.split(SPECIAL_CHARS).next().unwrap_or_default().to_owned();
+        self.rules.push(Rule { includes, glob, begin, literal_prefix });
         Ok(())
     }
 
     /// Returns true if the name is selected.
     #[must_use]
     pub fn accepts(&self, name: &str) -> bool {
-        self.rules.iter().rev().find(|(_, glob)| glob.is_match(name)).is_none_or(|(includes, _)| *includes)
+        self.rules.iter().rev().find(|rule| rule.glob.is_match(name)).is_none_or(|rule| rule.includes)
+    }
+
+    /// Returns true if no name below a directory is selected, so that it need not be entered. May return false in such
+    /// a case too: only patterns that end with `*` are known to match everything.
+    #[must_use]
+    pub fn excludes_all_below(&self, directory: &str) -> bool {
+        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        for rule in self.rules.iter().rev() {
+            match rule.includes {
+                true if rule.may_match_below(&prefix) => return false,
+                false if rule.matches_all_below(&prefix) => return true,
+                _ => {}
+            }
+        }
+        false
     }
 }
 
@@ -52,5 +107,42 @@ mod tests {
         assert!(only_jpg.accepts("x/y.jpg") && !only_jpg.accepts("x/y.png"));
         assert!(!filter(&[(true, "*.jpg"), (false, "*")]).accepts("y.jpg"));
         assert!(Filter::accept_all().add("a[", false).is_err());
+    }
+
+    #[test]
+    fn directory_is_excluded_if_no_name_below_it_is_selected() {
+        let all_below = |rules: &[(bool, &str)], directory: &str| filter(rules).excludes_all_below(directory);
+        assert!(!all_below(&[], "d") && !all_below(&[], ""));
+        for pattern in ["*", "**", "d/*", "d*", "d/**", "**/*", "*/*", "?/*", "[d]*", "{c,d}/*"] {
+            assert!(all_below(&[(false, pattern)], "d"), "{pattern}");
+        }
+        for pattern in ["d", "d/", "d/x*", "d/*.tmp", "d/?", "e/*", "dd*", "d/\\*", "{d/*,e}", "d?*/y"] {
+            assert!(!all_below(&[(false, pattern)], "d"), "{pattern}");
+        }
+        assert!(all_below(&[(false, "d\\\\*")], "d\\"));
+        assert!(
+            all_below(&[(false, "*/cache/*")], "a/b/cache") && !all_below(&[(false, "*/cache/*")], "cache")
+        );
+        let only_photos = [(false, "*"), (true, "photos/*")];
+        assert!(all_below(&only_photos, "lost+found") && !all_below(&only_photos, "photos/2026"));
+        assert!(!all_below(&only_photos, "") && !all_below(&[(false, "*"), (true, "*.jpg")], "d"));
+        assert!(all_below(&[(true, "d/x"), (false, "d/*")], "d"), "the last match decides");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_name_below_an_excluded_directory_is_accepted(
+            rules in proptest::collection::vec((proptest::bool::ANY, "[ab/*?\\\\]{1,5}"), 0..4),
+            directory in "[ab]{0,2}",
+            rest in "[ab/*\n]{1,4}",
+        ) {
+            let mut filter = Filter::accept_all();
+            for (includes, pattern) in &rules {
+                // A pattern may end with a lone backslash.
+                let _ = filter.add(pattern, *includes);
+            }
+            let name = if directory.is_empty() { rest.clone() } else { format!("{directory}/{rest}") };
+            proptest::prop_assert!(!(filter.excludes_all_below(&directory) && filter.accepts(&name)), "{rules:?} {name}");
+        }
     }
 }

@@ -164,7 +164,7 @@ impl Search {
                         tasks.spawn(task.search(item, turn));
                         turn += 1;
                     }
-                    Err(failed) => searched.failures.push(failed),
+                    Err(part) => searched.failures.push(part.into_named_error()),
                 }
             }
             let Some(done) = tasks.join_next().await else { break };

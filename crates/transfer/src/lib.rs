@@ -15,6 +15,8 @@ pub mod names;
 pub mod objects;
 pub mod preserve;
 pub mod progress;
+mod unlisted;
+mod versions;
 pub mod watch;
 pub mod workers;
 pub mod writer;
@@ -23,9 +25,11 @@ pub use copy::Copier;
 pub use endpoint::Endpoint;
 pub use feed::Feed;
 pub use progress::Progress;
+pub use unlisted::{Extent, Unlisted};
+pub use versions::{VersionFeed, VersionItem};
 pub use workers::Outcome;
 
-use tradewind_core::Timestamp;
+use tradewind_core::{Timestamp, VersionId};
 
 /// A file or an object that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,13 +40,15 @@ pub struct Item {
     pub size: u64,
     /// Time of the last write.
     pub modified: Timestamp,
+    /// The version of the object; `None` for the current one, and for a file.
+    pub version: Option<VersionId>,
 }
 
 /// The items of a listing, in order.
-pub type ItemFeed = Feed<Item>;
+pub type ItemFeed = Feed<Item, Unlisted>;
 
-/// An item of a listing, or the reason why a part of it cannot be listed.
-pub type ListedItem = Result<Item, NamedError>;
+/// An item of a listing, or a part of the tree that cannot be listed.
+pub type ListedItem = Result<Item, Unlisted>;
 
 /// The name or location that failed, and the error.
 pub type NamedError = (String, tradewind_core::Error);

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 
 use tradewind_core::Timestamp;
 
-use crate::{Item, ItemFeed, NamedError};
+use crate::names::is_folder_marker;
+use crate::unlisted::UnlistedNames;
+use crate::{Extent, Item, ItemFeed, NamedError};
 
 /// An action of `cp` or `sync` on a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub enum Action {
     CompareTimes(Item),
     /// Remove the item from the destination: it is not in the source.
     Remove(Item),
+    /// Leave the item at the destination: the source may have it in a part that could not be listed.
+    SkipRemoval(Item),
 }
 
 impl Action {
@@ -28,7 +32,8 @@ impl Action {
             Self::Copy(item)
             | Self::CompareContents(item)
             | Self::CompareTimes(item)
-            | Self::Remove(item) => item,
+            | Self::Remove(item)
+            | Self::SkipRemoval(item) => item,
         }
     }
 }
@@ -56,6 +61,8 @@ pub struct Merge {
     comparison: Comparison,
     /// The failure to report if the source is empty; nothing is removed then.
     if_empty: Option<IfEmpty>,
+    /// The source is empty, and that was reported.
+    is_rejected: bool,
 }
 
 /// The treatment of an empty source.
@@ -73,12 +80,18 @@ struct Side {
     read_ahead: VecDeque<Item>,
     next: Option<Item>,
     is_exhausted: bool,
-    /// A part of the tree could not be listed: an item that is not listed may exist.
+    /// A part of the tree could not be listed, which was reported.
     is_incomplete: bool,
+    /// The names that may exist without being listed.
+    unlisted: UnlistedNames,
     /// An item was listed, or a part could not be listed.
     has_found: bool,
     /// An item other than a folder marker was listed, or a part could not be listed.
     has_content: bool,
+    /// An item was listed.
+    has_listed: bool,
+    /// Nothing could be listed.
+    has_failed_early: bool,
 }
 
 impl Side {
@@ -105,22 +118,22 @@ impl Side {
         match self.items.recv().await {
             None => self.is_exhausted = true,
             Some(Ok(item)) => {
-                self.has_found = true;
+                (self.has_found, self.has_listed) = (true, true);
                 self.has_content |= !is_folder_marker(&item.name);
                 self.read_ahead.push_back(item);
             }
-            Some(Err(failed)) => {
-                (self.is_incomplete, self.has_found, self.has_content) = (true, true, true);
-                return Err(failed);
+            Some(Err(part)) => {
+                (self.has_found, self.has_content) = (true, true);
+                self.has_failed_early |= part.extent == Extent::Rest && !self.has_listed;
+                self.unlisted.add(part.extent.clone());
+                if !part.is_excluded {
+                    self.is_incomplete = true;
+                    return Err(part.into_named_error());
+                }
             }
         }
         Ok(())
     }
-}
-
-/// Returns true for the name of a folder marker: an object whose key is that of the folder, ending in `/`.
-fn is_folder_marker(name: &str) -> bool {
-    name.is_empty() || name.ends_with('/')
 }
 
 impl Merge {
@@ -133,11 +146,14 @@ impl Merge {
             next: None,
             is_exhausted: false,
             is_incomplete: false,
+            unlisted: UnlistedNames::default(),
             has_found: false,
             has_content: false,
+            has_listed: false,
+            has_failed_early: false,
         };
         let (source, destination) = (side(source), side(destination));
-        Self { source, destination, comparison, if_empty: None }
+        Self { source, destination, comparison, if_empty: None, is_rejected: false }
     }
 
     /// Reports `failure` and removes nothing if the source is empty: a mistyped or unmounted location looks empty. With
@@ -158,7 +174,7 @@ impl Merge {
         }
         let IfEmpty { failure, .. } = self.if_empty.take()?;
         let is_empty = if ignores_markers { !self.source.has_content } else { !self.source.has_found };
-        self.source.is_incomplete |= is_empty;
+        self.is_rejected = is_empty;
         is_empty.then_some(failure)
     }
 
@@ -171,8 +187,9 @@ impl Merge {
             if let Err(failed) = self.source.fill().await {
                 return Some(Err(failed));
             }
-            // The source is exhausted, and its incomplete listing forbids removals.
-            if self.source.is_exhausted && self.source.next.is_none() && self.source.is_incomplete {
+            // Nothing more is copied or removed. A source that could not be listed at all says nothing about removals.
+            let is_source_done = self.source.is_exhausted && self.source.next.is_none();
+            if is_source_done && (self.is_rejected || self.source.has_failed_early) {
                 return None;
             }
             if let Err(failed) = self.destination.fill().await {
@@ -186,16 +203,20 @@ impl Merge {
             };
             if order.is_gt() {
                 let item = self.destination.next.take()?;
-                // The unlisted part of the source may contain it.
-                if self.source.is_incomplete {
+                // An excluded part of the source may contain it.
+                if self.is_rejected
+                    || (!self.source.is_incomplete && self.source.unlisted.may_hold(&item.name))
+                {
                     continue;
                 }
-                return Some(Ok(Action::Remove(item)));
+                // Any failure forbids removals from there on, even of names that the failed part cannot hold.
+                let is_forbidden = self.source.is_incomplete;
+                return Some(Ok(if is_forbidden { Action::SkipRemoval(item) } else { Action::Remove(item) }));
             }
             let source = self.source.next.take()?;
             if order.is_lt() {
                 // The unlisted part of the destination may contain it, and a newer version.
-                if self.destination.is_incomplete {
+                if self.destination.unlisted.may_hold(&source.name) {
                     continue;
                 }
                 return Some(Ok(Action::Copy(source)));
@@ -226,7 +247,7 @@ const fn is_newer(source: Timestamp, destination: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ListedItem;
+    use crate::{ListedItem, Unlisted};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use tokio::sync::mpsc;
@@ -239,7 +260,7 @@ mod tests {
     }
 
     fn item(name: &str, size: u64, seconds: i64) -> Item {
-        Item { name: name.to_owned(), size, modified: Timestamp::from_millis(seconds * 1000) }
+        Item { name: name.to_owned(), size, modified: Timestamp::from_millis(seconds * 1000), version: None }
     }
 
     async fn actions(
@@ -255,6 +276,7 @@ mod tests {
                 Ok(Action::CompareContents(item)) => format!("compare {}", item.name),
                 Ok(Action::CompareTimes(item)) => format!("compare times of {}", item.name),
                 Ok(Action::Remove(item)) => format!("remove {}", item.name),
+                Ok(Action::SkipRemoval(item)) => format!("keep {}", item.name),
                 Err((name, _)) => format!("fail {name}"),
             });
         }
@@ -311,11 +333,68 @@ mod tests {
         assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("z", 1, 1)));
     }
 
+    fn unlisted(extent: Extent, is_excluded: bool) -> ListedItem {
+        let error = Box::new(Error::new(Reason::AccessDenied, "no"));
+        Err(Unlisted { location: "part".to_owned(), error, extent, is_excluded })
+    }
+
+    fn tree(name: &str) -> Extent {
+        Extent::Tree(name.to_owned())
+    }
+
+    fn named(names: &[&str]) -> Vec<ListedItem> {
+        names.iter().map(|name| Ok(item(name, 1, 1))).collect()
+    }
+
     #[tokio::test]
     async fn unlisted_part_of_the_source_removes_nothing() {
-        let failed = Err(("dir".to_owned(), Error::new(Reason::AccessDenied, "no")));
-        let destination = vec![Ok(item("dir/a", 1, 1)), Ok(item("z", 1, 1))];
-        assert_eq!(actions(vec![failed], destination, Comparison::Size).await, ["fail dir"]);
+        let destination = || named(&["a", "dir/a", "z"]);
+        for extent in [tree("dir"), Extent::Nothing, Extent::Rest] {
+            let source = vec![Ok(item("b", 1, 1)), unlisted(extent, false), Ok(item("y", 1, 1))];
+            assert_eq!(
+                actions(source, destination(), Comparison::Size).await,
+                ["remove a", "copy b", "fail part", "keep dir/a", "copy y", "keep z"]
+            );
+        }
+        let nothing_listed = vec![unlisted(Extent::Rest, false)];
+        assert_eq!(actions(nothing_listed, destination(), Comparison::Size).await, ["fail part"]);
+    }
+
+    #[tokio::test]
+    async fn excluded_part_of_the_source_forbids_only_its_own_removals() {
+        let source = vec![unlisted(tree("dir"), true), Ok(item("y", 1, 1))];
+        assert_eq!(
+            actions(source, named(&["a", "dir", "dir/a", "z"]), Comparison::Size).await,
+            ["remove a", "copy y", "remove z"]
+        );
+    }
+
+    #[tokio::test]
+    async fn unlisted_part_of_the_destination_stops_only_names_in_it() {
+        let source = || named(&["a", "pipe", "pipe.txt", "pipe/x", "z"]);
+        let destination = |extent| vec![Ok(item("b", 1, 1)), unlisted(extent, false), Ok(item("q", 1, 1))];
+        assert_eq!(
+            actions(source(), destination(tree("pipe")), Comparison::Size).await,
+            ["copy a", "remove b", "fail part", "copy pipe.txt", "remove q", "copy z"]
+        );
+        assert_eq!(
+            actions(source(), destination(Extent::Nothing), Comparison::Size).await,
+            [
+                "copy a",
+                "remove b",
+                "fail part",
+                "copy pipe",
+                "copy pipe.txt",
+                "copy pipe/x",
+                "remove q",
+                "copy z"
+            ]
+        );
+        // The rest of a listing may hold a newer version of anything.
+        assert_eq!(
+            actions(source(), destination(Extent::Rest), Comparison::Size).await,
+            ["copy a", "remove b", "fail part", "remove q"]
+        );
     }
 
     proptest! {

@@ -28,6 +28,21 @@ pub fn key_to_path(name: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(name))
 }
 
+/// Returns true for the name of a folder marker: an object whose key is that of the folder, ending in `/`. The name is
+/// empty if the folder is the listed one.
+#[must_use]
+pub fn is_folder_marker(name: &str) -> bool {
+    name.is_empty() || name.ends_with('/')
+}
+
+/// The relative path of the directory of a folder marker.
+pub fn marker_to_path(name: &str) -> Result<PathBuf> {
+    match name {
+        "" => Ok(PathBuf::new()),
+        name => key_to_path(name.strip_suffix('/').unwrap_or(name)),
+    }
+}
+
 /// The key of a relative path below a directory; an error if the path is not UTF-8.
 pub fn path_to_key(path: &Path) -> Result<String> {
     let mut name = String::new();

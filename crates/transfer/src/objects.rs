@@ -14,7 +14,7 @@ use crate::workers::MAX_QUEUED_ITEMS;
 use crate::{Item, ItemFeed};
 
 /// Maximum number of keys that S3 returns in a page.
-const MAX_PAGE_KEYS: usize = 1000;
+pub(crate) const MAX_PAGE_KEYS: usize = 1000;
 /// Maximum number of connections opened before the number of objects is known.
 const MAX_EARLY_CONNECTIONS: usize = 64;
 /// Object size for which connections are opened in advance.
@@ -145,14 +145,14 @@ impl Objects {
                     Err(e) => {
                         let location = self.describe("");
                         // Sending fails only if the receiver was dropped.
-                        let _ = sender.send(Err((location, e))).await;
+                        let _ = sender.send(Err((location, e).into())).await;
                         return;
                     }
                 };
                 for entry in page.entries {
                     let ListEntry::Key(key, summary) = entry else { continue };
                     let name = key.get(prefix_len..).unwrap_or(&key).to_owned();
-                    let item = Item { name, size: summary.size, modified: summary.modified };
+                    let item = Item { name, size: summary.size, modified: summary.modified, version: None };
                     if sender.send(Ok(item)).await.is_err() {
                         return;
                     }

@@ -130,7 +130,7 @@ impl Watch {
         // Only after the directory's identity and its mounts are recorded, so that a change during the check is
         // noticed.
         if let Some((_, why)) = &self.if_empty
-            && self.copier.from.find(&self.copier.transfers).recv().await.is_none()
+            && self.copier.from.find(&self.copier.transfers, &Filter::accept_all()).recv().await.is_none()
         {
             return Err(Error::new(why.reason(), why.to_string()));
         }
@@ -223,6 +223,8 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
     /// Handles an action of the comparison, or its end.
     fn handle_action(&mut self, next: Option<NextAction>, now: Duration) -> Result<()> {
         match next {
+            // The failure that forbids the removal is reported and retried.
+            Some(Ok(Action::SkipRemoval(_))) => {}
             Some(Ok(action)) => self.start_action(action),
             Some(Err((name, error))) => {
                 let is_retryable = error.kind().is_retryable();

@@ -68,6 +68,8 @@ pub enum ActionResult {
     Copied(u64),
     /// The item was removed.
     Removed,
+    /// A folder marker with bytes was left at the destination, although the source does not have it.
+    KeptMarker,
     /// Source and destination were equal already.
     Unchanged,
 }
@@ -83,6 +85,11 @@ pub struct Outcome {
     pub copied: u64,
     /// Number of items removed.
     pub removed: u64,
+    /// Number of items not removed, because a part of the source could not be listed.
+    pub not_removed: u64,
+    /// Number of folder markers with bytes, and of delete markers with a version that could not be removed, that were
+    /// not removed.
+    pub kept_markers: u64,
     /// Bytes copied.
     pub bytes: u64,
     /// True if the remaining items were not tried because each would fail the same way.
@@ -90,6 +97,24 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Adds the result of another part of the transfer.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.copied += other.copied;
+        self.removed += other.removed;
+        self.not_removed += other.not_removed;
+        self.kept_markers += other.kept_markers;
+        self.bytes += other.bytes;
+        self.failed += other.failed;
+        self.stopped_early |= other.stopped_early;
+        self.failures.extend(other.failures);
+    }
+
+    /// Sorts the reported failures by name, and caps their number.
+    pub(crate) fn sort_failures(&mut self) {
+        self.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
+        self.failures.truncate(MAX_REPORTED_FAILURES);
+    }
+
     /// Counts the result of one action.
     pub(crate) fn record(&mut self, name: String, result: Result<ActionResult>, progress: &Progress) {
         match result {
@@ -100,6 +125,7 @@ impl Outcome {
                         self.bytes += bytes;
                     }
                     ActionResult::Removed => self.removed += 1,
+                    ActionResult::KeptMarker => self.kept_markers += 1,
                     ActionResult::Unchanged => {}
                 }
                 progress.add_done();
@@ -133,7 +159,8 @@ pub fn copy_actions(
                     progress.add_found(item.size);
                     Ok(Action::Copy(item))
                 }
-                Err(failed) => Err(failed),
+                Err(part) if part.is_excluded => continue,
+                Err(part) => Err(part.into_named_error()),
             };
             if sender.send(next).await.is_err() {
                 return;
@@ -157,12 +184,12 @@ pub fn sync_actions(mut merge: Merge, filter: Filter, removes: bool, progress: A
         while let Some(next) = merge.next().await {
             match &next {
                 Ok(action) if !filter.accepts(&action.item().name) => continue,
-                Ok(Action::Remove(_)) if !removes => continue,
+                Ok(Action::Remove(_) | Action::SkipRemoval(_)) if !removes => continue,
                 Ok(Action::Remove(_)) => progress.add_found(0),
                 Ok(Action::Copy(item) | Action::CompareContents(item) | Action::CompareTimes(item)) => {
                     progress.add_found(item.size)
                 }
-                Err(_) => {}
+                Ok(Action::SkipRemoval(_)) | Err(_) => {}
             }
             if sender.send(next).await.is_err() {
                 return;
@@ -203,6 +230,7 @@ where
                 }
                 match next {
                     None => return outcome,
+                    Some(Ok(Action::SkipRemoval(_))) => outcome.not_removed += 1,
                     Some(Ok(action)) => {
                         let name = action.item().name.clone();
                         let result = act(action).await;
@@ -216,21 +244,14 @@ where
     }
     let mut all = Outcome::default();
     while let Some(outcome) = tasks.join_next().await {
-        let outcome = outcome.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
-        all.copied += outcome.copied;
-        all.removed += outcome.removed;
-        all.bytes += outcome.bytes;
-        all.failed += outcome.failed;
-        all.stopped_early |= outcome.stopped_early;
-        all.failures.extend(outcome.failures);
+        all.add(outcome.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?);
     }
     if fatal_gate.is_tripped.load(Ordering::Relaxed) {
         // They share one cause, so one report suffices.
         let mut is_reported = false;
         all.failures.retain(|(_, e)| !e.affects_whole_bucket() || !std::mem::replace(&mut is_reported, true));
     }
-    all.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
-    all.failures.truncate(MAX_REPORTED_FAILURES);
+    all.sort_failures();
     Ok(all)
 }
 
@@ -245,7 +266,8 @@ mod tests {
         let (sender, actions) = mpsc::channel(8);
         tokio::spawn(async move {
             for n in 0..1000 {
-                let item = Item { name: n.to_string(), size: 0, modified: Timestamp::default() };
+                let item =
+                    Item { name: n.to_string(), size: 0, modified: Timestamp::default(), version: None };
                 if sender.send(Ok(Action::Copy(item))).await.is_err() {
                     break;
                 }
@@ -292,7 +314,7 @@ mod tests {
     #[tokio::test]
     async fn failure_of_the_only_item_is_no_early_stop() {
         let (sender, actions) = mpsc::channel(1);
-        let item = Item { name: "x".to_owned(), size: 0, modified: Timestamp::default() };
+        let item = Item { name: "x".to_owned(), size: 0, modified: Timestamp::default(), version: None };
         sender.send(Ok(Action::Copy(item))).await.unwrap();
         drop(sender);
         let progress = Arc::default();

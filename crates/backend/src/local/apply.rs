@@ -11,12 +11,12 @@ use tradewind_core::error::Result;
 use super::current_version::{IndexedVersion, find_version, put_version, remove_version};
 use super::fields::malformed;
 use super::frame::{RecordHeader, RecordKind};
-use super::index::IndexChanges;
 use super::index::entries::{
     BucketEntry, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, SegmentEntry, UploadEntry,
     UploadRecords,
 };
 use super::index::keys;
+use super::index::{IndexChanges, IndexReader};
 use super::position::Position;
 use super::record::{
     Bucket, ExtentLocation, ExtentRun, Object, ObjectContent, Part, Record, Upload, UploadSeq, VersionName,
@@ -53,7 +53,6 @@ pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>)
     match located.record {
         Record::BucketCreated(bucket) => bucket_created(changes, bucket, located),
         Record::BucketDeleted { id } => {
-            changes.remove(keys::has_versions(*id));
             if let Some(old) = changes.get(&keys::bucket(*id))? {
                 remove_live_bytes(changes, BucketEntry::decode(&old)?.location)?;
                 changes.remove(keys::bucket(*id));
@@ -74,7 +73,7 @@ pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>)
     }
 }
 
-/// A bucket's record is written anew when its versioning changes: the one with the highest seq counts.
+/// A bucket's record is written again when its versioning changes: the one with the highest seq counts.
 fn bucket_created(
     changes: &mut IndexChanges<'_>,
     bucket: &Bucket,
@@ -112,8 +111,8 @@ fn object_written(
     let (bucket, key, slot) = (object.bucket, &object.key, object.slot(seq));
     let deleted_key = keys::deleted(bucket, key, slot);
     let mut other_records = 0;
-    let replaced = find_version(changes, bucket, key, slot)?;
-    if let Some(IndexedVersion { index_key, entry: current }) = &replaced {
+    let lookup = find_version(changes, bucket, key, slot)?;
+    if let Some(IndexedVersion { index_key, entry: current }) = &lookup.found {
         other_records = current.other_records + 1;
         if seq < current.seq {
             let current = ObjectEntry { other_records, ..current.clone() };
@@ -159,8 +158,9 @@ fn object_written(
         slot,
         creation_seq: object.creation(seq),
         is_delete_marker: object.is_delete_marker,
+        storage_class: object.metadata.headers.storage_class.clone(),
     };
-    put_version(changes, bucket, key, replaced, &entry)
+    put_version(changes, bucket, key, lookup, &entry)
 }
 
 fn tombstone(changes: &mut IndexChanges<'_>, name: &VersionName, located: &LocatedRecord<'_>) -> Result<()> {
@@ -168,7 +168,7 @@ fn tombstone(changes: &mut IndexChanges<'_>, name: &VersionName, located: &Locat
     let (bucket, key, slot) = (name.bucket, &name.key, name.slot);
     let deleted_key = keys::deleted(bucket, key, slot);
     let mut other_records = 0;
-    if let Some(version) = find_version(changes, bucket, key, slot)? {
+    if let Some(version) = find_version(changes, bucket, key, slot)?.found {
         let current = &version.entry;
         other_records = current.other_records + 1;
         if seq < current.seq {
@@ -313,8 +313,8 @@ fn put_upload_end(changes: &mut IndexChanges<'_>, upload: UploadSeq, location: R
 }
 
 /// The records of an upload on disk.
-pub(crate) fn upload_records(changes: &IndexChanges<'_>, upload: UploadSeq) -> Result<UploadRecords> {
-    let value = changes.get(&keys::upload_records(upload))?;
+pub(crate) fn upload_records(index: &impl IndexReader, upload: UploadSeq) -> Result<UploadRecords> {
+    let value = index.value(&keys::upload_records(upload))?;
     Ok(value.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default())
 }
 

@@ -39,6 +39,13 @@ impl OpenStore {
             .ok_or_else(|| Error::no_such_upload(&format_id(upload)))
     }
 
+    /// The number of an upload, which may not exist. Fails with [`NoSuchBucket`](tradewind_core::Reason::NoSuchBucket)
+    /// if the bucket does not, whatever the id.
+    pub(super) fn upload_seq(&self, address: &Address, upload: &UploadId) -> Result<UploadSeq> {
+        self.state.bucket(address.bucket.as_str())?;
+        parse_id(upload)
+    }
+
     /// The record that created an upload.
     pub(super) fn upload(&self, address: &Address, upload: UploadSeq) -> Result<Upload> {
         let snapshot = StoreSnapshot::capture(self);
@@ -81,7 +88,7 @@ impl OpenStore {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<PartsPage> {
-        let seq = parse_id(upload)?;
+        let seq = self.upload_seq(address, upload)?;
         let snapshot = StoreSnapshot::capture(self);
         let entry = self.upload_entry(&snapshot.index, address, seq)?;
         let mut parts = Vec::new();
@@ -124,7 +131,8 @@ impl OpenStore {
             }
         }
         matching.sort();
-        let mut page = page_uploads(matching.into_iter().map(without_record), request);
+        let matching = matching.into_iter().map(without_record);
+        let mut page = page_uploads(matching, request, |id| parse_id(id).ok())?;
         for listed in &mut page.entries {
             let ListEntry::Key(_, info) = listed else { continue };
             context.check()?;

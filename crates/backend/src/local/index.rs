@@ -225,11 +225,10 @@ impl IndexReader for IndexChanges<'_> {
     fn first_in_range(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let mut pending = self.pending.range(from.to_vec()..to.to_vec());
         let added = pending.find_map(|(key, value)| Some((key.clone(), value.clone()?)));
-        for entry in self.index.snapshot().range(from, to) {
+        // Entries behind the first pending one are not needed.
+        let end = added.as_ref().map_or(to, |(key, _)| &key[..]);
+        for entry in self.index.snapshot().range(from, end) {
             let (key, value) = entry?;
-            if added.as_ref().is_some_and(|(added, _)| added[..] <= key[..]) {
-                break;
-            }
             // A pending change of this key is a removal: an addition would have been found above.
             if !self.pending.contains_key(&key[..]) {
                 return Ok(Some((key.to_vec(), value.to_vec())));

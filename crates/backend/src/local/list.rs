@@ -2,11 +2,13 @@
 
 use std::iter::Peekable;
 
+use tradewind_core::VersionId;
 use tradewind_core::error::Result;
 use tradewind_core::listing::{KeyCursor, ListPage, ListRequest, ObjectSummary, page};
 use tradewind_core::object::Generation;
 use tradewind_core::version::{ListVersions, ListedVersion, VersionCursor, VersionsPage, page_versions};
 
+use super::current_version::newest_other;
 use super::index::IndexSnapshot;
 use super::index::entries::ObjectEntry;
 use super::index::keys;
@@ -55,6 +57,10 @@ impl VersionsCursor {
         Self { snapshot, bucket, current: none(), others: none(), key: None, null: None }
     }
 
+    fn entries(&self, from: Vec<u8>, to: Vec<u8>) -> Peekable<Entries> {
+        (Box::new(self.snapshot.range(&from, &to)) as Entries).peekable()
+    }
+
     /// The key of the next entry.
     fn peek_key(entries: &mut Peekable<Entries>) -> Result<Option<String>> {
         match entries.peek() {
@@ -93,13 +99,43 @@ impl VersionsCursor {
 
 impl VersionCursor for VersionsCursor {
     fn seek(&mut self, bytes: &[u8]) -> Result<()> {
-        let entries = |from: Vec<u8>, to: Vec<u8>| -> Peekable<Entries> {
-            (Box::new(self.snapshot.range(&from, &to)) as Entries).peekable()
-        };
         let bucket = self.bucket;
-        self.current = entries(keys::object_from(bucket, bytes), keys::bucket_end(bucket));
-        self.others = entries(keys::versions_from(bucket, bytes), keys::versions_end(bucket));
+        self.current = self.entries(keys::object_from(bucket, bytes), keys::bucket_end(bucket));
+        self.others = self.entries(keys::versions_from(bucket, bytes), keys::versions_end(bucket));
         (self.key, self.null) = (None, None);
+        Ok(())
+    }
+
+    /// Own versions order by age, so the position is found although the version was deleted.
+    fn seek_after(&mut self, key: &str, version: &VersionId) -> Result<()> {
+        let (bucket, object_key) = (self.bucket, keys::object(self.bucket, key));
+        let decode = |value: Option<fjall::Slice>| value.map(|value| ObjectEntry::decode(&value)).transpose();
+        let object = decode(self.snapshot.get(&object_key)?)?;
+        let null = decode(self.snapshot.get(&keys::version(bucket, key, VersionSlot::Null))?)?;
+        let creation_seq = match VersionSlot::from_id(version) {
+            Some(VersionSlot::Own(seq)) => Some(seq),
+            Some(VersionSlot::Null) => {
+                let mut entries = object.iter().chain(&null);
+                entries.find(|entry| entry.slot == VersionSlot::Null).map(|entry| entry.creation_seq)
+            }
+            None => None,
+        };
+        let newest = match &object {
+            Some(object) => Some(object.creation_seq),
+            None => newest_other(&self.snapshot, bucket, key, None)?.map(|newest| newest.entry.creation_seq),
+        };
+        let Some(creation_seq) = creation_seq.filter(|seq| newest.is_some_and(|newest| newest >= *seq))
+        else {
+            // All versions of the key are older, or where the deleted `null` version was is not known.
+            return self.seek(key.as_bytes());
+        };
+        // Behind the current object, if there is one, and behind the newer ones of the others.
+        let next_key = [key.as_bytes(), &[0]].concat();
+        self.current = self.entries(keys::object_from(bucket, &next_key), keys::bucket_end(bucket));
+        let from = [&keys::version(bucket, key, VersionSlot::Own(creation_seq))[..], &[0]].concat();
+        self.others = self.entries(from, keys::versions_end(bucket));
+        self.key = Some(key.to_owned());
+        self.null = null.filter(|null| null.creation_seq < creation_seq);
         Ok(())
     }
 
@@ -143,6 +179,7 @@ fn summary(entry: ObjectEntry) -> ObjectSummary {
         modified: entry.modified,
         generation: Generation(entry.seq),
         checksum: entry.checksum,
+        storage_class: entry.storage_class,
     }
 }
 

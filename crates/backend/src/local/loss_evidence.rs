@@ -464,7 +464,8 @@ impl LossSearch<'_> {
             let entry = BucketEntry::decode(&value)?;
             let bucket = keys::number(&key)?;
             let id = BucketId::try_from(bucket).map_err(|_| malformed("a bucket id is out of range"))?;
-            let is_superseded = self.tail.has(&key) || self.tail.has(&keys::bucket_deleted(id));
+            let is_superseded =
+                self.tail.supersedes(&key, entry.seq) || self.tail.has(&keys::bucket_deleted(id));
             if !is_superseded && (self.is_lost)(entry.location)? {
                 self.loss.buckets.add(entry.name);
             }

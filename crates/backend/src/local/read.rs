@@ -12,7 +12,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::object::{Generation, ObjectInfo};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
-use tradewind_core::{Address, Body, Context, Observation, Span};
+use tradewind_core::{Address, Body, Context, Observation, Span, Versioning};
 
 use self::extents::ExtentBody;
 use super::buffer_pool::PooledBuffer;
@@ -23,7 +23,7 @@ use super::index::entries::ObjectEntry;
 use super::index::keys;
 use super::open_store::OpenStore;
 use super::position::Position;
-use super::record::{Bucket, BucketId, Object, ObjectContent, Record, VersionSlot};
+use super::record::{BucketId, Object, ObjectContent, Record, VersionSlot};
 use super::segment::{Segment, SegmentMap};
 
 /// Maximum payload bytes of one piece of a body.
@@ -212,8 +212,8 @@ impl OpenStore {
             body_bytes: span.length,
             ..Observation::default()
         };
-        let bucket = self.state.bucket(address.bucket.as_str())?;
-        Ok(GetResponse { info: object_info(record.object, record.seq, &bucket), span, body, observation })
+        let versioning = self.state.versioning(address.bucket.as_str())?;
+        Ok(GetResponse { info: object_info(record.object, record.seq, versioning), span, body, observation })
     }
 
     /// Like [`open_object`](Self::open_object), without the bytes.
@@ -230,8 +230,13 @@ impl OpenStore {
         let span = select(&record.object, request.select)?;
         let first_byte = self.state.clock.now().saturating_sub(started);
         let observation = Observation { first_byte, ..Observation::default() };
-        let bucket = self.state.bucket(address.bucket.as_str())?;
-        Ok(GetResponse { info: object_info(record.object, record.seq, &bucket), span, body: (), observation })
+        let versioning = self.state.versioning(address.bucket.as_str())?;
+        Ok(GetResponse {
+            info: object_info(record.object, record.seq, versioning),
+            span,
+            body: (),
+            observation,
+        })
     }
 }
 
@@ -258,8 +263,8 @@ impl StoreSnapshot {
 }
 
 /// The port's description of an object. Copies the fields only if the manifest cache shares the object.
-pub(super) fn object_info(object: Arc<Object>, seq: u64, bucket: &Bucket) -> ObjectInfo {
-    let version = bucket.version_id(object.slot(seq));
+pub(super) fn object_info(object: Arc<Object>, seq: u64, versioning: Versioning) -> ObjectInfo {
+    let version = (versioning != Versioning::Off).then(|| object.slot(seq).id());
     let parts = u32::try_from(object.parts.len()).ok().filter(|parts| *parts > 0);
     let (size, modified, scope, generation) = (object.size, object.modified, object.scope, Generation(seq));
     let (etag, metadata, checksums) = match Arc::try_unwrap(object) {
@@ -280,7 +285,7 @@ fn find_in_snapshot(snapshot: &IndexSnapshot, address: &Address, bucket: BucketI
     };
     let missing = || Error::no_such_version(key, version);
     let slot = VersionSlot::from_id(version).ok_or_else(missing)?;
-    let entry = find_version(snapshot, bucket, key, slot)?.ok_or_else(missing)?.entry;
+    let entry = find_version(snapshot, bucket, key, slot)?.found.ok_or_else(missing)?.entry;
     if entry.is_delete_marker {
         return Err(Error::is_a_delete_marker(key, version.clone()));
     }
@@ -289,7 +294,7 @@ fn find_in_snapshot(snapshot: &IndexSnapshot, address: &Address, bucket: BucketI
 
 /// The error of a key without a current object; it names the delete marker, if there is one.
 fn missing_object(snapshot: &IndexSnapshot, bucket: BucketId, key: &str) -> Result<Error> {
-    Ok(match newest_other(snapshot, bucket, key)? {
+    Ok(match newest_other(snapshot, bucket, key, None)? {
         Some(newest) => Error::deleted(key, newest.entry.slot.id()),
         None => Error::no_such_key(key),
     })

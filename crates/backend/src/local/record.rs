@@ -219,7 +219,7 @@ impl VersionSlot {
     pub fn from_id(version: &VersionId) -> Option<Self> {
         match version {
             VersionId::Null => Some(Self::Null),
-            VersionId::Id(_) => version.number().map(Self::Own),
+            VersionId::Id(_) => version.number().filter(|seq| (1..1 << 63).contains(seq)).map(Self::Own),
         }
     }
 
@@ -233,7 +233,7 @@ impl VersionSlot {
 }
 
 impl Bucket {
-    /// The id of a version as it is reported: none in a bucket whose versioning was never enabled.
+    /// The id of a version as reported: none in a bucket whose versioning was never enabled.
     pub fn version_id(&self, slot: VersionSlot) -> Option<VersionId> {
         (self.versioning != Versioning::Off).then(|| slot.id())
     }

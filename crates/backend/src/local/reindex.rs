@@ -14,7 +14,7 @@ use super::index::entries::{
 use super::index::{Index, IndexChanges, keys};
 use super::loss::NameList;
 use super::position::Position;
-use super::record::{BucketId, ExtentRun, ObjectContent, Record};
+use super::record::{BucketId, ExtentRun, ObjectContent, Record, VersionSlot};
 use super::recovery::Recovery;
 use super::replay::{LogSurvey, MAX_REPLAY_ENTRIES, ReplayMode, apply_with_coverage, replay_log};
 use super::scan::{ScanItem, Scanner, read_payload, record_at};
@@ -46,10 +46,19 @@ fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
     let mut changes = index.changes();
     for entry in index.snapshot().all_versions() {
         let (key, value) = entry?;
-        let bucket =
-            key.get(1..5).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default();
+        let entry = ObjectEntry::decode(&value)?;
+        let bucket = keys::bucket_id(&key)?;
         if !ensure_bucket(&mut changes, bucket, coverage)? {
-            remove_live_bytes(&mut changes, ObjectEntry::decode(&value)?.location)?;
+            remove_live_bytes(&mut changes, entry.location)?;
+            changes.remove(key.to_vec());
+        } else if entry.slot != VersionSlot::Null || entry.is_delete_marker {
+            ensure_versioning(&mut changes, bucket)?;
+        }
+    }
+    for entry in index.snapshot().prefix(&[keys::prefix::HAS_VERSIONS]) {
+        let (key, _) = entry?;
+        let bucket = BucketId::try_from(keys::number(&key)?).unwrap_or_default();
+        if changes.get(&keys::bucket(bucket))?.is_none() {
             changes.remove(key.to_vec());
         }
     }
@@ -73,6 +82,19 @@ fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
         changes.remove(entry?.0.to_vec());
     }
     changes.apply()
+}
+
+/// Suspends versioning in a bucket that has versions although its record says that it never had any: the record that
+/// enabled it was lost. Otherwise a delete would remove nothing and still succeed.
+fn ensure_versioning(changes: &mut IndexChanges<'_>, id: BucketId) -> Result<()> {
+    let key = keys::bucket(id);
+    let Some(value) = changes.get(&key)? else { return Ok(()) };
+    let entry = BucketEntry::decode(&value)?;
+    if entry.versioning == Versioning::Off {
+        tracing::error!(bucket = entry.name, "the record of a bucket's versioning was lost; it is suspended");
+        changes.put(key, BucketEntry { versioning: Versioning::Suspended, ..entry }.encode());
+    }
+    Ok(())
 }
 
 /// Returns true if a bucket exists. Creates it under another name if its record is missing but it was never deleted.

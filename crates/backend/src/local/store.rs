@@ -36,7 +36,7 @@ use super::record::Upload;
 use super::recovery::Recovery;
 use super::stage::{LocalStaged, StageTarget};
 use super::upkeep::{self, Upkeep};
-use super::uploads::{format_id, parse_id};
+use super::uploads::format_id;
 
 /// Maximum object size: S3's limit.
 const MAX_OBJECT_BYTES: u64 = 5 << 40;
@@ -305,7 +305,7 @@ impl ObjectStore for LocalStore {
         let stored_checksum =
             (source.info.scope == ChecksumScope::FullObject).then(|| source.info.checksums.first()).flatten();
         let algorithm = request.algorithm.or(stored_checksum.map(|c| c.algorithm()));
-        let mut metadata = request.metadata.unwrap_or_else(|| source.info.metadata.clone());
+        let mut metadata = request.metadata.unwrap_or_else(|| source.info.metadata.clone().for_copy());
         metadata.tags = request.tags.unwrap_or_else(|| source.info.metadata.tags.clone());
         let stage = StageRequest {
             metadata,
@@ -385,7 +385,7 @@ impl ObjectStore for LocalStore {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         self.check_open(context)?;
-        let seq = parse_id(upload)?;
+        let seq = self.store.upload_seq(address, upload)?;
         let created_upload = self.store.upload(address, seq)?;
         self.check_space(request.size)?;
         let mut request = request;
@@ -460,7 +460,7 @@ impl ObjectStore for LocalStore {
         request: CompleteUpload,
     ) -> Result<Committed> {
         self.check_open(context)?;
-        let seq = parse_id(upload)?;
+        let seq = self.store.upload_seq(address, upload)?;
         loop {
             let (store, address, request) = (self.store.clone(), address.clone(), request.clone());
             let assemble = move || store.assemble(&address, seq, &request);
@@ -474,8 +474,9 @@ impl ObjectStore for LocalStore {
     }
 
     async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
+        let upload = self.store.upload_seq(address, upload)?;
         let (bucket, key) = (address.bucket.as_str().to_owned(), address.key.as_str().to_owned());
-        self.submit(context, commit::AbortUpload { bucket, key, upload: parse_id(upload)? }).await
+        self.submit(context, commit::AbortUpload { bucket, key, upload }).await
     }
 
     async fn close(&self) -> Result<()> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use tradewind_core::Clock;
 use tradewind_core::error::{Error, Result};
+use tradewind_core::{Clock, Versioning};
 
 use super::buffer_pool::BufferPool;
 use super::index::Index;
@@ -43,6 +43,11 @@ pub(crate) struct StoreState {
 impl StoreState {
     pub fn bucket_id(&self, name: &str) -> Result<BucketId> {
         self.buckets.read().get(name).map(|bucket| bucket.id).ok_or_else(|| Error::no_such_bucket(name))
+    }
+
+    pub fn versioning(&self, name: &str) -> Result<Versioning> {
+        let buckets = self.buckets.read();
+        buckets.get(name).map(|bucket| bucket.versioning).ok_or_else(|| Error::no_such_bucket(name))
     }
 
     pub fn bucket(&self, name: &str) -> Result<Bucket> {

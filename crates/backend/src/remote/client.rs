@@ -1,23 +1,28 @@
 //! Sends requests to one service over pooled connections, and retries them where that is safe and likely to help.
 //! Rarely needed futures are boxed, because a request's future is created and moved for every request.
 
+use std::error::Error as _;
 use std::future::Future;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HOST};
+use http::header::{CONTENT_LENGTH, HOST, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random};
 
+use super::header_fields::parse_retry_after;
 use super::payload::{BufferedBody, Payload};
 use super::pool::{Connection, Pool};
 use super::query::Query;
 use super::response::{HeldConnection, StoreResponse};
-use tradewind_model::retry::{RetryBudget, RetryOptions};
+use super::status::is_unavailable_status;
+use tradewind_model::outage::{OutageFailure, OutageTracker};
+use tradewind_model::retry::{Attempts, RetryBudget, RetryOptions, RetryableFailure};
 use tradewind_wire::sigv4::ChunkSignatureChain;
 
 /// Maximum number of bytes read of an error response's body.
@@ -90,6 +95,8 @@ pub(crate) struct Client {
     pub pool: Arc<Pool>,
     pub retry_options: RetryOptions,
     pub retry_budget: Arc<RetryBudget>,
+    /// The outage that all requests to the peer wait for.
+    pub outage: Arc<OutageTracker>,
     pub clock: Arc<dyn Clock>,
     /// Maximum time until the response begins, without the allowance for unsent body bytes ([`SEND_TIME_PER_KIB`]) and
     /// the factor for long-running requests.
@@ -191,21 +198,56 @@ pub(crate) struct FailedAttempt {
     is_unprocessed: bool,
     /// A retry may succeed.
     is_retryable: bool,
+    /// Set if all other requests would fail now, too.
+    outage: Option<OutageFailure>,
+    /// The delay that the store requested (`Retry-After`).
+    retry_after: Option<Duration>,
 }
 
 impl FailedAttempt {
-    pub(super) fn before_sending(error: Error) -> Self {
-        Self { is_retryable: error.kind().is_retryable(), is_unprocessed: true, error }
+    /// An attempt that failed before anything was sent.
+    fn before_sending(error: Error) -> Self {
+        Self {
+            is_retryable: error.kind().is_retryable(),
+            is_unprocessed: true,
+            outage: None,
+            retry_after: None,
+            error,
+        }
     }
+
+    /// A failure to connect: the store is unavailable, unless its name or its TLS is the cause.
+    pub(super) fn connecting(error: Error, started_at: Duration, failed_at: Duration) -> Self {
+        let is_network = error.source().and_then(|e| e.downcast_ref()).is_some_and(is_network_error);
+        let outage = is_network.then_some(OutageFailure { started_at, failed_at, retry_after: None });
+        Self { outage, ..Self::before_sending(error) }
+    }
+}
+
+/// Returns true for an error that a store causes which is being restarted, or a path that is interrupted.
+fn is_network_error(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkDown
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::UnexpectedEof
+    )
 }
 
 impl Client {
     /// Sends a request, with retries, until it succeeds, fails permanently, or the retry budget or number of attempts
-    /// is exhausted.
+    /// is exhausted. An outage of the store is waited out first.
     pub async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
         let started_at = self.clock.now();
-        let mut attempt = 1;
+        let mut attempts = Attempts::new();
         loop {
+            self.wait_until_available(context).await?;
             self.pool.check_open()?;
             match context.guard(self.attempt(call, started_at)).await? {
                 Ok(response) => {
@@ -216,10 +258,9 @@ impl Client {
                     if failed.is_retryable && !failed.is_unprocessed {
                         call.outcome_unknown.store(true, Ordering::Relaxed);
                     }
-                    Box::pin(self.wait_before_retry(context, failed, call.may_repeat, attempt)).await?;
+                    Box::pin(self.wait_before_retry(context, failed, call.may_repeat, &mut attempts)).await?;
                 }
             }
-            attempt += 1;
         }
     }
 
@@ -229,17 +270,45 @@ impl Client {
         context: &Context,
         failed: FailedAttempt,
         may_repeat: bool,
-        attempt: u32,
+        attempts: &mut Attempts,
     ) -> Result<()> {
         let is_safe = failed.is_unprocessed || may_repeat;
-        if !is_safe || !failed.is_retryable {
-            return Err(failed.error);
+        let is_retryable = failed.is_retryable;
+        let retry_after = failed.retry_after;
+        let error = self.record_failure(failed);
+        if !is_safe || !is_retryable {
+            return Err(error);
         }
-        if attempt >= self.retry_options.max_attempts || !self.retry_budget.try_spend() {
-            return Err(failed.error.without_retry());
-        }
-        tracing::debug!(error = %failed.error, attempt, "retrying a request");
-        self.backoff(context, attempt + 1).await
+        self.wait_after(context, error, retry_after, attempts).await
+    }
+
+    /// Waits before a request is sent again after it failed with `error`, or returns the error if no attempts are left.
+    /// `retry_after` is the delay that the store requested.
+    pub async fn wait_after(
+        &self,
+        context: &Context,
+        error: Error,
+        retry_after: Option<Duration>,
+        attempts: &mut Attempts,
+    ) -> Result<()> {
+        let failed_at = self.clock.now();
+        let failure = RetryableFailure { failed_at, outage_delay: error.outage_delay(), retry_after };
+        let random = random::jitter_seed();
+        let Some(delay) = attempts.next_delay(&self.retry_options, &self.retry_budget, failure, random)
+        else {
+            let seconds = attempts.failing_time(failed_at).as_secs();
+            let has_waited = !self.retry_options.max_outage.is_zero()
+                && attempts.failing_time(failed_at) >= self.retry_options.max_outage;
+            let error = if has_waited {
+                let message = format!("retried for {seconds} s: {error}");
+                error.with_message(message)
+            } else {
+                error
+            };
+            return Err(error.without_retry());
+        };
+        tracing::debug!(error = %error, attempt = attempts.number(), ?delay, "retrying a request");
+        context.guard(self.clock.sleep_until(failed_at + delay)).await
     }
 
     /// Sleeps for the backoff delay before the given attempt; the first attempt is number 1.
@@ -248,9 +317,32 @@ impl Client {
         context.guard(self.clock.sleep_until(self.clock.now() + delay)).await
     }
 
+    /// Records an attempt that failed. Its error is marked if it is due to an outage that is waited out.
+    pub(super) fn record_failure(&self, failed: FailedAttempt) -> Error {
+        let FailedAttempt { error, outage, .. } = failed;
+        let Some(failure) = outage else { return error };
+        let wait = self.outage.record_failure(&self.retry_options, failure, random::jitter_seed());
+        let Some(wait) = wait else { return error };
+        if wait.should_report {
+            let seconds = self.retry_options.max_outage.as_secs();
+            tracing::warn!("{error}; waiting up to {seconds} s for {}", self.peer);
+        }
+        error.during_outage(wait.delay)
+    }
+
+    /// Waits for the end of the delay that all requests share during an outage, also if it is extended meanwhile.
+    pub(super) async fn wait_until_available(&self, context: &Context) -> Result<()> {
+        while let Some(at) = self.outage.wait_until(self.clock.now(), random::jitter_seed) {
+            context.guard(self.clock.sleep_until(at)).await?;
+        }
+        Ok(())
+    }
+
     async fn attempt(&self, call: &Call<'_>, started_at: Duration) -> Result<StoreResponse, FailedAttempt> {
+        let attempt_at = self.clock.now();
+        let acquired = self.pool.acquire(call.caller_holds_connection).await;
         let mut connection =
-            self.pool.acquire(call.caller_holds_connection).await.map_err(FailedAttempt::before_sending)?;
+            acquired.map_err(|e| FailedAttempt::connecting(e, attempt_at, self.clock.now()))?;
         let length = call.payload.length();
         let payload = Payload::Buffered(call.payload.clone());
         let (request, _) =
@@ -301,15 +393,23 @@ impl Client {
         } else {
             timeout
         };
-        let lost = |error| FailedAttempt { error, is_unprocessed: false, is_retryable: true };
+        let lost = |error, outage| FailedAttempt {
+            error,
+            is_unprocessed: false,
+            is_retryable: true,
+            outage,
+            retry_after: None,
+        };
         let received = tokio::time::timeout(timeout, connection.drive(response_future));
         let received = received.await.map_err(|_| {
             let (what, seconds) = (request_info.description(), timeout.as_secs());
-            lost(Error::new(Reason::Io, format!("{what}: no response within {seconds} s")))
+            lost(Error::new(Reason::Io, format!("{what}: no response within {seconds} s")), None)
         })?;
         let response = received.map_err(|e| {
             let what = format!("{}: the connection failed: {e}", request_info.description());
-            lost(Error::with_source(Reason::Io, what, e))
+            // A response that is not HTTP has another cause.
+            let outage = (!e.is_parse()).then(|| self.outage_failure(request_info, None));
+            lost(Error::with_source(Reason::Io, what, e), outage)
         })?;
         let observation = Observation {
             peer: Some(self.peer.clone()),
@@ -321,9 +421,14 @@ impl Client {
         let held = HeldConnection { pool: self.pool.clone(), connection };
         let response = StoreResponse::new(response, held, self.stall_timeout, observation);
         if response.head.status.is_success() {
+            self.outage.record_response(request_info.sent_at);
             return Ok(response);
         }
         Err(Box::pin(self.read_error(request_info, response)).await)
+    }
+
+    fn outage_failure(&self, request_info: &RequestInfo, retry_after: Option<Duration>) -> OutageFailure {
+        OutageFailure { started_at: request_info.sent_at, failed_at: self.clock.now(), retry_after }
     }
 
     async fn read_error(&self, request_info: &RequestInfo, response: StoreResponse) -> FailedAttempt {
@@ -339,7 +444,13 @@ impl Client {
         };
         let ClassifiedError { error, is_retryable, is_unprocessed } =
             self.protocol.classify_and_record(&response);
-        FailedAttempt { error, is_unprocessed, is_retryable }
+        let retry_after = parse_retry_after(headers.get(RETRY_AFTER), self.clock.wall());
+        let is_unavailable = is_retryable && (is_unprocessed || is_unavailable_status(status));
+        if !is_unavailable {
+            self.outage.record_response(request_info.sent_at);
+        }
+        let outage = is_unavailable.then(|| self.outage_failure(request_info, retry_after));
+        FailedAttempt { error, is_unprocessed, is_retryable, outage, retry_after }
     }
 
     pub(super) fn build_request(

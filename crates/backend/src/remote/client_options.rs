@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::outage::OutageTracker;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 use super::client::{Client, Protocol};
@@ -59,6 +60,7 @@ impl ClientOptions {
             pool: Arc::new(pool),
             retry_options: self.retries,
             retry_budget: Arc::new(RetryBudget::new()),
+            outage: Arc::new(OutageTracker::new()),
             clock,
             response_timeout: self.response_timeout,
             stall_timeout: self.stall_timeout,

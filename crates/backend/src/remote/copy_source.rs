@@ -3,13 +3,22 @@
 
 use http::HeaderValue;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::version::VersionId;
 use tradewind_core::{Address, BucketName, ByteRange};
-use tradewind_wire::sigv4::encode_path;
+use tradewind_wire::sigv4::{encode_path, encode_query};
 
-/// The header value that names the source: `/bucket/key`, percent-encoded.
-pub(crate) fn copy_source(bucket: &BucketName, key: &str) -> Result<HeaderValue> {
+/// The header value that names the source: `/bucket/key`, percent-encoded, and S3's parameter for a version.
+pub(crate) fn copy_source(
+    bucket: &BucketName,
+    key: &str,
+    version: Option<&VersionId>,
+) -> Result<HeaderValue> {
     let mut path = format!("/{bucket}/").into_bytes();
     encode_path(key, &mut path);
+    if let Some(version) = version {
+        path.extend_from_slice(b"?versionId=");
+        encode_query(version.as_str(), &mut path);
+    }
     HeaderValue::from_bytes(&path)
         .map_err(|e| Error::with_source(Reason::InvalidKey, "the source's key cannot be sent in a header", e))
 }

@@ -1,5 +1,7 @@
 //! Headers that S3 and Swift share: how they are written into requests and parsed from responses.
 
+use std::time::Duration;
+
 use http::header::{CONTENT_RANGE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::error::{Error, Reason, Result};
@@ -50,6 +52,16 @@ pub(crate) fn parse_date(headers: &HeaderMap, name: &HeaderName) -> Result<Optio
         Error::with_source(Reason::Io, format!("the store sent {name}: {value:?}, which is not a date"), e)
     })?;
     Ok(Some(Timestamp::from(time)))
+}
+
+/// Parses `Retry-After`: seconds, or a date. `None` if it is absent or invalid.
+pub(crate) fn parse_retry_after(value: Option<&HeaderValue>, now: Timestamp) -> Option<Duration> {
+    let text = value?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let time = Timestamp::from(httpdate::parse_http_date(text).ok()?);
+    Some(Duration::from_millis(u64::try_from(time.millis() - now.millis()).unwrap_or(0)))
 }
 
 /// The object's modification time, with a resolution of one second. Fails if it is absent.
@@ -103,6 +115,16 @@ pub(crate) fn generation(modified: Timestamp, etag: &str) -> Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = Timestamp::from(httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap());
+        let parsed = |text| parse_retry_after(Some(&HeaderValue::from_static(text)), now);
+        assert_eq!(parsed("4"), Some(Duration::from_secs(4)));
+        assert_eq!(parsed("Sun, 06 Nov 1994 08:49:40 GMT"), Some(Duration::from_secs(3)));
+        assert_eq!(parsed("Sun, 06 Nov 1994 08:49:30 GMT"), Some(Duration::ZERO));
+        assert_eq!((parsed("soon"), parse_retry_after(None, now)), (None, None));
+    }
 
     #[test]
     fn content_range_parses_or_fails_with_io() {

@@ -3,6 +3,7 @@
 //! otherwise every arriving byte would wake one runtime from the other.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -307,7 +308,8 @@ impl Pool {
         connected.map_err(|_| {
             let address = &self.peer;
             let seconds = self.options.connect_timeout.as_secs();
-            Error::new(Reason::Io, format!("connecting to {address} timed out after {seconds} s"))
+            let why = format!("connecting to {address} timed out after {seconds} s");
+            Error::with_source(Reason::Io, why, io::Error::from(io::ErrorKind::TimedOut))
         })?
     }
 
@@ -391,11 +393,23 @@ impl Pool {
             Error::with_source(Reason::InvalidArgument, format!("{host:?} is not a host name"), e)
         })?;
         let secured = TlsConnector::from(tls.clone()).connect(name, socket).await;
-        let secured = secured.map_err(|e| self.connect_error("TLS with", e))?;
+        let secured = secured.map_err(|e| self.tls_error(e))?;
         self.http_handshake(TokioIo::new(secured)).await
     }
 
-    fn connect_error(&self, what: &str, e: std::io::Error) -> Error {
+    /// The error of a TLS handshake. A peer that does not speak TLS will not do so on a retry.
+    fn tls_error(&self, e: io::Error) -> Error {
+        let peer = &self.peer;
+        if is_not_tls(&e) {
+            let plain = Peer { is_tls: false, ..peer.clone() };
+            let why = format!("{peer} does not speak TLS; try http://{plain}");
+            // The source would only repeat this in other words.
+            return Error::new(Reason::InvalidArgument, why);
+        }
+        self.connect_error("TLS with", e)
+    }
+
+    fn connect_error(&self, what: &str, e: io::Error) -> Error {
         Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.peer), e)
     }
 
@@ -412,6 +426,12 @@ impl Pool {
         })?;
         Ok((sender, Box::pin(connection)))
     }
+}
+
+/// Returns true if the first bytes from the peer are not a TLS record.
+fn is_not_tls(e: &io::Error) -> bool {
+    let cause = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
 #[cfg(test)]

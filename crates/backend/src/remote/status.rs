@@ -30,3 +30,9 @@ pub(crate) fn reason_of_status(status: StatusCode, resource: ResourceKind) -> Re
 pub(crate) fn is_retryable_status(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504)
 }
+
+/// Returns true if all requests would get this status now: the service is overloaded, or a proxy cannot reach it. A 500
+/// may be due to one object.
+pub(crate) fn is_unavailable_status(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 502 | 503 | 504)
+}

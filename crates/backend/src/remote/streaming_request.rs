@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use tokio::sync::{Notify, mpsc};
 use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::retry::Attempts;
 use tradewind_wire::sigv4::ChunkSignatureChain;
 
 use super::client::{Call, Client, FailedAttempt, RequestInfo};
@@ -57,22 +58,18 @@ impl Client {
         length: Option<u64>,
     ) -> Result<StreamingRequest> {
         let started = self.clock.now();
-        let mut attempt = 1;
+        let mut attempts = Attempts::new();
         let mut connection = loop {
+            self.wait_until_available(context).await?;
             self.pool.check_open()?;
+            let attempt_at = self.clock.now();
             match context.guard(self.pool.acquire(call.caller_holds_connection)).await? {
                 Ok(connection) => break connection,
                 Err(error) => {
-                    Box::pin(self.wait_before_retry(
-                        context,
-                        FailedAttempt::before_sending(error),
-                        true,
-                        attempt,
-                    ))
-                    .await?
+                    let failed = FailedAttempt::connecting(error, attempt_at, self.clock.now());
+                    Box::pin(self.wait_before_retry(context, failed, true, &mut attempts)).await?;
                 }
             }
-            attempt += 1;
         };
         let (body_sender, body) = StreamedBody::new(length);
         let (mut request, signer) = self.build_request(call, Payload::Streamed(body), length)?;
@@ -181,7 +178,7 @@ impl StreamingRequest {
     ) -> Result<StoreResponse> {
         let response_future = pin!(response_future);
         let received = self.client.receive_response(&self.request_info, response_future, connection);
-        self.context.guard(received).await?.map_err(|failed| failed.error)
+        self.context.guard(received).await?.map_err(|failed| self.client.record_failure(failed))
     }
 
     fn ended_early(&self) -> Error {

@@ -4,12 +4,14 @@ use http::{HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
-use tradewind_core::{Context, ETag, Timestamp};
+use tradewind_core::version::VersionId;
+use tradewind_core::{Address, Context, ETag, ObjectInfo, Timestamp};
 
 use super::S3Store;
 use super::conditions::pinned_to;
 use super::headers::{self, ConditionTarget, ResponseChecksums};
 use super::service_error::ServiceError;
+use super::versions::{source_version_id, version_error, version_id};
 use super::xml;
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::copy_source::{check_source_range, copy_source, overwritten_error};
@@ -26,9 +28,9 @@ impl S3Store {
         let to = &request.destination;
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
         call.is_long_running = true;
-        let source = copy_source(&request.source.bucket, request.source.key.as_str())?;
-        call.headers.insert("x-amz-copy-source", source);
+        call.headers.insert("x-amz-copy-source", versioned_source(&request.source)?);
         self.check_write_condition(context, &request.precondition).await?;
+        self.confirm_version(context, &request.source).await?;
         let is_ceph = self.is_ceph(context).await?;
         let source_info = match is_ceph {
             true => {
@@ -52,9 +54,15 @@ impl S3Store {
         }
         headers::write_precondition(&request.precondition, &mut call.headers)?;
         let mut metadata = request.metadata;
-        if metadata.is_none() && request.tags.is_none() && request.source == *to {
+        if metadata.is_none() && request.tags.is_none() && is_current_version(&request.source, to) {
             // S3 rejects a copy onto itself that changes nothing: this replaces the metadata with the same metadata.
-            metadata = Some(self.read_head(context, to, &GetRequest::default()).await?.info.metadata);
+            let found = self.read_head(context, &request.source, &GetRequest::default()).await?;
+            metadata = Some(found.info.metadata.for_copy());
+        }
+        // radosgw copies what S3 does not.
+        if let (None, Some(source_info)) = (&metadata, &source_info) {
+            let copied = source_info.metadata.clone().for_copy();
+            metadata = Some(copied).filter(|copied| copied.headers != source_info.metadata.headers);
         }
         let metadata_is_new = metadata.is_some();
         if let Some(mut metadata) = metadata {
@@ -64,11 +72,12 @@ impl S3Store {
             call.headers.insert("x-amz-metadata-directive", HeaderValue::from_static("REPLACE"));
         }
         // radosgw loses the tags of a copy with new tags or new metadata: they are set by a separate request.
-        let separate_tags = source_info.and_then(|source_info| match (metadata_is_new, &request.tags) {
-            (_, Some(tags)) => Some(tags.clone()),
-            (true, None) => Some(source_info.metadata.tags).filter(|tags| !tags.is_empty()),
-            (false, None) => None,
-        });
+        let separate_tags =
+            source_info.as_ref().and_then(|source_info| match (metadata_is_new, &request.tags) {
+                (_, Some(tags)) => Some(tags.clone()),
+                (true, None) => Some(source_info.metadata.tags.clone()).filter(|tags| !tags.is_empty()),
+                (false, None) => None,
+            });
         if let Some(tags) = request.tags.as_ref().filter(|_| !is_ceph) {
             call.headers.insert("x-amz-tagging", header_fields::header_value(&headers::tagging(tags))?);
             call.headers.insert("x-amz-tagging-directive", HeaderValue::from_static("REPLACE"));
@@ -77,16 +86,37 @@ impl S3Store {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
         }
         call.may_repeat = request.precondition == Default::default();
-        let copied = self.send_copy(context, &call).await?;
+        let mut copied = self.send_copy(context, &request.source, &call).await?;
+        if let Some(source_info) = source_info {
+            // The conditions have pinned the source to what was found.
+            copied.source_version = copied.source_version.or(source_info.version);
+        }
         if let Some(tags) = separate_tags {
-            self.write_tags(context, to, tags).await?;
+            let created = to.clone().with_version(copied.version.clone());
+            self.write_tags(context, &created, tags).await?;
         }
-        let found = self.read_head(context, to, &GetRequest::default()).await?.info;
-        if found.etag != copied.etag {
-            // Another client has overwritten it. The copy's response has no size, so it cannot be reported.
-            return Err(overwritten_error(to));
-        }
-        Ok(Committed { size: found.size, ..copied })
+        let found = self.find_copied(context, to, &copied).await?;
+        // radosgw does not name the version of a copy.
+        Ok(Committed { size: found.size, version: copied.version.or(found.version), ..copied })
+    }
+
+    /// The object that a copy has created. The response to the copy does not have its size.
+    ///
+    /// # Errors
+    /// [`Conflict`](Reason::Conflict) if another client has overwritten it, and the bucket has not kept it as a version.
+    async fn find_copied(&self, context: &Context, to: &Address, copied: &Committed) -> Result<ObjectInfo> {
+        let head = GetRequest::default();
+        let found = match (self.read_head(context, to, &head).await, &copied.version) {
+            (Ok(found), _) if found.info.etag == copied.etag => return Ok(found.info),
+            (Err(e), _) if e.reason() != Reason::NoSuchKey => return Err(e),
+            (_, Some(version)) => {
+                // A request that names the version needs another permission, so it is not the first one.
+                let created = to.clone().with_version(Some(version.clone()));
+                self.read_head(context, &created, &head).await?.info
+            }
+            (found, None) => found?.info,
+        };
+        if found.etag == copied.etag { Ok(found) } else { Err(overwritten_error(to)) }
     }
 
     /// UploadPartCopy.
@@ -102,8 +132,7 @@ impl S3Store {
             .with("partNumber", &request.number.get().to_string())
             .with("uploadId", &request.upload.0);
         call.is_long_running = true;
-        let source = copy_source(&request.source.bucket, request.source.key.as_str())?;
-        call.headers.insert("x-amz-copy-source", source);
+        call.headers.insert("x-amz-copy-source", versioned_source(&request.source)?);
         headers::write_conditions(
             &request.source_conditions,
             ConditionTarget::CopySource,
@@ -125,20 +154,23 @@ impl S3Store {
             let text = format!("bytes={}-{}", span.offset, span.end() - 1);
             call.headers.insert("x-amz-copy-source-range", header_fields::header_value(&text)?);
         }
-        let copied = self.send_copy(context, &call).await?;
+        let copied = self.send_copy(context, &request.source, &call).await?;
         if evaluates_conditions {
             self.evaluate_conditions(context, &request.source, &pinned_to(&source_info.etag)).await?;
         }
-        let copied = Committed { size: span.length, ..copied };
+        // A part has no version.
+        let copied = Committed { size: span.length, version: None, ..copied };
         self.cache_part(&request.upload, request.number, &copied);
         Ok(copied)
     }
 
     /// Sends a copy and parses the response; the size in the result is 0. A response of status 200 may still contain an
     /// error.
-    async fn send_copy(&self, context: &Context, call: &Call<'_>) -> Result<Committed> {
-        let response = self.send(context, call).await?;
+    async fn send_copy(&self, context: &Context, source: &Address, call: &Call<'_>) -> Result<Committed> {
+        let response = self.send_versioned(context, source, call).await?;
         let status = response.head.status;
+        let version = version_id(&response.head.headers);
+        let source_version = source_version_id(&response.head.headers).or_else(|| source.version.clone());
         let document = response.collect(MAX_RESPONSE_BYTES).await?;
         let (mut etag, mut modified) = (None, None);
         let (mut checksums, mut is_error) = (ResponseChecksums::default(), false);
@@ -150,22 +182,25 @@ impl S3Store {
             _ => {}
         })?;
         if is_error {
-            return Err(ServiceError::parse_body(&document).into_error(status, call.resource, "copying"));
+            let error = ServiceError::parse_body(&document).into_error(status, call.resource, "copying");
+            return Err(version_error(source, &call.method, error));
         }
         let etag =
             etag.ok_or_else(|| Error::new(Reason::Io, "the store's response to the copy has no ETag"))?;
         let modified: Timestamp = modified.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
         let (checksums, scope) = checksums.finish();
-        Ok(Committed {
-            etag,
-            size: 0,
-            modified,
-            generation,
-            checksums,
-            scope,
-            version: None,
-            source_version: None,
-        })
+        Ok(Committed { etag, size: 0, modified, generation, checksums, scope, version, source_version })
     }
+}
+
+/// The header value that names the source.
+fn versioned_source(source: &Address) -> Result<HeaderValue> {
+    copy_source(&source.bucket, source.key.as_str(), source.version.as_ref())
+}
+
+/// Returns true if `source` may be the current version at `destination`.
+fn is_current_version(source: &Address, destination: &Address) -> bool {
+    (&source.bucket, &source.key) == (&destination.bucket, &destination.key)
+        && !matches!(source.version, Some(VersionId::Id(_)))
 }

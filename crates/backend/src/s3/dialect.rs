@@ -5,7 +5,8 @@
 //! <https://docs.ceph.com/en/pacific/radosgw/s3/objectops/>. It supports no checksums except MD5, no selection of a
 //! part and no object attributes. It honours write conditions on a PUT and silently ignores them on a delete, a copy or
 //! a completion. Conditions on reads and copies support a single ETag, those on copies under different header names;
-//! conditions on part copies are ignored. A copy with new tags loses all tags.
+//! conditions on part copies are ignored. A copy with new tags loses all tags. It has versions, but not every response
+//! names them.
 
 use http::HeaderMap;
 use tradewind_core::store::{Capabilities, Feature};
@@ -61,10 +62,11 @@ const PLAIN: Capabilities = Capabilities {
     reports_all_parts: false,
     reports_deleted: false,
     stage_checks_bucket: false,
-    versions: false,
+    versions: true,
     max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
     max_object_bytes: 5 << 40,
-    unsupported: &[],
+    // The response to a completion that is sent again is that of the first one.
+    unsupported: &[Feature::SingleCompletion],
 };
 
 const CEPH: Capabilities = Capabilities {
@@ -94,6 +96,8 @@ const CEPH: Capabilities = Capabilities {
         Feature::PartReads,
         // The response to such a key has status 400.
         Feature::NulInKeys,
+        // Responses name a null version only if the request does, and no delete marker. A second delete adds none.
+        Feature::VersionDetails,
     ],
     ..PLAIN
 };

@@ -69,6 +69,11 @@ pub(super) fn tagging(tags: &Tags) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
+/// The storage class of this name; `None` for `STANDARD`, and if the service reports none.
+pub(super) fn storage_class(name: &str) -> Option<String> {
+    Some(name).filter(|name| !matches!(*name, "" | "STANDARD")).map(str::to_owned)
+}
+
 /// Parses an object's metadata from a response. Tags are omitted: the headers have only their number.
 pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
     let mut metadata = Metadata::default();
@@ -77,7 +82,7 @@ pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
     }
     let system = &mut metadata.headers;
     system.content_type = system.content_type.take().filter(|kind| kind != DEFAULT_TYPE);
-    system.storage_class = system.storage_class.take().filter(|class| class != "STANDARD");
+    system.storage_class = system.storage_class.take().and_then(|class| storage_class(&class));
     let dialect = Dialect::detect(headers).unwrap_or(Dialect::Plain);
     for (name, value) in headers {
         if let Some(short) = name.as_str().strip_prefix(USER_PREFIX).filter(|_| *name != WRITE_ID) {

@@ -8,6 +8,7 @@ use tradewind_core::listing::{self, ListEntry, ListPage, ListRequest, ObjectSumm
 use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timestamp};
 
 use super::S3Store;
+use super::headers::storage_class;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
 use crate::remote::header_fields::generation;
@@ -20,15 +21,16 @@ use crate::remote::time::parse_time;
 pub(super) const MAX_PAGE_BYTES: usize = 8 << 20;
 const LISTING: DocumentKind = DocumentKind { name: "a listing", roots: &["ListBucketResult"] };
 
-/// An entry that is being parsed.
+/// An object of a listing that is being parsed.
 #[derive(Default)]
-struct PartialEntry {
+pub(super) struct PartialEntry {
     key: String,
     size: u64,
     etag: String,
     modified: Option<Timestamp>,
     algorithm: Option<Algorithm>,
     scope: Option<ChecksumScope>,
+    storage_class: Option<String>,
 }
 
 impl S3Store {
@@ -135,14 +137,9 @@ fn parse_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String
         [_, "EncodingType"] => is_encoded = text == "url",
         [_, "IsTruncated"] => is_truncated = text == "true",
         [_, "NextContinuationToken"] => token = Some(text.to_owned()),
-        [_, "Contents", "Key"] => entry.key = text.to_owned(),
-        [_, "Contents", "Size"] => entry.size = text.parse().unwrap_or_default(),
-        [_, "Contents", "ETag"] => entry.etag = text.to_owned(),
-        [_, "Contents", "LastModified"] => entry.modified = parse_time(text),
-        [_, "Contents", "ChecksumAlgorithm"] => entry.algorithm = text.parse().ok(),
-        [_, "Contents", "ChecksumType"] => entry.scope = text.parse().ok(),
-        [_, "Contents"] => match std::mem::take(&mut entry).into_entry() {
-            Some(entry) => entries.push(entry),
+        [_, "Contents", name] => entry.read(name, text),
+        [_, "Contents"] => match std::mem::take(&mut entry).into_object() {
+            Some((key, object)) => entries.push(ListEntry::Key(key, object)),
             None => failure = Some("an entry of the store's listing has no key or no LastModified"),
         },
         [_, "CommonPrefixes", "Prefix"] => entries.push(ListEntry::CommonPrefix(text.to_owned())),
@@ -178,7 +175,22 @@ fn is_ordered(entries: &[ListEntry<ObjectSummary>]) -> bool {
 }
 
 impl PartialEntry {
-    fn into_entry(self) -> Option<ListEntry<ObjectSummary>> {
+    /// Reads a child element of the object.
+    pub fn read(&mut self, name: &str, text: &str) {
+        match name {
+            "Key" => self.key = text.to_owned(),
+            "Size" => self.size = text.parse().unwrap_or_default(),
+            "ETag" => self.etag = text.to_owned(),
+            "LastModified" => self.modified = parse_time(text),
+            "ChecksumAlgorithm" => self.algorithm = text.parse().ok(),
+            "ChecksumType" => self.scope = text.parse().ok(),
+            "StorageClass" => self.storage_class = storage_class(text),
+            _ => {}
+        }
+    }
+
+    /// The key and the object; `None` without a key or a modification time.
+    pub fn into_object(self) -> Option<(String, ObjectSummary)> {
         // Truncated to seconds, like `Last-Modified` of the object's head.
         let modified = Timestamp::from_millis(self.modified?.seconds() * 1000);
         if self.key.is_empty() {
@@ -187,10 +199,9 @@ impl PartialEntry {
         let etag = ETag::from_text(&self.etag);
         let generation = generation(modified, etag.as_str());
         let checksum = self.algorithm.map(|a| (a, self.scope.unwrap_or(ChecksumScope::FullObject)));
-        Some(ListEntry::Key(
-            self.key,
-            ObjectSummary { size: self.size, etag, modified, generation, checksum },
-        ))
+        let storage_class = self.storage_class;
+        let object = ObjectSummary { size: self.size, etag, modified, generation, checksum, storage_class };
+        Some((self.key, object))
     }
 }
 
@@ -218,8 +229,10 @@ mod tests {
         let page = parse_page(
             b"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
             <Contents><Key>a+b%2Fc%26</Key><Size>5</Size><ETag>&quot;x-2&quot;</ETag>\
-            <LastModified>2026-01-02T03:04:05.678Z</LastModified><ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm></Contents>\
-            <Contents><Key>z</Key><Size>1</Size><ETag>y</ETag><LastModified>2026-01-02T03:04:05Z</LastModified></Contents>\
+            <LastModified>2026-01-02T03:04:05.678Z</LastModified><ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm>\
+            <StorageClass>STANDARD</StorageClass></Contents>\
+            <Contents><Key>z</Key><Size>1</Size><ETag>y</ETag><LastModified>2026-01-02T03:04:05Z</LastModified>\
+            <StorageClass>GLACIER_IR</StorageClass></Contents>\
             <CommonPrefixes><Prefix>m/</Prefix></CommonPrefixes></ListBucketResult>",
         )
         .unwrap()
@@ -230,6 +243,8 @@ mod tests {
         let ListEntry::Key(_, first) = &page.entries[0] else { panic!("the first entry is not a key") };
         assert_eq!((first.size, first.etag.as_str(), first.modified.millis()), (5, "x-2", 1_767_323_045_000));
         assert_eq!(first.checksum, Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject)));
+        let ListEntry::Key(_, last) = &page.entries[2] else { panic!("the last entry is not a key") };
+        assert_eq!((&first.storage_class, last.storage_class.as_deref()), (&None, Some("GLACIER_IR")));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use tradewind_core::multipart::{ListUploads, UploadId, UploadInfo, UploadsPage};
 use tradewind_core::{BucketName, ChecksumScope, Context, Metadata};
 
 use super::S3Store;
+use super::headers::storage_class;
 use super::list::{MAX_PAGE_BYTES, decode_key};
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
@@ -94,7 +95,7 @@ impl S3Store {
         let document = self.send(context, &call).await?.collect(MAX_PAGE_BYTES).await?;
         let mut entries: Vec<ListEntry<UploadInfo>> = Vec::new();
         let (mut key, mut id, mut initiated) = (String::new(), String::new(), None);
-        let (mut algorithm, mut scope) = (None, None);
+        let (mut algorithm, mut scope, mut metadata) = (None, None, Metadata::default());
         let (mut next_key, mut next_upload, mut is_truncated) = (String::new(), String::new(), false);
         let mut is_encoded = false;
         UPLOADS.for_each_element(&document, |path, text| match path {
@@ -105,6 +106,7 @@ impl S3Store {
             [_, "Upload", "Key"] => key = text.to_owned(),
             [_, "Upload", "UploadId"] => id = text.to_owned(),
             [_, "Upload", "Initiated"] => initiated = parse_time(text),
+            [_, "Upload", "StorageClass"] => metadata.headers.storage_class = storage_class(text),
             [_, "Upload", "ChecksumAlgorithm"] => algorithm = text.parse().ok(),
             [_, "Upload", "ChecksumType"] => scope = text.parse().ok(),
             [_, "Upload"] => {
@@ -114,7 +116,7 @@ impl S3Store {
                     id: UploadId(std::mem::take(&mut id)),
                     key: key.clone(),
                     initiated: initiated.take().unwrap_or_default(),
-                    metadata: Metadata::default(),
+                    metadata: std::mem::take(&mut metadata),
                     checksum: algorithm.take().map(|algorithm| (algorithm, scope)),
                 };
                 entries.push(ListEntry::Key(key, info));

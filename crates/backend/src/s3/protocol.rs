@@ -24,6 +24,8 @@ pub(super) const DECODED_LENGTH: &str = "x-amz-decoded-content-length";
 pub(super) struct ServiceState {
     /// `None` sends unsigned requests.
     pub credentials: Option<CredentialProvider>,
+    /// The reason why requests are not signed, if there are no credentials.
+    pub unsigned_because: Option<Arc<str>>,
     /// The service has returned a checksum, so it verifies them.
     pub verifies_checksums: AtomicBool,
 }
@@ -91,7 +93,12 @@ impl Protocol for S3Protocol {
 
     fn classify_and_record(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
         let ErrorResponse { status, headers, body, resource, request } = *response;
-        let service_error = ServiceError::parse(status, headers, body);
+        let mut service_error = ServiceError::parse(status, headers, body);
+        if self.shared.credentials.is_none() {
+            let because = self.shared.unsigned_because.as_deref().map(|why| format!(" {why}"));
+            service_error.denial_advice =
+                format!("; the request was not signed{}", because.unwrap_or_default());
+        }
         ClassifiedError {
             is_retryable: service_error.is_retryable(status),
             is_unprocessed: service_error.is_unprocessed(status),

@@ -9,11 +9,11 @@ use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, Obj
 
 use super::S3Store;
 use super::headers::{self, ConditionTarget};
+use super::versions::version_query;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
 use crate::remote::header_fields;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
-use crate::remote::query::Query;
 use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
 
 /// Maximum size of a page of parts, as XML.
@@ -34,8 +34,8 @@ impl S3Store {
         request: &GetRequest,
     ) -> Result<GetResponse<()>> {
         let response = match self.send_read(context, address, request, Method::HEAD).await {
-            // A response to HEAD has no body that says whether the bucket or the key is missing.
-            Err(e) if e.reason() == Reason::NoSuchKey => {
+            // A response to HEAD has no body that says whether the bucket, the key or the version is missing.
+            Err(e) if is_missing(&e) && e.delete_marker().is_none() => {
                 self.send(context, &Call::bucket(Method::HEAD, &address.bucket)).await?;
                 return Err(e);
             }
@@ -126,16 +126,15 @@ impl S3Store {
         let select = self.resolve_select(context, address, request).await?;
         let conditions = self.resolve_conditions(context, address, &request.conditions).await?;
         let mut call = Call::object(method, &address.bucket, address.key.as_str());
+        call.query = version_query(address);
         call.headers.insert("x-amz-checksum-mode", HeaderValue::from_static("ENABLED"));
         headers::write_conditions(&conditions, ConditionTarget::Object, &mut call.headers)?;
         match select {
             Select::Whole => {}
             Select::Range(range) => drop(call.headers.insert(RANGE, header_fields::range_value(range))),
-            Select::Part(number) => {
-                call.query = Query::default().with("partNumber", &number.get().to_string())
-            }
+            Select::Part(number) => call.query = call.query.with("partNumber", &number.get().to_string()),
         }
-        self.send(context, &call).await
+        self.send_versioned(context, address, &call).await
     }
 
     /// Parses the object's description from a response, and the span that the response contains. Fails if that is not
@@ -148,6 +147,7 @@ impl S3Store {
         response: &StoreResponse,
     ) -> Result<(ObjectInfo, Span)> {
         let headers = &response.head.headers;
+        let version = self.read_version(address, headers)?;
         let length = response.require_content_length()?;
         let is_partial = response.head.status == StatusCode::PARTIAL_CONTENT;
         let (span, size) = match header_fields::content_range(headers)? {
@@ -184,7 +184,7 @@ impl S3Store {
         }
         let generation = header_fields::generation(modified, etag.as_str());
         Ok((
-            ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version: None },
+            ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version },
             span,
         ))
     }
@@ -203,14 +203,16 @@ impl S3Store {
             self.read_head(context, address, &GetRequest::default()).await?;
             return Ok((Vec::new(), false));
         }
+        self.confirm_version(context, address).await?;
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
-        call.query = Query::default().flag("attributes");
+        call.query = version_query(address).flag("attributes");
         call.headers.insert("x-amz-object-attributes", HeaderValue::from_static("ObjectParts"));
         call.headers.insert("x-amz-max-parts", limit.clamp(1, MAX_PAGE_ENTRIES).into());
         if let Some(after) = after {
             call.headers.insert("x-amz-part-number-marker", after.get().into());
         }
-        let document = self.send(context, &call).await?.collect(MAX_PARTS_PAGE_BYTES).await?;
+        let document = self.send_versioned(context, address, &call).await?;
+        let document = document.collect(MAX_PARTS_PAGE_BYTES).await?;
         let (mut parts, mut is_truncated) = (Vec::new(), false);
         let (mut number, mut size, mut checksums) = (0, 0, Vec::new());
         ATTRIBUTES.for_each_element(&document, |path, text| match path {
@@ -232,4 +234,9 @@ impl S3Store {
         }
         Ok((parts, is_truncated))
     }
+}
+
+/// Returns true if the object, or the version named, does not exist.
+fn is_missing(error: &Error) -> bool {
+    matches!(error.reason(), Reason::NoSuchKey | Reason::NoSuchVersion)
 }

@@ -168,13 +168,13 @@ impl S3Store {
     fn client_for_region(&self, region: &str) -> Client {
         let endpoint = self.endpoint.in_region(region);
         let client = Client::clone(&self.client);
-        let (peer, pool) = if endpoint == self.endpoint {
-            (client.peer.clone(), client.pool.clone())
+        let (peer, pool, outage) = if endpoint == self.endpoint {
+            (client.peer.clone(), client.pool.clone(), client.outage.clone())
         } else {
             let pool = client.pool.for_peer(endpoint.peer.clone());
-            (endpoint.peer.to_string().into(), Arc::new(pool))
+            (endpoint.peer.to_string().into(), Arc::new(pool), Arc::default())
         };
         let (region, shared) = (Some(region.to_owned()), self.shared.clone());
-        Client { protocol: Arc::new(S3Protocol::new(endpoint, region, shared)), peer, pool, ..client }
+        Client { protocol: Arc::new(S3Protocol::new(endpoint, region, shared)), peer, pool, outage, ..client }
     }
 }

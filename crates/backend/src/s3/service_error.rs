@@ -6,9 +6,10 @@ use std::fmt;
 
 use http::{HeaderMap, StatusCode};
 use tradewind_core::error::{Error, Reason};
+use tradewind_core::version::VersionId;
 
 use super::dialect::Dialect;
-use super::xml;
+use super::{versions, xml};
 use crate::remote::client::ResourceKind;
 use crate::remote::status::{is_retryable_status, reason_of_status};
 
@@ -22,6 +23,10 @@ pub(super) struct ServiceError {
     pub region: Option<String>,
     pub status: StatusCode,
     pub dialect: Option<Dialect>,
+    /// The addition to the message if access is denied.
+    pub denial_advice: String,
+    /// Set if the response is about a delete marker, with its version if the service returns it.
+    pub delete_marker: Option<Option<VersionId>>,
 }
 
 impl std::error::Error for ServiceError {}
@@ -45,6 +50,7 @@ impl ServiceError {
         let region = headers.get("x-amz-bucket-region").and_then(|region| region.to_str().ok());
         error.region = error.region.or(region.map(str::to_owned));
         error.dialect = Dialect::detect(headers);
+        error.delete_marker = versions::is_delete_marker(headers).then(|| versions::version_id(headers));
         error
     }
 
@@ -111,7 +117,10 @@ impl ServiceError {
             (false, true) => self.code.clone(),
             (false, false) => format!("{} ({})", self.message.trim_end_matches('.'), self.code),
         };
-        let advice = self.advice();
+        let advice = match (self.advice(), reason) {
+            (advice, Reason::AccessDenied) if advice.is_empty() => self.denial_advice.clone(),
+            (advice, _) => advice,
+        };
         let is_about_caller = self.rejects_caller();
         let error = Error::with_source(reason, format!("{what}: {message}{advice}"), self);
         if is_about_caller { error.affecting_whole_bucket() } else { error }
@@ -157,6 +166,7 @@ fn reason_of_code(code: &str) -> Option<Reason> {
     Some(match code {
         "NoSuchBucket" => Reason::NoSuchBucket,
         "NoSuchKey" => Reason::NoSuchKey,
+        "NoSuchVersion" => Reason::NoSuchVersion,
         "NoSuchUpload" => Reason::NoSuchUpload,
         "PreconditionFailed" => Reason::PreconditionFailed,
         "NotModified" => Reason::NotModified,

@@ -23,6 +23,7 @@ use super::headers::{self, BodyDigests, WRITE_ID};
 use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::regions::SentWith;
+use super::versions::version_id;
 use super::{Framing, S3Store};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::{self, generation};
@@ -422,7 +423,7 @@ impl S3Store {
             generation,
             checksums,
             scope: ChecksumScope::FullObject,
-            version: None,
+            version: version_id(headers),
             source_version: None,
         })
     }

@@ -6,10 +6,10 @@ use tradewind_core::error::Result;
 use tradewind_core::{Address, Context, Tags};
 
 use super::S3Store;
+use super::versions::version_query;
 use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
 use crate::remote::payload::BufferedBody;
-use crate::remote::query::Query;
 
 /// Longest response: an object's tags as XML.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
@@ -19,8 +19,9 @@ impl S3Store {
     /// PutObjectTagging, or DeleteObjectTagging for no tags.
     pub(super) async fn write_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         let method = if tags.is_empty() { Method::DELETE } else { Method::PUT };
+        self.confirm_version(context, address).await?;
         let mut call = Call::object(method, &address.bucket, address.key.as_str());
-        call.query = Query::default().flag("tagging");
+        call.query = version_query(address).flag("tagging");
         if !tags.is_empty() {
             let mut document = "<Tagging><TagSet>".to_owned();
             for (key, value) in tags.pairs() {
@@ -33,15 +34,16 @@ impl S3Store {
             document.push_str("</TagSet></Tagging>");
             call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
         }
-        self.send(context, &call).await?.collect(MAX_RESPONSE_BYTES).await.map(drop)
+        self.send_versioned(context, address, &call).await?.drain().await.map(drop)
     }
 
     /// GetObjectTagging.
     pub(super) async fn read_tags(&self, context: &Context, address: &Address) -> Result<Tags> {
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
-        call.query = Query::default().flag("tagging");
+        call.query = version_query(address).flag("tagging");
         call.caller_holds_connection = true;
-        let document = self.send(context, &call).await?.collect(MAX_RESPONSE_BYTES).await?;
+        let document = self.send_versioned(context, address, &call).await?;
+        let document = document.collect(MAX_RESPONSE_BYTES).await?;
         let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
         TAGS.for_each_element(&document, |path, text| match path {
             [.., "Tag", "Key"] => key = text.to_owned(),

@@ -68,6 +68,20 @@ impl UploadCache {
         }
     }
 
+    /// Adds the checksums of cached parts to a completion that names none for them.
+    pub fn add_part_checksums(
+        &self,
+        upload: &UploadId,
+        algorithm: Algorithm,
+        completion: &mut CompleteUpload,
+    ) {
+        let Some(cached) = self.uploads.get(upload) else { return };
+        for named in completion.parts.iter_mut().filter(|named| named.checksum.is_none()) {
+            let part = cached.parts.get(&named.number).filter(|part| part.etag == named.etag);
+            named.checksum = part.map(|part| part.checksum).filter(|sum| sum.algorithm() == algorithm);
+        }
+    }
+
     /// The checksum that an object made of these parts must have; `None` if the checksum of a part is unknown.
     pub fn object_checksum(
         &self,
@@ -159,6 +173,16 @@ mod tests {
         assert!(all.object_checksum(&id, &completion, algorithm, ChecksumScope::Composite).is_some());
         all.remove(&id);
         assert_eq!((all.part_count, all.object_checksum(&id, &completion, algorithm, scope)), (0, None));
+    }
+
+    #[test]
+    fn add_part_checksums_skips_a_part_replaced_elsewhere() {
+        let CachedParts { all, id, mut completion } = cached_parts(Algorithm::Sha1);
+        completion.parts[1].etag = ETag::from_tag("another");
+        all.add_part_checksums(&id, Algorithm::Sha1, &mut completion);
+        let added: Vec<_> = completion.parts.iter().map(|part| part.checksum).collect();
+        let of = |bytes| Some(Checksum::compute(Algorithm::Sha1, bytes));
+        assert_eq!(added, [of(PARTS[0]), None, of(PARTS[2])]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tradewind_core::multipart::{
 use tradewind_core::object::Committed;
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Metadata, Tags, Timestamp};
+use tradewind_model::retry::Attempts;
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
@@ -21,6 +22,7 @@ use super::headers::{self, ResponseChecksums};
 use super::list::MAX_PAGE_BYTES;
 use super::service_error::ServiceError;
 use super::upload_cache::CachedPart;
+use super::versions::version_id;
 use super::xml::{self, DocumentKind};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::{self, generation};
@@ -44,8 +46,9 @@ impl S3Store {
         request.check()?;
         let mut call = Call::object(Method::POST, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("uploads");
-        // A retry could leave an orphaned upload in the store, which is worse than an error.
-        call.may_repeat = false;
+        // The upload of an attempt whose response was lost stays, without parts. It is not aborted: it cannot be
+        // distinguished from the upload of another client that has not sent a part yet.
+        call.may_repeat = true;
         headers::write_metadata(&request.metadata, &mut call.headers)?;
         if let Some((algorithm, scope)) = request.checksum {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
@@ -106,7 +109,7 @@ impl S3Store {
     }
 
     /// Completes an upload. If the response is lost, the store is queried: the completion succeeded if the upload is
-    /// gone and the object matches its parts.
+    /// gone and the object matches its parts. If the upload still exists, the completion is sent again.
     pub(super) async fn complete_upload_checked(
         &self,
         context: &Context,
@@ -116,20 +119,89 @@ impl S3Store {
     ) -> Result<Committed> {
         self.check_write_condition(context, &completion.precondition).await?;
         self.check_completion(context, address, upload, &completion).await?;
-        let completed = match self.complete_when_free(context, address, upload, &completion).await {
-            Err(e) if e.kind() == ErrorKind::Unavailable => {
-                self.find_completed_object(context, address, upload, &completion).await.ok_or(e)
-            }
-            completed => completed,
-        }?;
+        let completion = self.with_part_checksums(context, address, upload, completion).await?;
+        let completed = self.complete_with_retries(context, address, upload, &completion).await?;
         let cached = self.uploads.lock().remove(upload);
         let tags = cached.map(|upload| upload.tags).filter(|tags| !tags.is_empty());
         if let Some(tags) = tags
             && self.is_ceph(context).await?
         {
-            self.write_tags(context, address, tags).await?;
+            let created = address.clone().with_version(completed.version.clone());
+            self.write_tags(context, &created, tags).await?;
         }
         Ok(completed)
+    }
+
+    /// Adds the checksums of parts for which the completion has none: S3 requires them for a composite checksum. They
+    /// are those of the cached parts, otherwise those that the service lists.
+    async fn with_part_checksums(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        mut completion: CompleteUpload,
+    ) -> Result<CompleteUpload> {
+        let lacks_checksum =
+            |completion: &CompleteUpload| completion.parts.iter().any(|part| part.checksum.is_none());
+        if !lacks_checksum(&completion) {
+            return Ok(completion);
+        }
+        let Some(algorithm) = self.part_checksum_algorithm(context, address, upload).await? else {
+            return Ok(completion);
+        };
+        self.uploads.lock().add_part_checksums(upload, algorithm, &mut completion);
+        let mut after = None;
+        while lacks_checksum(&completion) {
+            let page = self.parts_page(context, address, upload, after, MAX_PAGE_ENTRIES).await?;
+            for part in &page.parts {
+                let Ok(at) = completion.parts.binary_search_by_key(&part.number, |named| named.number) else {
+                    continue;
+                };
+                let named = &mut completion.parts[at];
+                if named.checksum.is_none() && named.etag == part.etag {
+                    named.checksum = part.checksums.iter().find(|c| c.algorithm() == algorithm).copied();
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(completion)
+    }
+
+    /// Sends a completion until its outcome is known, or no attempts are left.
+    async fn complete_with_retries(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        completion: &CompleteUpload,
+    ) -> Result<Committed> {
+        let mut attempts = Attempts::new();
+        let mut is_lost = false;
+        loop {
+            let error = match self.complete_when_free(context, address, upload, completion).await {
+                Ok(completed) => return Ok(completed),
+                Err(error) => error,
+            };
+            let is_transient = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Busy);
+            // An earlier attempt may have succeeded.
+            let is_outdated = is_lost
+                && (error.reason() == Reason::NoSuchUpload || error.kind() == ErrorKind::Precondition);
+            if !is_transient && !is_outdated {
+                return Err(error);
+            }
+            is_lost = true;
+            if let Some(completed) = self.find_completed_object(context, address, upload, completion).await {
+                return Ok(completed);
+            }
+            let may_succeed = matches!(error.reason(), Reason::Io | Reason::Overloaded);
+            if is_outdated || error.is_final() || !may_succeed {
+                return Err(error);
+            }
+            self.client.wait_after(context, error, None, &mut attempts).await?;
+        }
     }
 
     /// Completes an upload, and waits while another request completes it: radosgw rejects concurrent completions, with
@@ -222,7 +294,7 @@ impl S3Store {
             generation: info.generation,
             checksums: info.checksums,
             scope: info.scope,
-            version: None,
+            version: info.version,
             source_version: None,
         })
     }
@@ -267,6 +339,7 @@ impl S3Store {
         let response = self.send(context, &call).await?;
         let (status, date) =
             (response.head.status, header_fields::parse_date(&response.head.headers, &DATE)?);
+        let version = version_id(&response.head.headers);
         let document = response.collect(MAX_PAGE_BYTES).await?;
         let (mut etag, mut checksums) = (None, ResponseChecksums::default());
         let mut is_error = false;
@@ -292,16 +365,7 @@ impl S3Store {
             }
         };
         let generation = generation(modified, etag.as_str());
-        Ok(Committed {
-            etag,
-            size,
-            modified,
-            generation,
-            checksums,
-            scope,
-            version: None,
-            source_version: None,
-        })
+        Ok(Committed { etag, size, modified, generation, checksums, scope, version, source_version: None })
     }
 
     /// Verifies the completed object's checksums against those of its parts.
@@ -367,6 +431,7 @@ impl S3Store {
             [_, "IsTruncated"] => is_truncated = text == "true",
             [_, "ChecksumAlgorithm"] => algorithm = text.parse().ok(),
             [_, "ChecksumType"] => scope = text.parse().ok(),
+            [_, "StorageClass"] => page.upload.metadata.headers.storage_class = headers::storage_class(text),
             [_, "Part", "PartNumber"] => part.number = text.parse().unwrap_or_default(),
             [_, "Part", "Size"] => part.size = text.parse().unwrap_or_default(),
             [_, "Part", "ETag"] => part.etag = Some(ETag::from_text(text)),

@@ -24,6 +24,7 @@ impl SwiftStore {
         reject_condition(&request.precondition)?;
         let conditions = request.source_conditions.clone();
         let head = GetRequest { conditions: conditions.clone(), ..GetRequest::default() };
+        self.require_current(context, &request.source).await?;
         let source = self.read_head(context, &request.source, &head).await?.info;
         let kept_algorithm = || match source.checksums.first() {
             Some(checksum) if source.scope == ChecksumScope::FullObject => checksum.algorithm(),
@@ -31,8 +32,8 @@ impl SwiftStore {
         };
         let algorithm = request.algorithm.unwrap_or_else(kept_algorithm);
         let tags = request.tags.clone().unwrap_or_else(|| source.metadata.tags.clone());
-        let metadata =
-            Metadata { tags, ..request.metadata.clone().unwrap_or_else(|| source.metadata.clone()) };
+        let metadata = request.metadata.clone().unwrap_or_else(|| source.metadata.clone().for_copy());
+        let metadata = Metadata { tags, ..metadata };
         metadata.check()?;
         let available = source.checksums.iter().find(|checksum| checksum.algorithm() == algorithm);
         let available = available.filter(|_| source.scope == ChecksumScope::FullObject);
@@ -95,7 +96,7 @@ impl SwiftStore {
         let to_name = names::object(to.key.as_str())?;
         let mut call = Call::object(Method::PUT, &to.bucket, &to_name);
         call.headers = encoded.headers;
-        call.headers.insert("x-copy-from", copy_source(&from.bucket, &from_name)?);
+        call.headers.insert("x-copy-from", copy_source(&from.bucket, &from_name, None)?);
         call.headers.insert("x-fresh-metadata", HeaderValue::from_static("true"));
         call.headers.insert(IF_MATCH, header_fields::header_value(&format!("\"{native}\""))?);
         let headers = match self.send_and_drain(context, &call).await {
@@ -138,6 +139,7 @@ impl SwiftStore {
     ) -> Result<Committed> {
         let CopyPartRequest { source, range, source_conditions, destination, upload, number, .. } = request;
         self.find_upload(context, &destination, &upload).await?;
+        self.require_current(context, &source).await?;
         let head = GetRequest { select: Select::Whole, conditions: source_conditions };
         let size = self.read_head(context, &source, &head).await?.info.size;
         if let Some(range) = range {

@@ -12,7 +12,7 @@ use tradewind_core::{BucketName, Context, ETag};
 use super::SwiftStore;
 use super::json::{self, ListedObject, ListingEntry, MAX_PAGE_BYTES};
 use super::names;
-use super::stored_metadata::{large_object_etag, split_listed_etag};
+use super::stored_metadata::{ListedType, large_object_etag};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::generation;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
@@ -165,13 +165,22 @@ fn entry(line: ListingEntry) -> ListEntry<ObjectSummary> {
 }
 
 fn summary(object: ListedObject) -> ObjectSummary {
-    let etag = match (split_listed_etag(&object.content_type).1, object.slo_etag) {
+    let listed = ListedType::parse(&object.content_type);
+    let storage_class = listed.storage_class.map(str::to_owned);
+    let etag = match (listed.etag, object.slo_etag) {
         (Some(etag), _) => etag,
         (None, Some(tag)) => large_object_etag(&tag),
         (None, None) => ETag::from_text(&object.hash),
     };
     let generation = generation(object.modified, etag.as_str());
-    ObjectSummary { size: object.size, etag, modified: object.modified, generation, checksum: None }
+    ObjectSummary {
+        size: object.size,
+        etag,
+        modified: object.modified,
+        generation,
+        checksum: None,
+        storage_class,
+    }
 }
 
 fn ends_without_successor(text: &str) -> bool {

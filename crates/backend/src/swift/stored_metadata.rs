@@ -26,6 +26,8 @@ const OWN_PREFIX: &str = "tradewind-";
 /// Suffix of the content type with the ETag, if that is not the MD5 that Swift lists. The content type is the only
 /// metadata in a listing.
 const ETAG_SUFFIX: &str = ";tradewind-etag=";
+/// Suffix of the content type, before that of the ETag, with the storage class, if the object has one.
+const CLASS_SUFFIX: &str = ";tradewind-class=";
 
 /// Swift's `max_meta_value_length`.
 const MAX_VALUE_BYTES: usize = 256;
@@ -102,6 +104,10 @@ impl StoredMetadata {
             .clone()
             .filter(|kind| is_preserved_value(kind))
             .unwrap_or_else(|| DEFAULT_TYPE.to_owned());
+        if let Some(class) = system.storage_class.as_ref().filter(|class| is_listable_class(class)) {
+            kind.push_str(CLASS_SUFFIX);
+            kind.push_str(class);
+        }
         if let Some(etag) = &self.etag {
             kind.push_str(ETAG_SUFFIX);
             kind.push_str(etag.as_str());
@@ -222,7 +228,7 @@ impl StoredMetadata {
             *value = headers.get(name).map(lossy).filter(|text| !text.is_empty());
         }
         if let Some(kind) = stored.metadata.headers.content_type.take() {
-            let kind = split_listed_etag(&kind).0;
+            let kind = ListedType::parse(&kind).media_type;
             stored.metadata.headers.content_type = Some(kind.to_owned()).filter(|kind| kind != DEFAULT_TYPE);
         }
         for (name, value) in headers {
@@ -290,12 +296,33 @@ impl StoredMetadata {
     }
 }
 
-/// Splits a stored content type into the type and the ETag after it, if any.
-pub(super) fn split_listed_etag(kind: &str) -> (&str, Option<ETag>) {
-    match kind.rsplit_once(ETAG_SUFFIX) {
-        Some((kind, tag)) => (kind, Some(ETag::from_tag(tag))),
-        None => (kind, None),
+/// The parts of a stored content type.
+pub(super) struct ListedType<'a> {
+    /// The content type itself.
+    pub media_type: &'a str,
+    /// The ETag, if it is not the MD5 that Swift lists.
+    pub etag: Option<ETag>,
+    /// The storage class, if the object has one.
+    pub storage_class: Option<&'a str>,
+}
+
+impl<'a> ListedType<'a> {
+    pub fn parse(kind: &'a str) -> Self {
+        let (kind, tag) = split_suffix(kind, ETAG_SUFFIX);
+        let (media_type, storage_class) = split_suffix(kind, CLASS_SUFFIX);
+        Self { media_type, etag: tag.map(ETag::from_tag), storage_class }
     }
+}
+
+fn split_suffix<'a>(kind: &'a str, suffix: &str) -> (&'a str, Option<&'a str>) {
+    kind.rsplit_once(suffix).map_or((kind, None), |(kind, value)| (kind, Some(value)))
+}
+
+/// Returns true if a listing can report the storage class: its name is a token of HTTP, as those of S3.
+fn is_listable_class(class: &str) -> bool {
+    !class.is_empty()
+        && class.len() <= MAX_NAME_BYTES
+        && class.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
 /// The ETag of a large object without an own ETag: Swift's, with a suffix, because it is not the MD5 of the bytes.
@@ -331,6 +358,7 @@ fn is_preserved_value(text: &str) -> bool {
         && !text.is_empty()
         && text.len() <= MAX_VALUE_BYTES
         && !text.contains(ETAG_SUFFIX)
+        && !text.contains(CLASS_SUFFIX)
 }
 
 /// Returns true if Swift preserves this user metadata unchanged.

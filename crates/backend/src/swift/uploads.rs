@@ -95,8 +95,22 @@ impl SwiftStore {
         Ok(id)
     }
 
-    /// Reads the marker of an upload of this key.
+    /// Reads the marker of an upload of this key. Fails with [`NoSuchBucket`](Reason::NoSuchBucket) if the bucket does
+    /// not exist.
     pub(super) async fn find_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+    ) -> Result<UploadMarker> {
+        let found = self.read_marker(context, address, upload).await;
+        if found.as_ref().is_err_and(|error| error.reason() == Reason::NoSuchUpload) {
+            self.find_bucket(context, &address.bucket).await?;
+        }
+        found
+    }
+
+    async fn read_marker(
         &self,
         context: &Context,
         address: &Address,
@@ -134,7 +148,8 @@ impl SwiftStore {
         };
         let mut uploads: Vec<UploadInfo> = lines.iter().filter_map(UploadMarker::from_listing).collect();
         uploads.sort_by(|a, b| (&a.key, &a.id).cmp(&(&b.key, &b.id)));
-        Ok(multipart::page_uploads(uploads, request))
+        let position = |id: &UploadId| names::is_unique_id(&id.0).then(|| id.0.clone());
+        multipart::page_uploads(uploads, request, position)
     }
 
     /// Completes an upload. It continues in the background if the caller is cancelled, so that it is not left half

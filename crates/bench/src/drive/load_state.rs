@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
+use tradewind_core::error::{Error, Reason, Result};
 
 use super::due_queue::DueQueue;
 use crate::record::timeline::Timeline;
@@ -116,6 +117,8 @@ pub(crate) struct LoadState<T> {
     last_completion: AtomicU64,
     /// Workers that have not finished.
     active: AtomicUsize,
+    /// The failure that ended the load: its bucket does not exist.
+    missing_bucket: Mutex<Option<String>>,
     pub progress: Arc<Progress>,
     /// Work per 100 ms and second.
     pub timeline: Timeline,
@@ -152,6 +155,7 @@ impl<T> LoadState<T> {
             cancelled: CancellationToken::new(),
             last_completion: AtomicU64::new(0),
             active: AtomicUsize::new(workers),
+            missing_bucket: Mutex::default(),
             progress,
             timeline: Timeline::default(),
             names,
@@ -247,6 +251,21 @@ impl<T> LoadState<T> {
     /// Lowers the request limit to `limit`.
     pub fn limit_requests(&self, limit: u64) {
         self.max_requests.fetch_min(limit, Ordering::Relaxed);
+    }
+
+    /// Ends the load, because its bucket does not exist.
+    pub fn end_without_bucket(&self, message: &str) {
+        self.missing_bucket.lock().get_or_insert_with(|| message.to_owned());
+        self.limit_requests(0);
+        self.cancel_queued();
+    }
+
+    /// Fails if the bucket does not exist.
+    pub fn check_bucket(&self) -> Result<()> {
+        match self.missing_bucket.lock().take() {
+            Some(message) => Err(Error::new(Reason::NoSuchBucket, message)),
+            None => Ok(()),
+        }
     }
 
     /// Queues a request that is due. If the queue is full, the request is dropped and counted, and the load is overrun.

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tradewind_core::error::{Error, ErrorKind};
+use tradewind_core::error::{Error, ErrorKind, Reason};
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Context};
@@ -50,26 +50,34 @@ pub(crate) struct RequestFailure {
     pub message: String,
     /// The kind of the store's error, if the store failed.
     pub error_kind: Option<ErrorKind>,
+    /// The bucket does not exist, so every other request would fail as well.
+    pub is_missing_bucket: bool,
 }
 
 impl From<Error> for RequestFailure {
     fn from(error: Error) -> Self {
         let kind = format!("{:?}", error.reason());
-        Self { kind, message: error.to_string(), error_kind: Some(error.kind()) }
+        let is_missing_bucket = error.reason() == Reason::NoSuchBucket;
+        Self { kind, message: error.to_string(), error_kind: Some(error.kind()), is_missing_bucket }
     }
 }
 
 /// A failure of a source or target file.
 impl From<io::Error> for RequestFailure {
     fn from(error: io::Error) -> Self {
-        Self { kind: "File".to_owned(), message: error.to_string(), error_kind: None }
+        Self {
+            kind: "File".to_owned(),
+            message: error.to_string(),
+            error_kind: None,
+            is_missing_bucket: false,
+        }
     }
 }
 
 impl RequestFailure {
     /// The response does not match what was written.
     pub fn wrong_response(message: String) -> Self {
-        Self { kind: "WrongAnswer".to_owned(), message, error_kind: None }
+        Self { kind: "WrongAnswer".to_owned(), message, error_kind: None, is_missing_bucket: false }
     }
 }
 
@@ -91,6 +99,7 @@ pub(crate) async fn execute_recorded<T>(
                 kind: "Unanswered".to_owned(),
                 message: format!("{operation} got no response before the end"),
                 error_kind: None,
+                is_missing_bucket: false,
             })
         }
     };
@@ -108,7 +117,10 @@ pub(crate) async fn execute_recorded<T>(
             );
             Ok((first_byte, bytes))
         }
-        Err(RequestFailure { kind, message, .. }) => {
+        Err(RequestFailure { kind, message, is_missing_bucket, .. }) => {
+            if is_missing_bucket {
+                shared.end_without_bucket(&message);
+            }
             shared.progress.record_failure();
             record.record_failure(window, operation, ended, &kind, &message);
             Err(kind)

@@ -141,7 +141,7 @@ async fn run_fails_if_objects_cannot_be_created() {
     let stages = plan(&["get"], &["1KiB"]).steps(1).into_iter().map(|step| vec![step]);
     let mut runner = Runner::new(&env, "x/", 1, (2, false));
     let failed = runner.run(stages, &StopSignal::default(), |_| {}).await.unwrap_err();
-    assert!(failed.to_string().contains("objects could not be created"), "{failed}");
+    assert_eq!(failed.to_string(), "bucket \"not-there\" does not exist");
 }
 
 #[tokio::test]

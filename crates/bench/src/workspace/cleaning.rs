@@ -124,6 +124,8 @@ pub(super) async fn remove_all(
                 }
                 return Ok(removed);
             }
+            // Without the bucket no object is left.
+            Err(e) if e.reason() == Reason::NoSuchBucket => return Ok(removed),
             // A denied delete will not be permitted on a retry.
             Err(e) if attempt == MAX_ATTEMPTS || e.kind() == ErrorKind::Denied => return Err(e),
             Err(e) => {

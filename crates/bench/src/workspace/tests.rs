@@ -42,6 +42,21 @@ async fn clean_removes_by_name_if_listing_is_denied() {
 }
 
 #[tokio::test]
+async fn missing_bucket_ends_the_load_and_leaves_no_objects() {
+    let open = env().await;
+    let env = BenchEnv { bucket: tradewind_core::BucketName::new("no-such-bucket").unwrap(), ..open };
+    let mut workspace = Workspace::new(env, "there/".to_owned());
+    let (stop, progress) = (StopSignal::default(), Arc::default());
+    let failed = workspace.prepare(&step("get"), &stop, &progress).await.unwrap_err();
+    assert_eq!(failed.reason(), Reason::NoSuchBucket, "{failed}");
+    let failed = workspace.measure(&step("put"), &stop, &progress).await.unwrap_err();
+    assert_eq!(failed.reason(), Reason::NoSuchBucket, "{failed}");
+    let (_, _, failures) = progress.snapshot();
+    assert!(failures <= 32 + 4, "each worker fails at most once: {failures}");
+    assert_eq!(workspace.clean().await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn clean_of_unknown_names_fails_if_listing_is_denied() {
     let open = env().await;
     let denied = FaultPlan::none().with_fault(

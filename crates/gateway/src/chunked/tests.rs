@@ -121,13 +121,13 @@ fn malformed_framing_is_rejected() {
     assert_eq!(rejection_code(3, "3\r\nabc\r\n0\r\n"), Code::IncompleteBody);
     assert_eq!(rejection_code(4, "3\r\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
     assert_eq!(rejection_code(2, "3\r\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
-    assert_eq!(rejection_code(3, "3\r\nabcd\r\n0\r\n\r\n"), Code::InvalidRequest);
-    assert_eq!(rejection_code(3, "3\nabc\r\n0\r\n\r\n"), Code::InvalidRequest);
-    assert_eq!(rejection_code(3, "x\r\nabc\r\n"), Code::InvalidRequest);
-    assert_eq!(rejection_code(3, "\r\nabc\r\n"), Code::InvalidRequest);
-    assert_eq!(rejection_code(3, "11111111111111111\r\n"), Code::InvalidRequest);
+    assert_eq!(rejection_code(3, "3\r\nabcd\r\n0\r\n\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(3, "3\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(3, "x\r\nabc\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(3, "\r\nabc\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(3, "11111111111111111\r\n"), Code::IncompleteBody);
     assert_eq!(rejection_code(3, "ffffffffffffffff\r\n"), Code::IncompleteBody);
-    assert_eq!(rejection_code(3, &"0".repeat(2000)), Code::InvalidRequest);
+    assert_eq!(rejection_code(3, &"0".repeat(2000)), Code::IncompleteBody);
     assert_eq!(rejection_code(0, "0\r\n\r\n"), Code::MalformedTrailer);
     assert_eq!(rejection_code(0, "0\r\nother: 1\r\n\r\n"), Code::MalformedTrailer);
     assert_eq!(rejection_code(0, "0\r\nnothing\r\n\r\n"), Code::MalformedTrailer);
@@ -135,7 +135,38 @@ fn malformed_framing_is_rejected() {
         rejection_code(0, "0\r\nx-amz-checksum-crc32c:A\r\nx-amz-checksum-crc32c:B\r\n\r\n"),
         Code::MalformedTrailer
     );
-    assert_eq!(rejection_code(0, "0\r\nx-amz-checksum-crc32c:A\r\n\r\nmore"), Code::InvalidRequest);
+    assert_eq!(rejection_code(0, "0\r\nx-amz-checksum-crc32c:A\r\n\r\nmore"), Code::IncompleteBody);
+}
+
+/// minio-go writes LF CR LF after a trailer.
+#[test]
+fn a_trailer_may_end_in_lf_cr_lf() {
+    let unsigned_body = "3\r\nabc\r\n0\r\nx-amz-checksum-crc32c:AAAA\n\r\n\r\n";
+    let (data, trailers) = unsigned(3, unsigned_body.as_bytes()).unwrap();
+    assert_eq!((data.as_slice(), &trailers[CRC]), (b"abc".as_slice(), &"AAAA".parse().unwrap()));
+    // The line end of AWS's own clients is not followed by another one, nor is this one by a third.
+    for body in [
+        "0\r\nx-amz-checksum-crc32c:AAAA\r\n\r\n\r\n",
+        "0\r\nx-amz-checksum-crc32c:AAAA\n\r\n\r\n\r\n",
+        "0\r\nx-amz-checksum-crc32c:AAAA\n\r\n\rx",
+    ] {
+        assert_eq!(rejection_code(0, body), Code::IncompleteBody, "{body:?}");
+    }
+    let signed = String::from_utf8(signed_body(&[b"x"], &[(CRC, "AA==")])).unwrap();
+    let minio = signed.replace("AA==\r\n", "AA==\n\r\n");
+    assert_ne!(minio, signed);
+    for max_bytes in [1, usize::MAX] {
+        let bytes: Vec<&[u8]> = minio.as_bytes().chunks(max_bytes.min(minio.len())).collect();
+        let (data, trailers) = decode(signed_decoder(1, true), &bytes, max_bytes).unwrap();
+        assert_eq!((data.as_slice(), &trailers[CRC]), (b"x".as_slice(), &"AA==".parse().unwrap()));
+    }
+    // The trailers' signature is still required, and covers every trailer before it.
+    let (unsigned, _signature) = minio.split_once("x-amz-trailer-signature").unwrap();
+    let error = decode(signed_decoder(1, true), &[format!("{unsigned}\r\n").as_bytes()], 9).unwrap_err();
+    assert_eq!(error.code(), Code::SignatureDoesNotMatch);
+    let changed = minio.replace("AA==", "BB==");
+    let error = decode(signed_decoder(1, true), &[changed.as_bytes()], 9).unwrap_err();
+    assert_eq!(error.code(), Code::SignatureDoesNotMatch);
 }
 
 #[test]

@@ -27,10 +27,10 @@ pub fn range(data: &[u8]) {
 
 /// Parses one range of bytes: two fields around a dash, of which one may be missing.
 fn parse(header: &str) -> Option<ByteRange> {
-    let (unit, spec) = header.split_once('=')?;
-    let fields: Vec<&str> = spec.split('-').map(str::trim).collect();
+    let (unit, spec) = header.trim().split_once('=')?;
+    let fields: Vec<&str> = spec.split('-').collect();
     let legal = |field: &&str| field.chars().all(|c| c.is_ascii_digit());
-    if unit.trim().to_lowercase() != "bytes" || fields.len() != 2 || !fields.iter().all(legal) {
+    if unit.to_lowercase() != "bytes" || fields.len() != 2 || !fields.iter().all(legal) {
         return None;
     }
     // All digits: a number that does not fit is beyond the end of every object.

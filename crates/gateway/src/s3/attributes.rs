@@ -34,7 +34,12 @@ pub(super) async fn get(
     let wanted = call.header_list(ATTRIBUTES_HEADER)?.unwrap_or_default();
     let wanted: Vec<&str> = wanted.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if wanted.is_empty() || wanted.iter().any(|name| !ATTRIBUTES.contains(name)) {
-        return Err(Failure::invalid_argument("Invalid attribute name specified."));
+        let value = wanted.join(",");
+        return Err(Failure::invalid_argument(
+            "Invalid attribute name specified.",
+            ATTRIBUTES_HEADER,
+            &value,
+        ));
     }
     let wants = |name: &str| wanted.contains(&name);
     let address = call.address()?;
@@ -45,6 +50,7 @@ pub(super) async fn get(
         _ => None,
     };
     let storage_class = info.metadata.headers.storage_class.clone();
+    let version_id = info.version.as_ref().map(ToString::to_string);
     let output = GetObjectAttributesOutput {
         checksum: wants("Checksum").then(|| checksum(&info)).flatten(),
         e_tag: wants("ETag").then(|| xml_etag(&info.etag)),
@@ -53,6 +59,7 @@ pub(super) async fn get(
         storage_class: wants("StorageClass").then(|| {
             storage_class.map_or(StorageClass::from_static(StorageClass::STANDARD), StorageClass::from)
         }),
+        version_id,
         ..GetObjectAttributesOutput::default()
     };
     let mut response = S3Response::new(output);
@@ -82,20 +89,25 @@ async fn parts(
         call.header(name)?
             .map(|text| {
                 text.parse::<i32>()
-                    .map_err(|_| Failure::invalid_argument(format!("{name} must be an integer")))
+                    .map_err(|_| Failure::invalid_argument(format!("{name} must be an integer"), name, text))
             })
             .transpose()
     };
     let max_parts = page_size(number("x-amz-max-parts")?, "max-parts")?;
     let marker = number("x-amz-part-number-marker")?.unwrap_or(0);
     if marker < 0 {
-        return Err(Failure::invalid_argument("x-amz-part-number-marker must not be negative"));
+        return Err(Failure::invalid_argument(
+            "x-amz-part-number-marker must not be negative",
+            "x-amz-part-number-marker",
+            &marker.to_string(),
+        ));
     }
     let after = PartNumber::new(i64::from(marker)).ok();
     let page_limit = usize::try_from(max_parts).unwrap_or_default();
     let (parts, has_more) = match info.scope {
         ChecksumScope::Composite => {
-            service.store.object_parts(&call.context, &call.address()?, after, page_limit).await?
+            let address = call.address()?.with_version(info.version.clone());
+            service.store.object_parts(&call.context, &address, after, page_limit).await?
         }
         ChecksumScope::FullObject => (Vec::new(), false),
     };

@@ -2,17 +2,20 @@
 //! either selects exactly one supported operation for which the client has permission, or it is rejected.
 
 use http::request::Parts;
-use http::{Method, Response};
-use tradewind_core::{BucketName, ObjectKey};
+use http::{HeaderMap, Method, Response};
+use tradewind_core::{BucketName, ObjectKey, VersionId};
 
 use super::failure::{Failure, Result};
-use super::operation::{COPY_SOURCE, Operation, Target, resolve};
+use super::operation::{BodyUse, COPY_SOURCE, Operation, Target, resolve};
+use super::preflight::preflight_error;
 use super::query::Query;
+use super::service_context::Options;
 use super::unsupported_headers;
+use super::version_id;
 use crate::addressing::BucketInHost;
 use crate::auth::{Access, Identity};
 use crate::body::ResponseBody;
-use crate::error::WireError;
+use crate::error::{Code, WireError};
 use crate::outcome;
 use crate::request_id::RequestId;
 
@@ -22,6 +25,8 @@ pub(super) struct AuthorizedOperation {
     pub(super) operation: Operation,
     pub(super) bucket: Option<BucketName>,
     pub(super) key: Option<ObjectKey>,
+    /// The version of the object; `None` for the current one.
+    pub(super) version: Option<VersionId>,
     pub(super) query: Query,
     /// The client named the bucket by the host.
     pub(super) is_bucket_in_host: bool,
@@ -30,7 +35,14 @@ pub(super) struct AuthorizedOperation {
 impl AuthorizedOperation {
     /// Determines the operation and checks the client's permission for it. Adds to `parts` the headers that a presigned
     /// URL carries in its query.
-    pub(super) fn authorize(parts: &mut Parts, identity: &Identity) -> Result<Self, Rejection> {
+    pub(super) fn authorize(
+        parts: &mut Parts,
+        identity: &Identity,
+        options: &Options,
+    ) -> Result<Self, Rejection> {
+        if parts.method == Method::OPTIONS {
+            return Err(preflight_error(parts).into());
+        }
         let query = Query::parse(parts.uri.query())?;
         let target = Target::parse(parts.uri.path())?;
         query.lift_headers(&mut parts.headers)?;
@@ -45,22 +57,62 @@ impl AuthorizedOperation {
             Err(error) => return Err(error.into()),
         };
         let reject = |failure| Rejection { failure, operation: Some(operation) };
-        if !identity.may(operation.access(), bucket) {
+        let access = match operation.access() {
+            Access::Read if query.get(version_id::PARAMETER).is_some() => Access::ReadVersion,
+            access => access,
+        };
+        if !identity.may(access, bucket) {
             return Err(reject(WireError::access_denied().into()));
         }
+        if operation.body() != BodyUse::Payload {
+            query.lift_checksums(&mut parts.headers).map_err(|error| reject(error.into()))?;
+        }
+        check_owner(&parts.headers, &options.account_id).map_err(reject)?;
         unsupported_headers::check(&parts.headers).map_err(reject)?;
+        let version = version(operation, &query).map_err(reject)?;
         let is_bucket_in_host = parts.extensions.get::<BucketInHost>().is_some();
-        Ok(Self { operation, bucket: target.bucket, key: target.key, query, is_bucket_in_host })
+        Ok(Self { operation, bucket: target.bucket, key: target.key, version, query, is_bucket_in_host })
     }
 }
 
+/// The version that the query names. Fails with `InvalidArgument` if it is malformed, or if the operation accepts none.
+fn version(operation: Operation, query: &Query) -> Result<Option<VersionId>> {
+    match query.get(version_id::PARAMETER) {
+        None => Ok(None),
+        Some(text) if !operation.accepts_version() => Err(Failure::invalid_argument(
+            "This operation does not accept a version-id.",
+            version_id::PARAMETER,
+            text,
+        )),
+        Some(text) => version_id::parse(text).map(Some),
+    }
+}
+
+/// Compares the account that the client expects to own the bucket, or the source of its copy, with that of this server.
+fn check_owner(headers: &HeaderMap, account_id: &str) -> Result<()> {
+    for name in ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"] {
+        for value in headers.get_all(name) {
+            let expected = value.as_bytes().trim_ascii();
+            if expected.len() != 12 || !expected.iter().all(u8::is_ascii_digit) {
+                return Err(Failure::new(
+                    Code::InvalidBucketOwnerAccountId,
+                    "The value of the expected bucket owner parameter must be an AWS Account ID of 12 digits.",
+                ));
+            }
+            if expected != account_id.as_bytes() {
+                return Err(WireError::access_denied().into());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Returns true if the response may reveal that the operation is not supported. The client needs the permission for a
-/// similar supported operation: listing for a request that only reads, else writing. `OPTIONS` needs none: a browser's
-/// preflight request never carries a key.
+/// similar supported operation: listing for a request that only reads, else writing.
 fn may_see_unsupported(method: &Method, identity: &Identity, bucket: Option<&str>) -> bool {
     let is_read_only = bucket.is_none() || matches!(*method, Method::GET | Method::HEAD);
     let access = if is_read_only { Access::List } else { Access::Write };
-    *method == Method::OPTIONS || identity.may(access, bucket)
+    identity.may(access, bucket)
 }
 
 /// A rejected request: the failure, and the operation if it was determined.

@@ -50,7 +50,9 @@ pub(super) async fn delete(
     call: &Call,
     _: DeleteBucketInput,
 ) -> Result<S3Response<DeleteBucketOutput>> {
-    service.store.delete_bucket(&call.context, call.bucket()?).await?;
+    let bucket = call.bucket()?;
+    let _forget = service.completed_uploads.forget_bucket_on_drop(bucket);
+    service.store.delete_bucket(&call.context, bucket).await?;
     Ok(S3Response::new(DeleteBucketOutput::default()))
 }
 
@@ -87,9 +89,11 @@ pub(super) async fn list(
     let limit = match input.max_buckets {
         None => MAX_BUCKETS,
         Some(limit) => {
-            usize::try_from(limit).ok().filter(|limit| (1..=MAX_BUCKETS).contains(limit)).ok_or_else(
-                || Failure::invalid_argument("Argument max-buckets must be an integer between 1 and 10000."),
-            )?
+            let valid = usize::try_from(limit).ok().filter(|limit| (1..=MAX_BUCKETS).contains(limit));
+            valid.ok_or_else(|| {
+                let message = "Argument max-buckets must be an integer between 1 and 10000.";
+                Failure::invalid_argument(message, "max-buckets", &limit.to_string())
+            })?
         }
     };
     let after = input.continuation_token.as_deref().map(decode_token).transpose()?;

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use http::{Extensions, HeaderMap};
+use http::{Extensions, HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use tradewind_core::multipart::{PartNumber, UploadId};
-use tradewind_core::{Address, BucketName, Context, ObjectKey, Staged};
+use tradewind_core::{Address, BucketName, Context, ObjectKey, Staged, VersionId};
 
 use super::authorized_operation::AuthorizedOperation;
 use super::failure::{Failure, Result};
@@ -31,6 +31,7 @@ pub(super) struct Call {
     pub(super) operation: Operation,
     pub(super) bucket: Option<BucketName>,
     pub(super) key: Option<ObjectKey>,
+    version: Option<VersionId>,
     pub(super) headers: HeaderMap,
     pub(super) query: Query,
     pub(super) is_bucket_in_host: bool,
@@ -49,11 +50,12 @@ impl Call {
         context: Context,
         body: RequestBody,
     ) -> Self {
-        let AuthorizedOperation { operation, bucket, key, query, is_bucket_in_host } = authorized;
+        let AuthorizedOperation { operation, bucket, key, version, query, is_bucket_in_host } = authorized;
         Self {
             operation,
             bucket,
             key,
+            version,
             headers,
             query,
             is_bucket_in_host,
@@ -89,10 +91,10 @@ impl Call {
             .ok_or_else(|| Failure::new(Code::InvalidBucketName, "The request names no bucket."))
     }
 
-    /// The addressed object.
+    /// The addressed object, with the version that the query names.
     pub(super) fn address(&self) -> Result<Address> {
-        let key = self.key.clone().ok_or_else(|| Failure::invalid_argument("The request names no key."))?;
-        Ok(Address::new(self.bucket()?.clone(), key))
+        let key = self.key.clone().ok_or_else(|| Failure::invalid_request("The request names no key."))?;
+        Ok(Address::new(self.bucket()?.clone(), key).with_version(self.version.clone()))
     }
 
     /// The upload named by the query.
@@ -104,7 +106,8 @@ impl Call {
     pub(super) fn part_number(&self) -> Result<PartNumber> {
         let text = self.query.get("partNumber").unwrap_or_default();
         text.parse().ok().and_then(|number| PartNumber::new(number).ok()).ok_or_else(|| {
-            Failure::invalid_argument("Part number must be an integer between 1 and 10000, inclusive")
+            let message = "Part number must be an integer between 1 and 10000, inclusive";
+            Failure::invalid_argument(message, "partNumber", text)
         })
     }
 
@@ -121,10 +124,10 @@ impl Call {
         let mut values = self.headers.get_all(name).iter();
         let (Some(value), more) = (values.next(), values.next()) else { return Ok(None) };
         if more.is_some() {
-            return Err(Failure::invalid_argument(format!("Header {name} is given more than once.")));
+            let (message, value) = (format!("Header {name} is given more than once."), value.as_bytes());
+            return Err(Failure::invalid_argument(message, name, &String::from_utf8_lossy(value)));
         }
-        let text = std::str::from_utf8(value.as_bytes())
-            .map_err(|_| Failure::invalid_argument(format!("Header {name} is not valid UTF-8.")))?;
+        let text = std::str::from_utf8(value.as_bytes()).map_err(|_| not_utf8(name, value))?;
         Ok(Some(text.trim()).filter(|text| !text.is_empty()))
     }
 
@@ -132,10 +135,7 @@ impl Call {
     pub(super) fn header_list(&self, name: &str) -> Result<Option<String>> {
         let mut values = Vec::new();
         for value in self.headers.get_all(name) {
-            values.push(
-                std::str::from_utf8(value.as_bytes())
-                    .map_err(|_| Failure::invalid_argument(format!("Header {name} is not valid UTF-8.")))?,
-            );
+            values.push(std::str::from_utf8(value.as_bytes()).map_err(|_| not_utf8(name, value))?);
         }
         let joined = values.join(",");
         Ok(Some(joined).filter(|text| !text.trim().is_empty()))
@@ -152,7 +152,7 @@ impl Call {
     pub(super) fn payload_length(&self) -> Result<u64> {
         let length = self.body_length()?;
         if length > MAX_PUT_BYTES {
-            return Err(too_large());
+            return Err(too_large(length));
         }
         Ok(length)
     }
@@ -170,7 +170,7 @@ impl Call {
             let bytes = bytes?;
             total += bytes.len() as u64;
             if total > MAX_PUT_BYTES {
-                return Err(too_large());
+                return Err(too_large(total));
             }
             staged.write(bytes).await?;
         }
@@ -178,6 +178,14 @@ impl Call {
     }
 }
 
-fn too_large() -> Failure {
-    Failure::new(Code::EntityTooLarge, "Your proposed upload exceeds the maximum allowed object size.")
+fn too_large(bytes: u64) -> Failure {
+    Failure::new(Code::EntityTooLarge, "Your proposed upload exceeds the maximum allowed size")
+        .with_field("ProposedSize", bytes.to_string())
+        .with_field("MaxSizeAllowed", MAX_PUT_BYTES.to_string())
+}
+
+/// The error of a header that is not UTF-8.
+pub(super) fn not_utf8(name: &str, value: &HeaderValue) -> Failure {
+    let message = format!("Header {name} is not valid UTF-8.");
+    Failure::invalid_argument(message, name, &String::from_utf8_lossy(value.as_bytes()))
 }

@@ -160,6 +160,15 @@ pub(super) fn unknown_algorithm(header: &str) -> Failure {
     ))
 }
 
+/// The error of a checksum of another algorithm than the upload's, or of a missing one.
+pub(super) fn type_mismatch(expected: Algorithm, actual: Option<Algorithm>) -> Failure {
+    Failure::invalid_request(format!(
+        "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
+        expected.name().to_ascii_lowercase(),
+        actual.map_or("null".to_owned(), |actual| actual.name().to_ascii_lowercase())
+    ))
+}
+
 /// Parses a value in Base64.
 pub(super) fn parse_value(algorithm: Algorithm, text: &str) -> Result<Checksum> {
     Checksum::from_base64(algorithm, text).map_err(|_| invalid_value(algorithm.header()))

@@ -3,7 +3,7 @@
 use tradewind_core::clock::Timestamp;
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::object::ETag;
-use tradewind_core::{Precondition, ReadConditions};
+use tradewind_core::{Precondition, ReadConditions, Reason};
 
 use super::call::Call;
 use super::failure::{Failure, Result};
@@ -45,14 +45,18 @@ pub(super) fn parse_date(text: &str) -> Option<Timestamp> {
     httpdate::parse_http_date(text).ok().map(Timestamp::from)
 }
 
-/// Maps every failed condition on a copy's source to a 412.
+/// Maps an error of a copy's source: every failed condition is a 412, and a delete marker that the request names is an
+/// invalid source.
 pub(super) fn source_failure(error: tradewind_core::Error) -> Failure {
-    match Failure::from(error) {
-        failure if failure.code() == Code::NotModified => Failure::new(
+    match error.reason() {
+        Reason::NotModified => Failure::new(
             Code::PreconditionFailed,
             "At least one of the pre-conditions you specified did not hold",
         ),
-        failure => failure,
+        Reason::DeleteMarker => Failure::invalid_request(
+            "The source of a copy request may not specifically refer to a delete marker by version id.",
+        ),
+        _ => error.into(),
     }
 }
 

@@ -1,6 +1,5 @@
 //! The operation CopyObject, and the headers that name a copy's source.
 
-use percent_encoding::percent_decode_str;
 use s3s::S3Response;
 use s3s::dto::{ChecksumType, CopyObjectInput, CopyObjectOutput, CopyObjectResult};
 use tradewind_core::condition::ETagMatch;
@@ -13,11 +12,12 @@ use super::checksums::{self, fill_checksums};
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::metadata;
-use super::operation::{COPY_SOURCE, key_too_long_error};
+use super::operation::{COPY_SOURCE, invalid_bucket_name_error, key_too_long_error};
+use super::query::form_decode;
 use super::response::{xml_etag, xml_time};
 use super::service_context::ServiceContext;
+use super::version_id;
 use crate::auth::Access;
-use crate::error::Code;
 
 /// The maximum number of attempts of a copy that depends on its source's metadata while the source changes.
 const MAX_ATTEMPTS: usize = 4;
@@ -45,7 +45,12 @@ pub(super) async fn object(
         ..CopyObjectResult::default()
     };
     fill_checksums!(result, &committed.checksums, committed.scope, None);
-    Ok(S3Response::new(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() }))
+    Ok(S3Response::new(CopyObjectOutput {
+        copy_object_result: Some(result),
+        version_id: committed.version.map(|version| version.to_string()),
+        copy_source_version_id: committed.source_version.map(|version| version.to_string()),
+        ..CopyObjectOutput::default()
+    }))
 }
 
 /// The parameters of a copy.
@@ -110,18 +115,18 @@ impl CopyParameters {
         }
     }
 
-    /// The new metadata, given the source if it is needed; `None` to copy all of the source's.
+    /// The new metadata, given the source if it is needed; `None` to copy that of the source, except the website
+    /// redirect and the storage class, which S3 does not copy.
     fn metadata(&self, source: Option<&ObjectInfo>) -> Option<Metadata> {
         let Some(source) = source else { return self.replaces_metadata.then(|| self.given.clone()) };
-        let mut new = if self.replaces_metadata { self.given.clone() } else { source.metadata.clone() };
-        if !self.replaces_metadata {
-            if let Some(class) = &self.storage_class {
-                new.headers.storage_class.clone_from(class);
-            }
-            if self.website_redirect.is_some() {
-                new.headers.website_redirect.clone_from(&self.website_redirect);
-            }
-        }
+        let mut new = if self.replaces_metadata {
+            self.given.clone()
+        } else {
+            let mut copied = source.metadata.clone().for_copy();
+            copied.headers.storage_class = self.storage_class.clone().flatten();
+            copied.headers.website_redirect.clone_from(&self.website_redirect);
+            copied
+        };
         let (old, given) = (&source.metadata.classes, &self.given.classes);
         new.classes.object = if self.has_object_class { given.object } else { old.object };
         new.classes.ranges = if self.has_range_classes { given.ranges.clone() } else { old.ranges.clone() };
@@ -183,31 +188,35 @@ fn is_replace(call: &Call, name: &str) -> Result<bool> {
     match call.header(name)? {
         None | Some("COPY") => Ok(false),
         Some("REPLACE") => Ok(true),
-        Some(_) => Err(Failure::invalid_argument(format!("Unknown directive in {name}."))),
+        Some(other) => {
+            let kind = if name == "x-amz-tagging-directive" { "tagging" } else { "metadata" };
+            Err(Failure::invalid_argument(format!("Unknown {kind} directive."), name, other))
+        }
     }
 }
 
-/// The source of a copy: `bucket/key` or `/bucket/key`, percent-encoded. Fails if the client may not read it.
+/// The source of a copy: `bucket/key` or `/bucket/key`, percent-encoded, with an optional `?versionId=`. Fails if the
+/// client may not read it.
 pub(super) fn parse_source(call: &Call) -> Result<Address> {
-    let malformed = || {
-        Failure::invalid_argument(
-            "Copy Source must mention the source bucket and key: sourcebucket/sourcekey",
-        )
-    };
-    let text = call.header(COPY_SOURCE)?.ok_or_else(malformed)?;
+    let text = call.header(COPY_SOURCE)?.unwrap_or_default();
+    let invalid = |message: &str| Failure::invalid_argument(message, COPY_SOURCE, text);
+    let malformed = || invalid("Copy Source must mention the source bucket and key: sourcebucket/sourcekey");
     if text.starts_with("arn:") {
         return Err(Failure::not_implemented("access points"));
     }
-    let (path, version) = text.split_once("?versionId=").unwrap_or((text, "null"));
-    if version != "null" {
-        return Err(Failure::not_implemented("versionId of a copy source"));
-    }
-    let path = percent_decode_str(path).decode_utf8().map_err(|_| malformed())?;
+    let (path, version) = match text.rsplit_once("?versionId=") {
+        Some((path, version)) => (path, Some(version)),
+        None => (text, None),
+    };
+    // As in S3, a `+` stands for a space.
+    let decode = |text| form_decode(text).map_err(|_| invalid("Invalid copy source encoding."));
+    let path = decode(path)?;
     let path = path.strip_prefix('/').unwrap_or(&path);
     let (bucket, key) = path.split_once('/').filter(|(_, key)| !key.is_empty()).ok_or_else(malformed)?;
-    let bucket = BucketName::new(bucket)
-        .map_err(|_| Failure::new(Code::InvalidBucketName, "The specified bucket is not valid."))?;
-    call.require_access(Access::Read, Some(&bucket))?;
-    let key = ObjectKey::new(key).map_err(|_| key_too_long_error())?;
-    Ok(Address::new(bucket, key))
+    let bucket = BucketName::new(bucket).map_err(|_| Failure::from(invalid_bucket_name_error(bucket)))?;
+    let access = if version.is_some() { Access::ReadVersion } else { Access::Read };
+    call.require_access(access, Some(&bucket))?;
+    let version = version.map(|text| version_id::parse(&decode(text)?)).transpose()?;
+    let key = ObjectKey::new(key).map_err(|_| key_too_long_error(key))?;
+    Ok(Address::new(bucket, key).with_version(version))
 }

@@ -5,6 +5,7 @@ use http::{HeaderMap, StatusCode};
 use s3s::S3Response;
 use s3s::dto::{DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, Error, ObjectIdentifier};
 use tradewind_core::object::ETag;
+use tradewind_core::store::Deleted;
 use tradewind_core::{Address, BucketName, ObjectKey, Precondition};
 
 use super::call::Call;
@@ -14,12 +15,16 @@ use super::failure::{Failure, Result};
 use super::operation::key_too_long_error;
 use super::response::PlainResponse;
 use super::service_context::ServiceContext;
+use super::version_id;
 
-/// DeleteObject: succeeds if there is no object, unless a condition requires one.
+/// DeleteObject: succeeds if there is no object, unless a condition requires one. Without a version, it adds a delete
+/// marker in a bucket with versioning.
 pub(super) async fn delete_object(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let precondition = conditions::delete_precondition(call)?;
-    service.store.delete(&call.context, &call.address()?, precondition).await?;
-    Ok(PlainResponse::new(StatusCode::NO_CONTENT, HeaderMap::new()))
+    let deleted = service.store.delete(&call.context, &call.address()?, precondition).await?;
+    let mut headers = HeaderMap::new();
+    version_id::add_deleted_headers(&mut headers, &deleted);
+    Ok(PlainResponse::new(StatusCode::NO_CONTENT, headers))
 }
 
 /// DeleteObjects: deletes several keys concurrently, so that they share the store's commits. The response has the order
@@ -40,7 +45,7 @@ pub(super) async fn many(
     }
     let bucket = call.bucket()?;
     service.store.head_bucket(&call.context, bucket).await?;
-    let results: Vec<(ObjectIdentifier, Result<()>)> = futures::stream::iter(objects)
+    let results: Vec<(ObjectIdentifier, Result<Deleted>)> = futures::stream::iter(objects)
         .map(|object| async move {
             let result = delete_named(service, call, bucket, &object).await;
             (object, result)
@@ -52,12 +57,8 @@ pub(super) async fn many(
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
     for (object, result) in results {
         match result {
-            Ok(()) if quiet => {}
-            Ok(()) => deleted.push(DeletedObject {
-                key: Some(object.key),
-                version_id: object.version_id,
-                ..DeletedObject::default()
-            }),
+            Ok(_) if quiet => {}
+            Ok(result) => deleted.push(deleted_object(object, result)),
             Err(failure) => errors.push(Error {
                 code: Some(failure.code().as_str().to_owned()),
                 key: Some(object.key),
@@ -73,15 +74,23 @@ pub(super) async fn many(
     }))
 }
 
+/// The result for one key: the version that was named, and the delete marker that was added or deleted.
+fn deleted_object(object: ObjectIdentifier, result: Deleted) -> DeletedObject {
+    let marker = result.version.filter(|_| result.is_delete_marker);
+    DeletedObject {
+        key: Some(object.key),
+        version_id: object.version_id,
+        delete_marker: result.is_delete_marker.then_some(true),
+        delete_marker_version_id: marker.map(|version| version.to_string()),
+    }
+}
+
 async fn delete_named(
     service: &ServiceContext,
     call: &Call,
     bucket: &BucketName,
     object: &ObjectIdentifier,
-) -> Result<()> {
-    if object.version_id.as_deref().is_some_and(|version| !matches!(version, "" | "null")) {
-        return Err(Failure::not_implemented("VersionId"));
-    }
+) -> Result<Deleted> {
     if object.size.is_some() || object.last_modified_time.is_some() {
         return Err(Failure::not_implemented("conditions on size or time"));
     }
@@ -90,7 +99,8 @@ async fn delete_named(
         Some("*") => Precondition::Exists,
         Some(tag) => Precondition::Matches(ETag::from_text(tag)),
     };
-    let key = ObjectKey::new(&object.key).map_err(|_| key_too_long_error())?;
-    service.store.delete(&call.context, &Address::new(bucket.clone(), key), precondition).await?;
-    Ok(())
+    let key = ObjectKey::new(&object.key).map_err(|_| key_too_long_error(&object.key))?;
+    let version = object.version_id.as_deref().map(version_id::parse).transpose()?;
+    let address = Address::new(bucket.clone(), key).with_version(version);
+    Ok(service.store.delete(&call.context, &address, precondition).await?)
 }

@@ -63,6 +63,10 @@ fn convert(operation: Operation, document: Bytes, window: &Arc<Window>) -> Resul
     for token in Tokens(&document) {
         let token = token?;
         if let Token::Plain(text) = &token {
+            // `s3s` ignores the tags of a new bucket.
+            if operation == Operation::CreateBucket && is_start_tag(text, "Tag") {
+                return Err(Failure::not_implemented("tags of buckets"));
+            }
             elements +=
                 usize::from(operation.list_element_limit().is_some_and(|(name, _)| is_start_tag(text, name)));
         } else {
@@ -84,12 +88,13 @@ fn convert(operation: Operation, document: Bytes, window: &Arc<Window>) -> Resul
     Ok(reserved.attach(text))
 }
 
-/// Returns true if the text begins with the start tag of an element of this name.
+/// Returns true if the text begins with the start tag of an element of this name, with or without a namespace prefix.
 fn is_start_tag(text: &[u8], name: &str) -> bool {
-    let Some(rest) = text.strip_prefix(b"<").and_then(|rest| rest.strip_prefix(name.as_bytes())) else {
-        return false;
-    };
-    rest.first().is_none_or(|byte| matches!(byte, b'>' | b'/') || byte.is_ascii_whitespace())
+    let Some(rest) = text.strip_prefix(b"<") else { return false };
+    let ends_name = |byte: &u8| matches!(byte, b'>' | b'/') || byte.is_ascii_whitespace();
+    let qualified = rest.split(ends_name).next().unwrap_or_default();
+    let local = qualified.iter().position(|byte| *byte == b':').map_or(qualified, |at| &qualified[at + 1..]);
+    local == name.as_bytes()
 }
 
 fn escaped(byte: &u8) -> &[u8] {

@@ -1,8 +1,11 @@
-//! The error of an operation, with additional headers of its response (`ETag` of a 304, `Content-Range` of a 416).
+//! The error of an operation, with additional headers of its response (`ETag` of a 304, `Content-Range` of a 416, the
+//! delete marker of a 404).
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use tradewind_core::Reason;
 
 use super::operation::not_implemented_error;
+use super::version_id;
 use crate::error::{Code, WireError};
 
 /// The result of an operation.
@@ -23,9 +26,15 @@ impl Failure {
         WireError::new(code, message.into()).into()
     }
 
-    /// An argument is invalid.
-    pub(super) fn invalid_argument(message: impl Into<String>) -> Self {
-        Self::new(Code::InvalidArgument, message)
+    /// The argument of this name is invalid: a header, a query parameter or an element.
+    pub(super) fn invalid_argument(message: impl Into<String>, name: &str, value: &str) -> Self {
+        WireError::invalid_argument(message.into(), name, value).into()
+    }
+
+    /// Adds an element to the error document.
+    pub(super) fn with_field(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.error = self.error.with_field(name, value);
+        self
     }
 
     /// The request is invalid or contradicts itself.
@@ -71,6 +80,12 @@ impl From<WireError> for Failure {
 
 impl From<tradewind_core::Error> for Failure {
     fn from(error: tradewind_core::Error) -> Self {
-        WireError::from(error).into()
+        let headers = error.delete_marker().map(|marker| Box::new(version_id::delete_marker_headers(marker)));
+        let is_delete_marker = error.reason() == Reason::DeleteMarker;
+        let failure = Self { error: error.into(), headers };
+        if is_delete_marker {
+            return failure.with_header(header::ALLOW, HeaderValue::from_static("DELETE"));
+        }
+        failure
     }
 }

@@ -123,7 +123,7 @@ async fn page(
 }
 
 /// The common prefix that contains the client's marker; `None` if there is none.
-fn split_prefix(request: &ListRequest) -> Option<String> {
+pub(super) fn split_prefix(request: &ListRequest) -> Option<String> {
     let (after, delimiter) = (request.after.as_deref()?, request.delimiter.as_deref()?);
     let rest = after.strip_prefix(request.prefix.as_str())?;
     let end = request.prefix.len() + rest.find(delimiter)? + delimiter.len();
@@ -153,7 +153,10 @@ fn entries(
                 owner: with_owner.then(|| service.owner()),
                 restore_status: None,
                 size: Some(i64::try_from(summary.size).unwrap_or(i64::MAX)),
-                storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
+                storage_class: Some(match summary.storage_class {
+                    Some(class) => ObjectStorageClass::from(class),
+                    None => ObjectStorageClass::from_static(ObjectStorageClass::STANDARD),
+                }),
             }),
         }
     }

@@ -75,13 +75,25 @@ fn position(key: &str, version: &str) -> Result<Option<VersionPosition>> {
     if key.is_empty() && !version.is_empty() {
         return Err(Failure::invalid_argument(
             "A version-id marker cannot be specified without a key marker.",
+            "version-id-marker",
+            version,
         ));
     }
     if key.is_empty() {
         return Ok(None);
     }
-    let version = Some(version).filter(|version| !version.is_empty()).map(VersionId::parse).transpose()?;
-    Ok(Some(VersionPosition { key: key.to_owned(), version }))
+    let invalid = |_| Failure::invalid_argument("Invalid version id specified", "version-id-marker", version);
+    let parsed = Some(version).filter(|version| !version.is_empty()).map(VersionId::parse).transpose();
+    Ok(Some(VersionPosition { key: key.to_owned(), version: parsed.map_err(invalid)? }))
+}
+
+/// The position after an entry.
+fn position_after(entry: &ListEntry<ListedVersion>) -> VersionPosition {
+    let version = match entry {
+        ListEntry::Key(_, listed) => Some(listed.version.clone()),
+        ListEntry::CommonPrefix(_) => None,
+    };
+    VersionPosition { key: entry.name().to_owned(), version }
 }
 
 /// One page. As in ListObjects, a common prefix that contains the marker is returned if it has versions after it.
@@ -94,19 +106,15 @@ async fn page(service: &ServiceContext, call: &Call, request: &ListVersions) -> 
         }
         return Ok(page);
     };
-    let within = ListVersions {
-        prefix: common.clone(),
-        delimiter: None,
-        after: request.after.clone(),
-        limit: 1,
-    };
+    let within =
+        ListVersions { prefix: common.clone(), delimiter: None, after: request.after.clone(), limit: 1 };
     let has_versions_after = !store.list_versions(context, bucket, &within).await?.entries.is_empty();
     let mut page = store.list_versions(context, bucket, request).await?;
     if has_versions_after {
         page.entries.insert(0, ListEntry::CommonPrefix(common));
         if page.entries.len() > request.limit {
             page.entries.pop();
-            page.next = page.entries.last().map(VersionPosition::after);
+            page.next = page.entries.last().map(position_after);
         }
     }
     Ok(page)
@@ -130,7 +138,10 @@ fn version(service: &ServiceContext, key: String, listed: ListedVersion) -> Obje
         checksum_type: object.checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
         e_tag: Some(xml_etag(&object.etag)),
         size: Some(i64::try_from(object.size).unwrap_or(i64::MAX)),
-        storage_class: Some(ObjectVersionStorageClass::from_static(ObjectVersionStorageClass::STANDARD)),
+        storage_class: Some(match object.storage_class {
+            Some(class) => ObjectVersionStorageClass::from(class),
+            None => ObjectVersionStorageClass::from_static(ObjectVersionStorageClass::STANDARD),
+        }),
         ..common
     }
 }

@@ -10,7 +10,7 @@ use tradewind_wire::headers::{
     USER_PREFIX, WEBSITE_REDIRECT,
 };
 
-use super::call::Call;
+use super::call::{Call, not_utf8};
 use super::failure::{Failure, Result};
 use super::query::form_decode;
 use crate::error::Code;
@@ -69,7 +69,7 @@ pub(super) fn website_redirect(call: &Call) -> Result<Option<String>> {
     let Some(text) = call.header(WEBSITE_REDIRECT.as_str())? else { return Ok(None) };
     if !["/", "http://", "https://"].iter().any(|start| text.starts_with(start)) {
         return Err(Failure::new(
-            Code::InvalidArgument,
+            Code::InvalidRedirectLocation,
             "The website redirect location must have a prefix of 'http://' or 'https://' or '/'.",
         ));
     }
@@ -94,8 +94,7 @@ fn user_metadata(call: &Call) -> Result<UserMetadata> {
         };
         let mut values = Vec::new();
         for value in call.headers.get_all(name) {
-            let text = std::str::from_utf8(value.as_bytes())
-                .map_err(|_| Failure::invalid_argument(format!("Metadata {name} is not valid UTF-8.")))?;
+            let text = std::str::from_utf8(value.as_bytes()).map_err(|_| not_utf8(name.as_str(), value))?;
             values.push(text.trim());
         }
         user.push((short.to_owned(), values.join(",")));
@@ -111,6 +110,8 @@ pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
         Failure::invalid_argument(
             "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters \
              without tag name duplicates.",
+            TAGGING.as_str(),
+            text,
         )
     };
     let mut pairs: Vec<(String, String)> = Vec::new();

@@ -1,5 +1,7 @@
 //! Operations on whole multipart uploads: create, complete, abort, list.
 
+use std::sync::Arc;
+
 use s3s::S3Response;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType, CommonPrefix,
@@ -11,11 +13,12 @@ use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::{
     CompletePart, CompleteUpload, CreateUpload, ListUploads, PartNumber, UploadId, UploadInfo,
 };
-use tradewind_core::object::ETag;
-use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope};
+use tradewind_core::object::{Committed, ETag};
+use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Reason};
 
 use super::call::Call;
-use super::checksums::{self, fill_checksums};
+use super::checksums::{self, fill_checksums, type_mismatch};
+use super::completed_uploads::{Completion, CompletionRequest};
 use super::conditions;
 use super::elements;
 use super::failure::{Failure, Result};
@@ -84,7 +87,7 @@ pub(super) async fn upload_info(service: &ServiceContext, call: &Call) -> Result
 /// CompleteMultipartUpload.
 pub(super) async fn complete(
     service: &ServiceContext,
-    call: &Call,
+    call: &Arc<Call>,
     input: CompleteMultipartUploadInput,
 ) -> Result<S3Response<CompleteMultipartUploadOutput>> {
     let address = call.address()?;
@@ -94,14 +97,22 @@ pub(super) async fn complete(
     }
     let parts = named.into_iter().map(complete_part).collect::<Result<Vec<_>>>()?;
     let count = parts.len();
-    let request = CompleteUpload {
-        expected_checksum: expected_checksum(service, call, count).await?,
-        expected_size: expected_size(call)?,
-        precondition: conditions::write_precondition(call)?,
-        parts,
+    let (completed_parts, upload) = (parts.clone(), call.upload_id());
+    let completing = complete_in_store(service.clone(), call.clone(), parts);
+    let request = CompletionRequest {
+        address: &address,
+        upload: &upload,
+        parts: &completed_parts,
+        headers: &call.headers,
     };
-    let committed =
-        service.store.complete_upload(&call.context, &address, &call.upload_id(), request).await?;
+    let Completion { committed, is_repeated } = service
+        .completed_uploads
+        .complete(&call.context, request, completing)
+        .await
+        .map_err(|failure| with_part_etag(failure, &completed_parts))?;
+    if is_repeated {
+        service.store.head_bucket(&call.context, &address.bucket).await?;
+    }
     let mut output = CompleteMultipartUploadOutput {
         bucket: Some(address.bucket.to_string()),
         key: Some(address.key.to_string()),
@@ -109,10 +120,67 @@ pub(super) async fn complete(
         e_tag: Some(xml_etag(&committed.etag)),
         checksum_type: (!committed.checksums.is_empty())
             .then(|| ChecksumType::from_static(committed.scope.name())),
+        version_id: committed.version.as_ref().map(ToString::to_string),
         ..CompleteMultipartUploadOutput::default()
     };
     fill_checksums!(output, &committed.checksums, committed.scope, u32::try_from(count).ok());
     Ok(S3Response::new(output))
+}
+
+/// Completes an upload in the store, which has not been completed by this process.
+async fn complete_in_store(
+    service: ServiceContext,
+    call: Arc<Call>,
+    parts: Vec<CompletePart>,
+) -> Result<Committed> {
+    let call = &*call;
+    let info = upload_info(&service, call).await?;
+    check_part_checksums(&info, &parts)?;
+    let request = CompleteUpload {
+        expected_checksum: expected_checksum(call, &info, parts.len())?,
+        expected_size: expected_size(call)?,
+        precondition: conditions::write_precondition(call)?,
+        parts,
+    };
+    Ok(service.store.complete_upload(&call.context, &call.address()?, &call.upload_id(), request).await?)
+}
+
+/// Checks that each part has a checksum, which S3 requires for a composite one, and that it is of the upload's
+/// algorithm.
+fn check_part_checksums(upload: &UploadInfo, parts: &[CompletePart]) -> Result<()> {
+    let Some((algorithm, scope)) = upload.checksum else { return Ok(()) };
+    for part in parts {
+        let number = part.number.get();
+        match part.checksum {
+            Some(checksum) if checksum.algorithm() != algorithm => {
+                return Err(Failure::new(
+                    Code::BadDigest,
+                    format!(
+                        "The {} you specified for part {number} did not match what we received.",
+                        checksum.algorithm().name().to_ascii_lowercase()
+                    ),
+                ));
+            }
+            None if scope == ChecksumScope::Composite => {
+                return Err(Failure::invalid_request(format!(
+                    "The upload was created using a {} checksum. The complete request must include the checksum \
+                     for each part. It was missing for part {number} in the request.",
+                    algorithm.name().to_ascii_lowercase()
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Adds the entity tag that the request names for the part that a failure is about.
+fn with_part_etag(failure: Failure, parts: &[CompletePart]) -> Failure {
+    let number = failure.error.store_error().and_then(tradewind_core::Error::part);
+    match parts.iter().find(|part| Some(part.number) == number) {
+        Some(part) => failure.with_field("ETag", part.etag.as_str()),
+        None => failure,
+    }
 }
 
 /// The object's URL for this client: with the host of its request, and the bucket in host or path as in its request.
@@ -140,7 +208,11 @@ fn complete_part(part: CompletedPart) -> Result<CompletePart> {
         (other.unwrap_or(Algorithm::Sha256), other_text),
     ] {
         let Some(text) = text else { continue };
-        if checksum.replace(checksums::parse_value(algorithm, text)?).is_some() {
+        let value = Checksum::from_base64(algorithm, text).map_err(|_| {
+            let name = format!("Checksum{}", algorithm.name());
+            Failure::invalid_argument(format!("Value for {name} is invalid."), &name, text)
+        })?;
+        if checksum.replace(value).is_some() {
             return Err(Failure::invalid_request("A part may have only one checksum."));
         }
     }
@@ -152,16 +224,13 @@ fn complete_part(part: CompletedPart) -> Result<CompletePart> {
 }
 
 /// The checksum declared for the whole object; `None` if absent. Fails if it does not match the upload's settings.
-async fn expected_checksum(service: &ServiceContext, call: &Call, count: usize) -> Result<Option<Checksum>> {
+fn expected_checksum(call: &Call, upload: &UploadInfo, count: usize) -> Result<Option<Checksum>> {
     let declared = checksums::completion_checksum(call)?;
     let requested_scope = scope(call)?;
     if declared.is_none() && requested_scope.is_none() {
         return Ok(None);
     }
-    let (algorithm, scope) = upload_info(service, call)
-        .await?
-        .checksum
-        .unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+    let (algorithm, scope) = upload.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
     if requested_scope.is_some_and(|requested| requested != scope) {
         return Err(Failure::invalid_request(format!(
             "The upload was created using the {} checksum mode. The complete request must use the same \
@@ -171,11 +240,7 @@ async fn expected_checksum(service: &ServiceContext, call: &Call, count: usize) 
     }
     let Some((checksum, parts)) = declared else { return Ok(None) };
     if checksum.algorithm() != algorithm {
-        return Err(Failure::invalid_request(format!(
-            "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
-            algorithm.name().to_ascii_lowercase(),
-            checksum.algorithm().name().to_ascii_lowercase()
-        )));
+        return Err(type_mismatch(algorithm, Some(checksum.algorithm())));
     }
     match (scope, parts) {
         (ChecksumScope::FullObject, Some(_)) => Err(checksums::invalid_value(algorithm.header())),
@@ -198,7 +263,9 @@ pub(super) async fn abort(
     call: &Call,
     _: AbortMultipartUploadInput,
 ) -> Result<S3Response<AbortMultipartUploadOutput>> {
-    service.store.abort_upload(&call.context, &call.address()?, &call.upload_id()).await?;
+    let (address, upload) = (call.address()?, call.upload_id());
+    service.completed_uploads.forget(&address, &upload);
+    service.store.abort_upload(&call.context, &address, &upload).await?;
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
@@ -219,7 +286,14 @@ pub(super) async fn list(
         after_upload: upload_marker.clone().map(UploadId),
         limit: usize::try_from(max_uploads).unwrap_or_default(),
     };
-    let page = service.store.list_uploads(&call.context, call.bucket()?, &request).await?;
+    let page = service.store.list_uploads(&call.context, call.bucket()?, &request).await;
+    let page = page.map_err(|error| match error.reason() {
+        Reason::InvalidArgument => {
+            let marker = upload_marker.as_deref().unwrap_or_default();
+            Failure::invalid_argument("Invalid uploadId marker", "upload-id-marker", marker)
+        }
+        _ => error.into(),
+    })?;
     let (mut uploads, mut prefixes) = (Vec::new(), Vec::new());
     for entry in page.entries {
         match entry {

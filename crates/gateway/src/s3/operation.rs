@@ -3,10 +3,11 @@
 //! Here a request either matches an operation exactly or is rejected.
 
 use http::Method;
-use percent_encoding::percent_decode_str;
+use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{BucketName, ObjectKey};
 
-use super::query::Query;
+use super::query::{Query, percent_decode};
+use super::unsupported_headers::{acl_error, object_lock_error};
 use crate::auth::Access;
 use crate::error::{Code, WireError};
 
@@ -55,6 +56,21 @@ macro_rules! operations {
 }
 
 impl Operation {
+    /// Returns true if its query may name a version of the object.
+    pub(super) const fn accepts_version(self) -> bool {
+        matches!(
+            self,
+            Self::DeleteObject
+                | Self::DeleteObjectTagging
+                | Self::GetObject
+                | Self::GetObjectAcl
+                | Self::GetObjectAttributes
+                | Self::GetObjectTagging
+                | Self::HeadObject
+                | Self::PutObjectTagging
+        )
+    }
+
     /// The list element of its document, and the maximum number of them; `None` if the document has no list.
     pub(super) const fn list_element_limit(self) -> Option<(&'static str, usize)> {
         match self {
@@ -72,20 +88,49 @@ operations! {
     CreateBucket Write SMALL_XML,
     CreateMultipartUpload Write BodyUse::None,
     DeleteBucket Write BodyUse::None,
+    DeleteBucketCors Write BodyUse::None,
+    DeleteBucketEncryption Write BodyUse::None,
+    DeleteBucketLifecycle Write BodyUse::None,
+    DeleteBucketOwnershipControls Write BodyUse::None,
+    DeleteBucketPolicy Write BodyUse::None,
+    DeleteBucketReplication Write BodyUse::None,
+    DeleteBucketTagging Write BodyUse::None,
+    DeleteBucketWebsite Write BodyUse::None,
     DeleteObject Write BodyUse::None,
     DeleteObjectTagging Write BodyUse::None,
     DeleteObjects Write LARGE_XML,
+    DeletePublicAccessBlock Write BodyUse::None,
+    GetBucketAccelerateConfiguration List BodyUse::None,
+    GetBucketAcl List BodyUse::None,
+    GetBucketCors List BodyUse::None,
+    GetBucketEncryption List BodyUse::None,
+    GetBucketLifecycleConfiguration List BodyUse::None,
     GetBucketLocation List BodyUse::None,
+    GetBucketLogging List BodyUse::None,
+    GetBucketNotificationConfiguration List BodyUse::None,
+    GetBucketOwnershipControls List BodyUse::None,
+    GetBucketPolicy List BodyUse::None,
+    GetBucketPolicyStatus List BodyUse::None,
+    GetBucketReplication List BodyUse::None,
+    GetBucketRequestPayment List BodyUse::None,
+    GetBucketTagging List BodyUse::None,
+    GetBucketVersioning List BodyUse::None,
+    GetBucketWebsite List BodyUse::None,
     GetObject Read BodyUse::None,
+    GetObjectAcl List BodyUse::None,
     GetObjectAttributes Read BodyUse::None,
+    GetObjectLockConfiguration List BodyUse::None,
     GetObjectTagging Read BodyUse::None,
+    GetPublicAccessBlock List BodyUse::None,
     HeadBucket List BodyUse::None,
     HeadObject Read BodyUse::None,
     ListBuckets List BodyUse::None,
     ListMultipartUploads List BodyUse::None,
+    ListObjectVersions List BodyUse::None,
     ListObjects List BodyUse::None,
     ListObjectsV2 List BodyUse::None,
     ListParts List BodyUse::None,
+    PutBucketVersioning Write SMALL_XML,
     PutObject Write BodyUse::Payload,
     PutObjectTagging Write SMALL_XML,
     UploadPart Write BodyUse::Payload,
@@ -140,6 +185,11 @@ const SUBRESOURCES: &[&str] = &[
     "website",
 ];
 
+/// Returns true for a query parameter that names a sub-resource.
+pub(crate) fn is_subresource(name: &str) -> bool {
+    SUBRESOURCES.contains(&name)
+}
+
 /// The header that turns a PUT into a copy.
 pub(super) const COPY_SOURCE: &str = "x-amz-copy-source";
 
@@ -158,31 +208,38 @@ impl Target {
     pub(super) fn parse(path: &str) -> Result<Self, WireError> {
         let invalid = || WireError::new(Code::InvalidUri, "Couldn't parse the specified URI.");
         let path = path.strip_prefix('/').ok_or_else(invalid)?;
-        let decode = |text| percent_decode_str(text).decode_utf8().map_err(|_| invalid());
         let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
         if bucket.is_empty() && key.is_empty() {
             return Ok(Self { bucket: None, key: None });
         }
-        let bucket = BucketName::new(&decode(bucket)?)
-            .map_err(|_| WireError::new(Code::InvalidBucketName, "The specified bucket is not valid."))?;
-        let key = match decode(key)? {
+        let bucket = percent_decode(bucket)?;
+        let bucket = BucketName::new(&bucket).map_err(|_| invalid_bucket_name_error(&bucket))?;
+        let key = match percent_decode(key)? {
             key if key.is_empty() => None,
-            key => Some(ObjectKey::new(&key).map_err(|_| key_too_long_error())?),
+            key => Some(ObjectKey::new(&key).map_err(|_| key_too_long_error(&key))?),
         };
         Ok(Self { bucket: Some(bucket), key })
     }
 }
 
 /// The error of a key over the limit.
-pub(super) fn key_too_long_error() -> WireError {
-    WireError::new(Code::KeyTooLong, "Your key is too long.")
+pub(super) fn key_too_long_error(key: &str) -> WireError {
+    WireError::new(Code::KeyTooLong, "Your key is too long")
+        .with_field("Size", key.len().to_string())
+        .with_field("MaxSizeAllowed", MAX_KEY_BYTES.to_string())
+}
+
+/// The error of an invalid bucket name.
+pub(super) fn invalid_bucket_name_error(name: &str) -> WireError {
+    WireError::new(Code::InvalidBucketName, "The specified bucket is not valid.")
+        .with_field("BucketName", name)
 }
 
 /// The error of an unsupported operation or feature.
-pub(super) fn not_implemented_error(feature: &str) -> WireError {
+pub(crate) fn not_implemented_error(feature: &str) -> WireError {
     WireError::new(
         Code::NotImplemented,
-        format!("A header, query parameter or operation you provided is not implemented: {feature}"),
+        format!("A header or query you provided implies functionality that is not implemented: {feature}"),
     )
 }
 
@@ -198,9 +255,6 @@ pub(super) fn resolve(
     if second.is_some_and(|second| Some(second) != first) {
         return Err(not_implemented_error("this combination of sub-resources"));
     }
-    if query.get("versionId").is_some_and(|version| !matches!(version, "" | "null")) {
-        return Err(not_implemented_error("versionId"));
-    }
     let unsupported = || Err(not_implemented_error(first.unwrap_or(method.as_str())));
     let not_allowed = || {
         Err(WireError::new(
@@ -208,15 +262,13 @@ pub(super) fn resolve(
             "The specified method is not allowed against this resource.",
         ))
     };
-    if ![Method::GET, Method::HEAD, Method::PUT, Method::POST, Method::DELETE, Method::OPTIONS]
-        .contains(method)
-    {
+    if ![Method::GET, Method::HEAD, Method::PUT, Method::POST, Method::DELETE].contains(method) {
         return not_allowed();
     }
     let (Some(_), key) = (&target.bucket, &target.key) else {
         return match (method.as_str(), first) {
             ("GET", None) => Ok(Operation::ListBuckets),
-            ("OPTIONS", _) | (_, Some(_)) => unsupported(),
+            (_, Some(_)) => unsupported(),
             _ => not_allowed(),
         };
     };
@@ -226,17 +278,44 @@ pub(super) fn resolve(
                 None => Operation::ListObjects,
                 Some("2") => Operation::ListObjectsV2,
                 Some(other) => {
-                    return Err(WireError::new(
-                        Code::InvalidArgument,
-                        format!("Invalid List Type specified in Request: {other}"),
-                    ));
+                    let message = "Invalid List Type specified in Request";
+                    return Err(WireError::invalid_argument(message, "list-type", other));
                 }
             },
+            ("GET", Some("accelerate")) => Operation::GetBucketAccelerateConfiguration,
+            ("GET", Some("acl")) => Operation::GetBucketAcl,
+            ("GET", Some("cors")) => Operation::GetBucketCors,
+            ("GET", Some("encryption")) => Operation::GetBucketEncryption,
+            ("GET", Some("lifecycle")) => Operation::GetBucketLifecycleConfiguration,
             ("GET", Some("location")) => Operation::GetBucketLocation,
+            ("GET", Some("logging")) => Operation::GetBucketLogging,
+            ("GET", Some("notification")) => Operation::GetBucketNotificationConfiguration,
+            ("GET", Some("object-lock")) => Operation::GetObjectLockConfiguration,
+            ("GET", Some("ownershipControls")) => Operation::GetBucketOwnershipControls,
+            ("GET", Some("policy")) => Operation::GetBucketPolicy,
+            ("GET", Some("policyStatus")) => Operation::GetBucketPolicyStatus,
+            ("GET", Some("publicAccessBlock")) => Operation::GetPublicAccessBlock,
+            ("GET", Some("replication")) => Operation::GetBucketReplication,
+            ("GET", Some("requestPayment")) => Operation::GetBucketRequestPayment,
+            ("GET", Some("tagging")) => Operation::GetBucketTagging,
             ("GET", Some("uploads")) => Operation::ListMultipartUploads,
+            ("GET", Some("versioning")) => Operation::GetBucketVersioning,
+            ("GET", Some("versions")) => Operation::ListObjectVersions,
+            ("GET", Some("website")) => Operation::GetBucketWebsite,
             ("HEAD", None) => Operation::HeadBucket,
             ("PUT", None) => Operation::CreateBucket,
+            ("PUT", Some("acl")) => return Err(acl_error()),
+            ("PUT", Some("versioning")) => Operation::PutBucketVersioning,
             ("DELETE", None) => Operation::DeleteBucket,
+            ("DELETE", Some("cors")) => Operation::DeleteBucketCors,
+            ("DELETE", Some("encryption")) => Operation::DeleteBucketEncryption,
+            ("DELETE", Some("lifecycle")) => Operation::DeleteBucketLifecycle,
+            ("DELETE", Some("ownershipControls")) => Operation::DeleteBucketOwnershipControls,
+            ("DELETE", Some("policy")) => Operation::DeleteBucketPolicy,
+            ("DELETE", Some("publicAccessBlock")) => Operation::DeletePublicAccessBlock,
+            ("DELETE", Some("replication")) => Operation::DeleteBucketReplication,
+            ("DELETE", Some("tagging")) => Operation::DeleteBucketTagging,
+            ("DELETE", Some("website")) => Operation::DeleteBucketWebsite,
             ("POST", Some("delete")) => Operation::DeleteObjects,
             _ => return unsupported(),
         }
@@ -245,11 +324,14 @@ pub(super) fn resolve(
             ("GET", None) => Operation::GetObject,
             ("GET", Some("uploadId")) => Operation::ListParts,
             ("GET", Some("tagging")) => Operation::GetObjectTagging,
+            ("GET", Some("acl")) => Operation::GetObjectAcl,
             ("GET", Some("attributes")) => Operation::GetObjectAttributes,
             ("HEAD", None) => Operation::HeadObject,
             ("PUT", None) if query.get("partNumber").is_some() => return Err(incomplete_part_parameters()),
             ("PUT", None) if is_copy => Operation::CopyObject,
             ("PUT", None) => Operation::PutObject,
+            ("PUT", Some("acl")) => return Err(acl_error()),
+            ("GET" | "PUT", Some("retention" | "legal-hold")) => return Err(object_lock_error()),
             ("PUT", Some("tagging")) => Operation::PutObjectTagging,
             ("PUT", Some("uploadId")) if query.get("partNumber").is_none() => {
                 return Err(incomplete_part_parameters());
@@ -327,23 +409,34 @@ mod tests {
         assert_eq!(resolved("GET", "/abc/", "list-type=2"), Ok("ListObjectsV2"));
         assert_eq!(resolved("GET", "/abc//", "x-id=GetObject"), Ok("GetObject"));
         assert_eq!(resolved("PUT", "/abc/k", "partNumber=1&uploadId=u"), Ok("UploadPart"));
-        assert_eq!(resolved("DELETE", "/abc/k", "versionId=null"), Ok("DeleteObject"));
+        assert_eq!(resolved("DELETE", "/abc/k", "versionId=v1"), Ok("DeleteObject"));
+        assert_eq!(resolved("PUT", "/abc", "versioning"), Ok("PutBucketVersioning"));
     }
 
     #[test]
     fn unsupported_operations_are_rejected() {
         for sub in SUBRESOURCES {
             for method in ["PUT", "DELETE"] {
-                assert_eq!(resolved(method, "/abc", sub), Err("NotImplemented"), "{method} ?{sub}");
+                let found = resolved(method, "/abc", sub);
+                match (method, *sub) {
+                    ("PUT", "versioning") => assert_eq!(found, Ok("PutBucketVersioning")),
+                    ("PUT", "acl") => assert_eq!(found, Err("AccessControlListNotSupported")),
+                    // Deletes of settings that cannot be set succeed.
+                    _ if found.is_ok() => {
+                        assert_eq!(method, "DELETE", "?{sub}");
+                        assert_ne!(found, Ok("DeleteBucket"), "?{sub}");
+                    }
+                    _ => assert_eq!(found, Err("NotImplemented"), "{method} ?{sub}"),
+                }
             }
         }
         assert_eq!(resolved("DELETE", "/abc/k", "acl"), Err("NotImplemented"));
-        assert_eq!(resolved("DELETE", "/abc/k", "versionId=v1"), Err("NotImplemented"));
         assert_eq!(resolved("PUT", "/abc/k", "tagging&acl"), Err("NotImplemented"));
         assert_eq!(resolved("PUT", "/abc/k", "partNumber=1"), Err("InvalidArgument"));
         assert_eq!(resolved("PUT", "/abc/k", "uploadId=u"), Err("InvalidArgument"));
         assert_eq!(resolved("POST", "/abc", ""), Err("NotImplemented"));
-        assert_eq!(resolved("OPTIONS", "/abc/k", ""), Err("NotImplemented"));
+        assert_eq!(resolved("PUT", "/abc/k", "acl"), Err("AccessControlListNotSupported"));
+        assert_eq!(resolved("PUT", "/abc/k", "retention"), Err("InvalidRequest"));
         assert_eq!(resolved("PATCH", "/abc/k", ""), Err("MethodNotAllowed"));
         assert_eq!(resolved("PUT", "/", ""), Err("MethodNotAllowed"));
     }
@@ -356,7 +449,9 @@ mod tests {
         assert_eq!(key("/abc/a%2F%2Fb/../c"), Ok(Some("a//b/../c".to_owned())));
         assert_eq!(key("/abc//lead+plus"), Ok(Some("/lead+plus".to_owned())));
         assert_eq!(key("/abc/%252F"), Ok(Some("%2F".to_owned())));
-        assert_eq!(key("/abc/%FF"), Err(Code::InvalidUri));
+        for bad in ["/abc/%FF", "/abc/%ZZ", "/abc/a%2", "/abc/%", "/a%zzc/k"] {
+            assert_eq!(key(bad), Err(Code::InvalidUri), "{bad}");
+        }
         assert_eq!(key("/Abc/k"), Err(Code::InvalidBucketName));
         assert_eq!(key("//k"), Err(Code::InvalidBucketName));
         assert_eq!(key(&format!("/abc/{}", "k".repeat(1025))), Err(Code::KeyTooLong));

@@ -23,9 +23,11 @@ const TOKEN_VERSION: u8 = 1;
 pub(super) fn page_size(requested: Option<i32>, name: &str) -> Result<i32> {
     match requested {
         None => Ok(MAX_ENTRIES),
-        Some(limit) if limit < 0 => Err(Failure::invalid_argument(format!(
-            "Argument {name} must be an integer between 0 and 2147483647"
-        ))),
+        Some(limit) if limit < 0 => Err(Failure::invalid_argument(
+            format!("Argument {name} must be an integer between 0 and 2147483647"),
+            name,
+            &limit.to_string(),
+        )),
         Some(limit) => Ok(limit.min(MAX_ENTRIES)),
     }
 }
@@ -43,7 +45,11 @@ impl NameEncoding {
         match requested.map(EncodingType::as_str) {
             None | Some("") => Ok(Self::Plain),
             Some(EncodingType::URL) => Ok(Self::Url),
-            Some(_) => Err(Failure::invalid_argument("Invalid Encoding Method specified in Request")),
+            Some(other) => Err(Failure::invalid_argument(
+                "Invalid Encoding Method specified in Request",
+                "encoding-type",
+                other,
+            )),
         }
     }
 
@@ -65,7 +71,10 @@ pub(super) fn encode_token(after: &str) -> String {
 
 /// Parses a token.
 pub(super) fn decode_token(token: &str) -> Result<String> {
-    let invalid = || Failure::invalid_argument("The continuation token provided is incorrect");
+    let invalid = || {
+        let message = "The continuation token provided is incorrect";
+        Failure::invalid_argument(message, "continuation-token", token)
+    };
     let bytes = BASE64URL.decode(token).map_err(|_| invalid())?;
     match bytes.split_first() {
         Some((&TOKEN_VERSION, after)) if !after.is_empty() => {

@@ -12,7 +12,7 @@ use tradewind_core::store::{CopyPartRequest, StageRequest};
 use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Reason};
 
 use super::call::Call;
-use super::checksums::{self, DeclaredChecksums, fill_checksums};
+use super::checksums::{self, DeclaredChecksums, fill_checksums, type_mismatch};
 use super::conditions;
 use super::copy::parse_source;
 use super::failure::{Failure, Result};
@@ -21,12 +21,22 @@ use super::paging::page_size;
 use super::response::{PlainResponse, quoted_etag, xml_etag, xml_time};
 use super::service_context::ServiceContext;
 
+/// The header with the range of a copy's source.
+const COPY_SOURCE_RANGE: &str = "x-amz-copy-source-range";
+
 /// UploadPart. The upload determines the checksum of its object, which is computed even if the client sends none.
 pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let (address, number) = (call.address()?, call.part_number()?);
     let length = call.payload_length()?;
     let declared = DeclaredChecksums::read(call)?;
-    let upload_algorithm = upload_info(service, call).await?.checksum.map(|(algorithm, _)| algorithm);
+    let upload_checksum = upload_info(service, call).await?.checksum;
+    let upload_algorithm = upload_checksum.map(|(algorithm, _)| algorithm);
+    // A URL presigned by an SDK names the algorithm in its query.
+    if let (Some((algorithm, ChecksumScope::Composite)), None) = (upload_checksum, declared.algorithm())
+        && !call.query.has_checksum(algorithm)
+    {
+        return Err(type_mismatch(algorithm, None));
+    }
     let algorithms = algorithms(upload_algorithm, declared.algorithm())?;
     // The response has the checksum that the client declared, else the one that the upload determines, else all.
     let returned = declared.algorithm().or(upload_algorithm);
@@ -57,11 +67,7 @@ pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<Plai
 /// The checksums to compute for a part: the one that the upload's object has, and the one that the client declared.
 fn algorithms(upload: Option<Algorithm>, declared: Option<Algorithm>) -> Result<Vec<Algorithm>> {
     match (upload, declared) {
-        (Some(upload), Some(declared)) if upload != declared => Err(Failure::invalid_request(format!(
-            "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
-            upload.name().to_ascii_lowercase(),
-            declared.name().to_ascii_lowercase()
-        ))),
+        (Some(upload), Some(declared)) if upload != declared => Err(type_mismatch(upload, Some(declared))),
         (Some(upload), _) => Ok(vec![upload]),
         // Without a setting, the object has a CRC-64/NVME.
         (None, Some(declared)) if declared != Algorithm::Crc64Nvme => {
@@ -79,7 +85,7 @@ pub(super) async fn copy(
 ) -> Result<S3Response<UploadPartCopyOutput>> {
     let request = CopyPartRequest {
         source: parse_source(call)?,
-        range: call.header("x-amz-copy-source-range")?.map(copy_range).transpose()?,
+        range: call.header(COPY_SOURCE_RANGE)?.map(copy_range).transpose()?,
         source_conditions: conditions::source_conditions(call)?,
         destination: call.address()?,
         upload: call.upload_id(),
@@ -89,7 +95,12 @@ pub(super) async fn copy(
     let committed =
         service.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
             Reason::InvalidRange => {
-                Failure::invalid_argument("Range specified is not valid for the source object")
+                let range = call.header(COPY_SOURCE_RANGE).ok().flatten().unwrap_or_default();
+                Failure::invalid_argument(
+                    "Range specified is not valid for the source object",
+                    COPY_SOURCE_RANGE,
+                    range,
+                )
             }
             _ => conditions::source_failure(error),
         })?;
@@ -101,6 +112,7 @@ pub(super) async fn copy(
     fill_checksums!(result, &committed.checksums, ChecksumScope::FullObject, None);
     Ok(S3Response::new(UploadPartCopyOutput {
         copy_part_result: Some(result),
+        copy_source_version_id: committed.source_version.map(|version| version.to_string()),
         ..UploadPartCopyOutput::default()
     }))
 }
@@ -112,6 +124,8 @@ fn copy_range(text: &str) -> Result<ByteRange> {
         _ => Err(Failure::invalid_argument(
             "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are \
              the zero-based offsets of the first and last bytes to copy",
+            COPY_SOURCE_RANGE,
+            text,
         )),
     }
 }
@@ -128,7 +142,11 @@ pub(super) async fn list(
     let after = match marker {
         0 => None,
         marker => Some(PartNumber::new(i64::from(marker)).map_err(|_| {
-            Failure::invalid_argument("Argument part-number-marker must be an integer between 0 and 10000")
+            Failure::invalid_argument(
+                "Argument part-number-marker must be an integer between 0 and 10000",
+                "part-number-marker",
+                &marker.to_string(),
+            )
         })?),
     };
     let page_limit = usize::try_from(max_parts).unwrap_or_default();

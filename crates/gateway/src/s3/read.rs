@@ -136,11 +136,11 @@ async fn headers(
             }
             if wants_checksums && info.parts.is_some() {
                 let before = PartNumber::new(i64::from(number.get()) - 1).ok();
-                let (parts, _) =
-                    service.store.object_parts(&call.context, &call.address()?, before, 1).await?;
+                let address = call.address()?.with_version(info.version.clone());
+                let (parts, _) = service.store.object_parts(&call.context, &address, before, 1).await?;
                 if let Some(part) = parts.iter().find(|part| part.number == number) {
-                    // The values are those of the part itself. S3 sends the type only for a composite checksum.
-                    let scope = Some(info.scope).filter(|scope| *scope == ChecksumScope::Composite);
+                    // The values are those of the part itself, over all of its bytes, whatever the object's scope.
+                    let scope = Some(ChecksumScope::FullObject);
                     checksums::add_headers(&mut headers, &part.checksums, scope, None);
                 }
             } else if wants_checksums {
@@ -164,7 +164,8 @@ fn overrides(call: &Call) -> Result<HeaderMap> {
             ));
         }
         let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| {
-            Failure::invalid_argument(format!("Header value cannot be represented: {parameter}"))
+            let message = format!("Header value cannot be represented: {parameter}");
+            Failure::invalid_argument(message, parameter, value)
         })?;
         headers.insert(name.clone(), value);
     }
@@ -199,9 +200,12 @@ async fn explain(service: &ServiceContext, call: &Call, request: &GetRequest, er
         return failure;
     }
     if let Select::Part(_) = request.select {
-        return Failure::new(Code::InvalidPartNumber, "The requested partnumber is not satisfiable");
+        let parts = found.info.parts.unwrap_or(1);
+        return Failure::new(Code::InvalidPartNumber, "The requested partnumber is not satisfiable")
+            .with_field("ActualPartCount", parts.to_string());
     }
-    let failure = Failure::new(Code::InvalidRange, "The requested range is not satisfiable");
+    let failure = Failure::new(Code::InvalidRange, "The requested range is not satisfiable")
+        .with_field("ActualObjectSize", found.info.size.to_string());
     match HeaderValue::try_from(format!("bytes */{}", found.info.size)) {
         Ok(value) => failure.with_header(header::CONTENT_RANGE, value),
         Err(_) => failure,

@@ -7,7 +7,7 @@ use tradewind_core::clock::Timestamp;
 use tradewind_core::object::ETag;
 use tradewind_core::{Body, ObjectInfo, Span};
 
-use super::metadata;
+use super::{metadata, version_id};
 use crate::body::ResponseBody;
 
 /// The response of an operation that returns no XML.
@@ -51,6 +51,7 @@ pub fn object_headers(info: &ObjectInfo, span: Span, is_partial: bool) -> Header
     }
     headers.insert(header::ETAG, quoted_etag(&info.etag));
     headers.insert(header::LAST_MODIFIED, http_date(info.modified));
+    version_id::add_header(&mut headers, info.version.as_ref());
     metadata::add_headers(&mut headers, &info.metadata);
     headers
 }

@@ -7,6 +7,8 @@ use s3s::dto::{Initiator, Owner};
 use tradewind_core::ObjectStore;
 use tradewind_core::store::ETagForm;
 
+use super::completed_uploads::CompletedUploads;
+
 /// Settings of the operations.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -18,6 +20,8 @@ pub struct Options {
     pub etag: ETagForm,
     /// The ID of the owner of all buckets and objects.
     pub owner_id: String,
+    /// The owner's account: 12 digits, compared with `x-amz-expected-bucket-owner`.
+    pub account_id: String,
     /// Concurrent deletes of one multi-delete, so that they share commits.
     pub delete_concurrency: usize,
 }
@@ -30,6 +34,7 @@ impl Default for Options {
             etag: ETagForm::Md5,
             // "tradewind" in the format of AWS's canonical IDs: 64 hexadecimal digits.
             owner_id: format!("{:0<64}", "747261646577696e64"),
+            account_id: "000000000000".to_owned(),
             delete_concurrency: 64,
         }
     }
@@ -40,6 +45,7 @@ impl Default for Options {
 pub(super) struct ServiceContext {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) options: Arc<Options>,
+    pub(super) completed_uploads: CompletedUploads,
 }
 
 impl ServiceContext {

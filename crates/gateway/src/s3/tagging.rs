@@ -22,7 +22,8 @@ pub(super) async fn get(
     let found = service.store.head(&call.context, &call.address()?, GetRequest::default()).await?;
     let tag = |(key, value): &(String, String)| Tag { key: Some(key.clone()), value: Some(value.clone()) };
     let tag_set = found.info.metadata.tags.pairs().iter().map(tag).collect();
-    Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: None }))
+    let version_id = found.info.version.map(|version| version.to_string());
+    Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id }))
 }
 
 /// PutObjectTagging: replaces all tags.
@@ -34,8 +35,8 @@ pub(super) async fn put(
     let pair = |tag: Tag| Some((tag.key?, tag.value?));
     let pairs: Option<Vec<_>> = input.tagging.tag_set.into_iter().map(pair).collect();
     let tags = checked_tags(pairs.ok_or_else(Failure::malformed_xml)?)?;
-    service.store.set_tags(&call.context, &call.address()?, tags).await?;
-    Ok(S3Response::new(PutObjectTaggingOutput::default()))
+    let version_id = set(service, call, tags).await?;
+    Ok(S3Response::new(PutObjectTaggingOutput { version_id }))
 }
 
 /// DeleteObjectTagging.
@@ -44,6 +45,13 @@ pub(super) async fn delete(
     call: &Call,
     _: DeleteObjectTaggingInput,
 ) -> Result<S3Response<DeleteObjectTaggingOutput>> {
-    service.store.set_tags(&call.context, &call.address()?, Tags::default()).await?;
-    Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
+    let version_id = set(service, call, Tags::default()).await?;
+    Ok(S3Response::new(DeleteObjectTaggingOutput { version_id }))
+}
+
+/// Sets an object's tags. Returns the id of the version if the request names one.
+async fn set(service: &ServiceContext, call: &Call, tags: Tags) -> Result<Option<String>> {
+    let address = call.address()?;
+    service.store.set_tags(&call.context, &address, tags).await?;
+    Ok(address.version.map(|version| version.to_string()))
 }

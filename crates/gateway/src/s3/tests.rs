@@ -2,10 +2,15 @@
 //! authenticated and without framing.
 
 mod checksums;
+mod completions;
+mod copies;
+mod error_documents;
 mod listing;
 mod multipart;
 mod objects;
 mod rejections;
+mod unset;
+mod versions;
 
 use std::sync::Arc;
 
@@ -15,7 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use tradewind_core::context::Deadline;
 use tradewind_core::testing::MemoryStore;
-use tradewind_core::{Budget, Context, ObjectStore, SystemClock};
+use tradewind_core::{BucketName, Budget, Context, ObjectStore, SystemClock};
 
 use super::{Operations, Options};
 use crate::auth::{Authenticated, Buckets, Identity, Permissions, Trailers};
@@ -26,6 +31,7 @@ use crate::request_id::RequestId;
 /// Operations on an empty store. Requests use the root key by default.
 struct TestServer {
     operations: Operations,
+    store: Arc<dyn ObjectStore>,
     budget: Budget,
 }
 
@@ -59,7 +65,8 @@ impl TestServer {
     }
 
     fn with_store(store: Arc<dyn ObjectStore>, options: Options) -> Self {
-        Self { operations: Operations::new(store, options), budget: Budget::new(64 << 20) }
+        let operations = Operations::new(store.clone(), options);
+        Self { operations, store, budget: Budget::new(64 << 20) }
     }
 
     /// A server with the bucket `abc`.
@@ -84,6 +91,14 @@ impl TestServer {
 
     async fn send(&self, method: &str, uri: &str) -> TestResponse {
         self.request(method, uri).send().await
+    }
+
+    /// Deletes a bucket without the operations, as another process would.
+    async fn delete_bucket_in_store(&self, name: &str) {
+        let deadline = Deadline::none(SystemClock::shared());
+        let window = self.budget.admit(1 << 20, &deadline).await.unwrap();
+        let context = Context::new(deadline, window);
+        self.store.delete_bucket(&context, &BucketName::new(name).unwrap()).await.unwrap();
     }
 
     async fn put(&self, uri: &str, body: &'static [u8]) -> TestResponse {

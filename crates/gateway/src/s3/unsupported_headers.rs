@@ -2,38 +2,34 @@
 //! the feature works. The same holds for a checksum that would not be verified.
 
 use http::{HeaderMap, HeaderValue};
-use tradewind_core::Algorithm;
+use tradewind_core::{Algorithm, ChecksumScope};
 
 use super::checksums;
 use super::failure::{Failure, Result};
+use crate::error::{Code, WireError};
 
 /// Rejected regardless of their value.
 const REJECTED_NAMES: &[&str] = &[
-    "x-amz-bypass-governance-retention",
-    "x-amz-expected-bucket-owner",
     "x-amz-if-match-initiated-time",
     "x-amz-if-match-last-modified-time",
     "x-amz-if-match-size",
     "x-amz-mfa",
     "x-amz-rename-source",
-    "x-amz-source-expected-bucket-owner",
     "x-amz-write-offset-bytes",
 ];
 
 /// Rejected if a name begins with one of these.
-const REJECTED_PREFIXES: &[&str] = &[
-    "x-amz-copy-source-server-side-encryption",
-    "x-amz-grant-",
-    "x-amz-object-lock-",
-    "x-amz-server-side-encryption",
-];
+const REJECTED_PREFIXES: &[&str] =
+    &["x-amz-copy-source-server-side-encryption", "x-amz-server-side-encryption"];
 
 /// Rejected unless they request the existing behaviour.
 const ALLOWED_VALUES: &[(&str, &[&str])] = &[
-    ("x-amz-acl", &["private", "bucket-owner-full-control"]),
     ("x-amz-bucket-object-lock-enabled", &["false", "False"]),
     ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
 ];
+
+/// Values of `x-amz-acl` that request the existing behaviour.
+const ALLOWED_ACLS: &[&[u8]] = &[b"private", b"bucket-owner-full-control"];
 
 /// Checks a request's headers.
 pub(super) fn check(headers: &HeaderMap) -> Result<()> {
@@ -50,9 +46,27 @@ pub(super) fn check(headers: &HeaderMap) -> Result<()> {
         if is_rejected {
             return Err(Failure::not_implemented(name));
         }
+        if name.starts_with("x-amz-grant-")
+            || name == "x-amz-acl" && !ALLOWED_ACLS.contains(&value.as_bytes())
+        {
+            return Err(acl_error().into());
+        }
+        if name.starts_with("x-amz-object-lock-") {
+            return Err(object_lock_error().into());
+        }
         check_checksum(name, value)?;
     }
     Ok(())
+}
+
+/// S3's error for access control lists in a bucket without them. Unlike a 501, clients do not retry it.
+pub(super) fn acl_error() -> WireError {
+    WireError::new(Code::AccessControlListNotSupported, "The bucket does not allow ACLs")
+}
+
+/// S3's error for retention in a bucket without object lock.
+pub(super) fn object_lock_error() -> WireError {
+    WireError::new(Code::InvalidRequest, "Bucket is missing Object Lock Configuration")
 }
 
 /// Rejects a checksum of an unknown algorithm, and one without a value.
@@ -71,7 +85,9 @@ fn check_checksum(name: &str, value: &HeaderValue) -> Result<()> {
         "x-amz-checksum-algorithm" | "x-amz-sdk-checksum-algorithm" => {
             text.parse::<Algorithm>().map(drop).map_err(|_| checksums::unknown_algorithm(name))
         }
-        "x-amz-checksum-type" => Ok(()),
+        "x-amz-checksum-type" => {
+            text.parse::<ChecksumScope>().map(drop).map_err(|_| checksums::invalid_value(name))
+        }
         _ if Algorithm::from_header(name).is_none() => Err(checksums::unknown_algorithm(name)),
         _ => Ok(()),
     }
@@ -121,7 +137,12 @@ mod tests {
         for name in ["x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"] {
             assert_eq!((rejection_code(name, "BLAKE3"), rejection_code(name, "")), (invalid, invalid));
         }
-        assert_eq!(rejection_code("x-amz-checksum-type", ""), invalid);
+        for value in ["", "full_object", "Composite", "WHOLE"] {
+            assert_eq!(rejection_code("x-amz-checksum-type", value), invalid, "{value}");
+        }
+        for value in ["FULL_OBJECT", "COMPOSITE"] {
+            assert_eq!(rejection_code("x-amz-checksum-type", value), None, "{value}");
+        }
         assert_eq!(rejection_code("x-amz-checksum-mode", ""), None);
         assert_eq!(rejection_code("x-amz-meta-x-amz-checksum-blake3", "x"), None);
     }

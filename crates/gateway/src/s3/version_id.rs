@@ -19,9 +19,10 @@ pub(super) const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-a
 /// Parses the id of a version. Fails with `InvalidArgument` if it is empty or malformed.
 pub(super) fn parse(text: &str) -> Result<VersionId> {
     if text.is_empty() {
-        return Err(Failure::invalid_argument("Version id cannot be the empty string"));
+        return Err(Failure::invalid_argument("Version id cannot be the empty string", PARAMETER, text));
     }
-    Ok(VersionId::parse(text)?)
+    VersionId::parse(text)
+        .map_err(|_| Failure::invalid_argument("Invalid version id specified", PARAMETER, text))
 }
 
 /// Adds the header of a version, if there is one. An id of another store that is no valid header value is omitted.

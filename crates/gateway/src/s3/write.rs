@@ -11,6 +11,7 @@ use super::failure::Result;
 use super::metadata;
 use super::response::{PlainResponse, quoted_etag};
 use super::service_context::ServiceContext;
+use super::version_id;
 
 /// PutObject: stages the object, streams its bytes, and commits them with their declared checksums.
 pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
@@ -33,6 +34,7 @@ pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<PlainRe
     let (committed, _) = staged.commit(expected).await?;
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(ETAG, quoted_etag(&committed.etag));
+    version_id::add_header(&mut headers, committed.version.as_ref());
     checksums::add_headers(&mut headers, &committed.checksums, Some(committed.scope), None);
     Ok(PlainResponse::new(StatusCode::OK, headers))
 }

@@ -28,6 +28,14 @@ content-length: 138\r\nconnection: close\r\n\r\n\
 <?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
 <Error><Code>SlowDown</Code><Message>The server is at a limit of its connections.</Message></Error>";
 
+/// The response to a head with more headers or bytes than hyper accepts.
+pub(super) const HEAD_TOO_LARGE_RESPONSE: &[u8] =
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/xml\r\n\
+content-length: 198\r\nconnection: close\r\n\r\n\
+<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+<Error><Code>RequestHeaderSectionTooLarge</Code>\
+<Message>Your request header section exceeds the maximum allowed request header section size.</Message></Error>";
+
 /// The reason why serving HTTP on a connection ended or was suspended.
 enum HttpEnd {
     /// hyper finished.
@@ -80,7 +88,7 @@ where
         let (shared, connection) = (shared.clone(), connection.clone());
         async move { Ok::<_, Infallible>(service::serve(shared, connection, request).await) }
     });
-    let mut stream = PrefixedStream { stream: socket, prefix: Bytes::new() };
+    let mut stream = PrefixedStream { stream: socket, prefix: Bytes::new(), connection: connection.clone() };
     loop {
         if !wait_for_request(registered, &mut stream).await {
             let command = connection.command();
@@ -149,7 +157,7 @@ where
         let (io, unread) = (parts.io.into_inner(), parts.read_buf);
         // Copied, so that hyper's buffer is freed.
         let prefix = [unread, io.prefix].concat().into();
-        stream = PrefixedStream { stream: io.stream, prefix };
+        stream = PrefixedStream { stream: io.stream, prefix, connection: connection.clone() };
         match ended {
             HttpEnd::Parked => connection.reset_buffer_state(),
             HttpEnd::Evicted => {
@@ -220,9 +228,11 @@ async fn try_once<O>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<O>) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn slow_down_response_has_the_right_content_length() {
-        let text = std::str::from_utf8(super::SLOW_DOWN_RESPONSE).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{}", body.len());
+    fn constant_responses_have_the_right_content_length() {
+        for response in [super::SLOW_DOWN_RESPONSE, super::HEAD_TOO_LARGE_RESPONSE] {
+            let text = std::str::from_utf8(response).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{}", body.len());
+        }
     }
 }

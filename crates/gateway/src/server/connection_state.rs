@@ -118,6 +118,8 @@ pub(crate) struct ConnectionState {
     /// The connection is counted as one that keeps a grown buffer (see [`BufferLimits::try_keep_buffer`]).
     keeps_grown_buffer: AtomicBool,
     pub(crate) waker: AtomicWaker,
+    /// True if bytes of a response may be unsent.
+    is_responding: AtomicBool,
 }
 
 impl ConnectionState {
@@ -141,6 +143,7 @@ impl ConnectionState {
             reads_large_body: AtomicBool::new(false),
             is_grown: AtomicBool::new(false),
             keeps_grown_buffer: AtomicBool::new(false),
+            is_responding: AtomicBool::new(false),
             waker: AtomicWaker::new(),
         }
     }
@@ -164,7 +167,20 @@ impl ConnectionState {
     pub(crate) fn begin_request(&self, has_body: bool) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.body_unread.store(has_body, Ordering::Relaxed);
+        self.is_responding.store(true, Ordering::Relaxed);
         self.set_phase(Phase::Working);
+    }
+
+    /// Returns true if bytes of a response may be unsent, or its request is in flight.
+    pub(crate) fn is_responding(&self) -> bool {
+        self.is_responding.load(Ordering::Relaxed)
+    }
+
+    /// Records that all bytes written to the connection were passed to the kernel.
+    pub(crate) fn record_flush(&self) {
+        if matches!(self.phase(), Phase::Idle | Phase::Head) {
+            self.is_responding.store(false, Ordering::Relaxed);
+        }
     }
 
     /// The memory account of an identity's requests on this connection.

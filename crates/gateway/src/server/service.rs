@@ -30,7 +30,7 @@ use crate::metrics::OperationMetrics;
 use crate::outcome::{self, LoggedError, OperationName};
 use crate::payload::{self, UnreadBody, WireBody};
 use crate::request_id::{RequestId, host_id};
-use crate::s3::Operations;
+use crate::s3::{not_implemented_error, preflight_error};
 use crate::sigv4::Verified;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -142,10 +142,16 @@ impl Exchange {
     /// Authenticates a request and resolves its address. After this, its path begins with its bucket.
     fn verify(&self, parts: &mut Parts) -> Result<Verified, WireError> {
         check_head(&self.shared, parts)?;
-        let verified = self.shared.verifier.verify(parts)?;
-        if let Some(domain) = &self.shared.config.domain {
-            domain.to_path_style(parts)?;
+        let to_path_style = |parts: &mut Parts| match &self.shared.config.domain {
+            Some(domain) => domain.to_path_style(parts),
+            None => Ok(()),
+        };
+        if parts.method == Method::OPTIONS {
+            to_path_style(parts)?;
+            return Err(preflight_error(parts));
         }
+        let verified = self.shared.verifier.verify(parts)?;
+        to_path_style(parts)?;
         Ok(verified)
     }
 
@@ -160,10 +166,14 @@ impl Exchange {
         context: Option<Context>,
     ) -> Response<ResponseBody> {
         let Verified { identity, declared, .. } = verified;
-        if identity.key_id().is_none()
-            && !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS)
-        {
-            return self.error_response(WireError::access_denied(), &parts);
+        if identity.key_id().is_none() && !matches!(parts.method, Method::GET | Method::HEAD) {
+            // The signature of a form upload is in its body.
+            let error = if is_form_upload(&parts) {
+                not_implemented_error("form uploads by POST")
+            } else {
+                WireError::access_denied()
+            };
+            return self.error_response(error, &parts);
         }
         let limits = &self.shared.config.limits;
         let prepared =
@@ -173,7 +183,7 @@ impl Exchange {
             Err(error) => return self.error_response(error, &parts),
         };
         // Before admission: a request without permission neither waits for memory nor holds any.
-        if let Err(rejection) = Operations::authorize(&mut parts, &identity, self.id) {
+        if let Err(rejection) = self.shared.operations.authorize(&mut parts, &identity, self.id) {
             return *rejection;
         }
         let context = match context {
@@ -294,6 +304,14 @@ impl Exchange {
             guard,
         })
     }
+}
+
+/// Returns true for an upload by an HTML form.
+fn is_form_upload(parts: &Parts) -> bool {
+    let media_type = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let form = b"multipart/form-data";
+    parts.method == Method::POST
+        && media_type.get(..form.len()).is_some_and(|start| start.eq_ignore_ascii_case(form))
 }
 
 /// Checks the limits that hyper does not enforce.

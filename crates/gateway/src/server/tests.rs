@@ -6,6 +6,7 @@ mod dates;
 mod fairness;
 mod limits;
 mod reads;
+mod sigv2;
 mod writes;
 
 use std::sync::Arc;

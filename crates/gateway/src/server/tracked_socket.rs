@@ -21,6 +21,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
 use super::buffers::INITIAL_READ_BYTES;
+use super::connection::HEAD_TOO_LARGE_RESPONSE;
 use super::connection_state::{ConnectionState, Phase};
 
 /// The maximum number of bytes discarded while lingering.
@@ -236,10 +237,21 @@ impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for TrackedSocket<T> {
 }
 
 /// A stream preceded by bytes that were read from it already.
+///
+/// hyper rejects a head with too many headers or bytes by itself, without a body. The stream writes the response with an
+/// error document in its place. This happens only while the connection has no response of the gateway, so the bytes
+/// cannot be those of an object.
 #[derive(Debug)]
 pub(crate) struct PrefixedStream<T> {
     pub(crate) stream: T,
     pub(crate) prefix: Bytes,
+    pub(crate) connection: Arc<ConnectionState>,
+}
+
+impl<T> PrefixedStream<T> {
+    fn is_head_rejection(&self, written: &[u8]) -> bool {
+        written.starts_with(b"HTTP/1.1 431 ") && !self.connection.is_responding()
+    }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
@@ -259,6 +271,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_head_rejection(buf) {
+            // Fits into the empty send buffer of the socket.
+            ready!(Pin::new(&mut self.stream).poll_write(cx, HEAD_TOO_LARGE_RESPONSE))?;
+            return Poll::Ready(Ok(buf.len()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -267,6 +284,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let Some(first) = bufs.iter().find(|buf| !buf.is_empty())
+            && self.is_head_rejection(first)
+        {
+            return self.poll_write(cx, first);
+        }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
@@ -275,7 +297,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        // hyper flushes a stream only after it has written all of its buffers.
+        self.connection.record_flush();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -120,7 +120,7 @@ fn scheme_error(scheme: &str) -> WireError {
     WireError::new(Code::InvalidArgument, "Unsupported Authorization Type")
 }
 
-fn unsupported_mechanism() -> WireError {
+pub(crate) fn unsupported_mechanism() -> WireError {
     WireError::new(
         Code::InvalidRequest,
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",

@@ -3,9 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::future::BoxFuture;
 use http::Request;
+use ring::hmac;
+use tradewind_core::{Clock, Timestamp};
 
+use crate::auth::{Buckets, Permissions};
+use crate::keys::{AccessKey, Keys};
 use tradewind_wire::sigv4::{AmzDate, ChunkSignatureChain, EMPTY_SHA256, SigningKey, sha256};
 
 /// The credentials and date of a signing client.
@@ -22,6 +28,38 @@ pub(crate) const SIGNER: Signer = Signer {
     date: "20130524T000000Z",
     region: "us-east-1",
 };
+
+/// 2013-05-24T00:00:00Z, the time at which AWS's examples were signed.
+pub(crate) const SIGNED_AT: i64 = 1_369_353_600;
+
+/// A clock that is stopped at a wall time.
+#[derive(Debug)]
+pub(crate) struct StoppedClock(pub(crate) i64);
+
+impl Clock for StoppedClock {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_millis(self.0 * 1000)
+    }
+
+    fn sleep_until(&self, _until: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// The signer's key, with all permissions.
+pub(crate) fn keys() -> Keys {
+    let key = AccessKey {
+        id: SIGNER.id.into(),
+        secret: SIGNER.secret.into(),
+        permissions: Permissions::ReadWrite,
+        buckets: Buckets::All,
+    };
+    Keys::new([key], [])
+}
 
 impl Signer {
     pub(crate) fn scope(&self) -> String {
@@ -72,6 +110,25 @@ impl Signer {
         );
         request.headers_mut().insert("authorization", value.parse().unwrap());
         signature
+    }
+
+    /// A URL signed in version 2. The signed text has `signed.0` (`Content-MD5` and `Content-Type`) before the time of
+    /// expiry, and `signed.1` (the `x-amz-*` headers and the resource) after it.
+    pub(crate) fn presign_v2(
+        &self,
+        method: &str,
+        target: &str,
+        signed: (&str, &str),
+        expires_at: i64,
+    ) -> String {
+        use base64::Engine as _;
+        let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, self.secret.as_bytes());
+        let text = format!("{method}\n{}\n{expires_at}\n{}", signed.0, signed.1);
+        let signature = hmac::sign(&key, text.as_bytes());
+        let signature = base64::engine::general_purpose::STANDARD.encode(signature);
+        let signature = signature.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D");
+        let mark = if target.contains('?') { '&' } else { '?' };
+        format!("{target}{mark}AWSAccessKeyId={}&Signature={signature}&Expires={expires_at}", self.id)
     }
 
     /// Adds the signature to the query. Signs all headers of the request.

@@ -1,46 +1,15 @@
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::future::BoxFuture;
 use http::Request;
-use tradewind_core::{Clock, Timestamp};
 
-use super::testing::{SIGNER, Signer};
+use super::testing::{SIGNED_AT, SIGNER, Signer, StoppedClock, keys};
 use super::{BodyDeclaration, Verified, Verifier};
-use crate::auth::{Buckets, Permissions};
 use crate::error::{Code, WireError};
-use crate::keys::{AccessKey, Keys};
 
-/// A clock that is stopped at a wall time.
-#[derive(Debug)]
-struct StoppedClock(i64);
-
-impl Clock for StoppedClock {
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn wall(&self) -> Timestamp {
-        Timestamp::from_millis(self.0 * 1000)
-    }
-
-    fn sleep_until(&self, _until: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
-    }
-}
-
-/// 2013-05-24T00:00:00Z, the time at which AWS's examples were signed.
-const SIGNED_AT: i64 = 1_369_353_600;
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 fn verifier(at: i64, region: Option<&str>) -> Verifier {
-    let key = AccessKey {
-        id: SIGNER.id.into(),
-        secret: SIGNER.secret.into(),
-        permissions: Permissions::ReadWrite,
-        buckets: Buckets::All,
-    };
-    Verifier::new(Keys::new([key], []), Arc::new(StoppedClock(at)), region.map(str::to_owned))
+    Verifier::new(keys(), Arc::new(StoppedClock(at)), region.map(str::to_owned))
 }
 
 fn verify_at(at: i64, request: Request<()>) -> Result<Verified, WireError> {

@@ -12,10 +12,12 @@ use tradewind_wire::sigv4::{
 };
 
 use super::coverage::{check_coverage, check_names};
-use super::credential::{Claim, Presigned, signature_mismatch};
+use super::credential::{Claim, Presigned, signature_mismatch, unsupported_mechanism};
+use crate::addressing::Domain;
 use crate::auth::Identity;
 use crate::error::{Code, WireError};
 use crate::keys::Keys;
+use crate::sigv2::{self, PresignedV2};
 
 /// The maximum difference between a client's clock and the server's, in seconds.
 const MAX_CLOCK_SKEW_SECONDS: i64 = 15 * 60;
@@ -73,13 +75,29 @@ pub struct Verifier {
     keys: Keys,
     clock: Arc<dyn Clock>,
     region: Option<String>,
+    /// Accepts presigned URLs of version 2.
+    sigv2: Option<SigV2Settings>,
+}
+
+/// Settings for presigned URLs of version 2.
+#[derive(Debug, Clone)]
+struct SigV2Settings {
+    /// The domain of virtual-hosted addressing.
+    domain: Option<Domain>,
 }
 
 impl Verifier {
     /// A verifier. Signatures for a region other than `region` are rejected; `None` accepts any.
     #[must_use]
     pub const fn new(keys: Keys, clock: Arc<dyn Clock>, region: Option<String>) -> Self {
-        Self { keys, clock, region }
+        Self { keys, clock, region, sigv2: None }
+    }
+
+    /// Accepts presigned URLs of version 2, too, which name no region. `domain` is that of virtual-hosted addressing:
+    /// their signature covers the bucket, wherever it is.
+    #[must_use]
+    pub fn accepting_sigv2(self, domain: Option<Domain>) -> Self {
+        Self { sigv2: Some(SigV2Settings { domain }), ..self }
     }
 
     /// Verifies the signature of a request from its head.
@@ -89,6 +107,11 @@ impl Verifier {
     pub fn verify(&self, parts: &Parts) -> Result<Verified, WireError> {
         let mut authorizations = parts.headers.get_all(header::AUTHORIZATION).iter();
         let authorization = authorizations.next();
+        if let (None, Some(settings), Some(query)) = (authorization, &self.sigv2, parts.uri.query())
+            && sigv2::is_presigned(query)
+        {
+            return self.verify_sigv2(parts, &PresignedV2::parse(parts, settings.domain.as_ref())?);
+        }
         let presigned = match parts.uri.query() {
             Some(query) => Presigned::from_query(query)?,
             None => None,
@@ -175,6 +198,27 @@ impl Verifier {
         self.check(parts, &claim, &date, content_sha256, Code::AuthorizationQueryParametersError, true)
     }
 
+    fn verify_sigv2(&self, parts: &Parts, presigned: &PresignedV2) -> Result<Verified, WireError> {
+        reject_token(presigned.has_token)?;
+        if self.clock.wall().seconds() > presigned.expires_at {
+            return Err(WireError::new(Code::AccessDenied, "Request has expired"));
+        }
+        let key = self.keys.find(&presigned.key_id).ok_or_else(unknown_key)?;
+        if !key.verify_sigv2(presigned.string_to_sign(), &presigned.signature) {
+            return Err(signature_mismatch());
+        }
+        let declared = match parts.headers.get("x-amz-content-sha256") {
+            None => BodyDeclaration::Unsigned,
+            Some(value) => match ContentSha256::parse(value.as_bytes())? {
+                ContentSha256::Unsigned => BodyDeclaration::Unsigned,
+                ContentSha256::Sha256(hash) => BodyDeclaration::Sha256(hash),
+                ContentSha256::UnsignedChunks => BodyDeclaration::UnsignedChunks,
+                ContentSha256::SignedChunks { .. } => return Err(unsupported_mechanism()),
+            },
+        };
+        Ok(Verified { identity: key.identity().clone(), declared, presigned: true })
+    }
+
     /// Verifies a claim. `content_sha256` is the value of `x-amz-content-sha256`, and `malformed` the code of a
     /// malformed credential.
     fn check(
@@ -195,12 +239,7 @@ impl Verifier {
             let message = format!("the region '{}' is wrong; expecting '{region}'", credential.region);
             return Err(WireError::new(malformed, message));
         }
-        let Some(key) = self.keys.find(credential.id) else {
-            return Err(WireError::new(
-                Code::InvalidAccessKeyId,
-                "The AWS Access Key Id you provided does not exist in our records.",
-            ));
-        };
+        let key = self.keys.find(credential.id).ok_or_else(unknown_key)?;
         let header = ContentSha256::parse(content_sha256)?;
         check_names(&parts.headers, claim.signed_headers)?;
         check_coverage(&parts.headers, claim.signed_headers)?;
@@ -232,6 +271,13 @@ impl Verifier {
         };
         Ok(Verified { identity: key.identity().clone(), declared, presigned })
     }
+}
+
+fn unknown_key() -> WireError {
+    WireError::new(
+        Code::InvalidAccessKeyId,
+        "The AWS Access Key Id you provided does not exist in our records.",
+    )
 }
 
 fn reject_token(has_token: bool) -> Result<(), WireError> {

@@ -22,6 +22,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Permit as ChannelPermit, Receiver, Sender, channel};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Body, Context, Span};
+use tradewind_model::retry::Attempts;
 
 use super::read_ahead_budget::{RangeReservation, RequestReadAhead};
 use super::verifier::Verifier;
@@ -182,7 +183,7 @@ impl ReadTask {
         (mut permits, mut open_response): (Option<RequestPermits<'a>>, Option<OpenResponse>),
         to: &Sender<Result<Bytes>>,
     ) -> Result<()> {
-        let mut attempt = 1;
+        let mut attempts = Attempts::new();
         while self.delivered_to < self.ahead_start() {
             let place = reserve_place(whole, to, &mut permits).await?;
             if permits.is_none() {
@@ -196,7 +197,7 @@ impl ReadTask {
             }
             let error = match self.next_piece(&mut open_response).await {
                 Ok(mut piece) => {
-                    attempt = 1;
+                    attempts = Attempts::new();
                     let remaining_bytes =
                         usize::try_from(self.ahead_start() - self.delivered_to).unwrap_or(usize::MAX);
                     piece.truncate(remaining_bytes);
@@ -212,8 +213,7 @@ impl ReadTask {
                 return Err(error);
             }
             (permits, open_response) = (None, None);
-            whole.transfers.wait_before_retry(error, attempt).await?;
-            attempt += 1;
+            whole.transfers.wait_before_retry(error, &mut attempts).await?;
         }
         whole.transfers.record_success();
         Ok(())

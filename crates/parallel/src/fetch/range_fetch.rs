@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tradewind_core::Checksum;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::retry::Attempts;
 
 use super::Sink;
 use crate::hedge::{OpenedRange, RangeStream};
@@ -68,6 +69,15 @@ pub(crate) async fn fetch_range(
         sink.range_reused(span.1);
         return Ok((span.0, checksum, span.1));
     }
+    fetch_missing_range(object, sink, span).await
+}
+
+/// Fetches a range into a sink, whether or not it is there.
+pub(super) async fn fetch_missing_range(
+    object: Arc<VersionedObject>,
+    sink: Arc<dyn Sink>,
+    span: (u64, u64),
+) -> Result<RangeChecksum> {
     let checksum = RangeFetch::new(&object, &*sink).read_to_sink(span, None).await?;
     sink.range_finished(span.0, span.1, &checksum);
     Ok((span.0, checksum, span.1))
@@ -111,7 +121,7 @@ impl<'a> RangeFetch<'a> {
         take: &mut impl FnMut(Bytes) -> F,
     ) -> Result<Checksum> {
         let mut hashers = self.object.hashers();
-        let (mut done, mut attempt) = (0, 1);
+        let (mut done, mut attempts) = (0, Attempts::new());
         loop {
             let mut stream = self.open((offset + done, length - done), opened.take()).await?;
             let failed = loop {
@@ -119,7 +129,7 @@ impl<'a> RangeFetch<'a> {
                     Some(Ok(piece)) => {
                         let received = piece.len() as u64;
                         done += received;
-                        attempt = 1;
+                        attempts = Attempts::new();
                         hashers.update(&piece);
                         take(piece).await?;
                         stream.throttle(received).await;
@@ -137,8 +147,7 @@ impl<'a> RangeFetch<'a> {
                 return Err(failed);
             }
             drop(stream);
-            self.object.transfers.wait_before_retry(failed, attempt).await?;
-            attempt += 1;
+            self.object.transfers.wait_before_retry(failed, &mut attempts).await?;
         }
     }
 
@@ -151,7 +160,7 @@ impl<'a> RangeFetch<'a> {
     ) -> Result<Checksum> {
         let mut hashers = self.object.hashers();
         let mut done = 0;
-        let mut attempt = 1;
+        let mut attempts = Attempts::new();
         loop {
             let before = done;
             let read = async {
@@ -184,16 +193,16 @@ impl<'a> RangeFetch<'a> {
                 Err(failed) => {
                     if failed.reason() == Reason::CorruptData {
                         // It is unknown which bytes are wrong.
+                        self.sink.bytes_discarded(done);
                         done = 0;
                         hashers = self.object.hashers();
                     } else if done > before {
                         // An attempt that makes progress does not count.
-                        attempt = 1;
+                        attempts = Attempts::new();
                     }
-                    self.object.transfers.wait_before_retry(failed, attempt).await?;
+                    self.object.transfers.wait_before_retry(failed, &mut attempts).await?;
                 }
             }
-            attempt += 1;
         }
     }
 }

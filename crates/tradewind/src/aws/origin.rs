@@ -13,6 +13,8 @@ pub enum Origin {
     Flag(&'static str),
     /// An environment variable.
     Variable(&'static str),
+    /// A setting of `tradewind`, as file and line.
+    Setting(String),
     /// A whole file.
     File(PathBuf),
     /// A line of a file.
@@ -54,6 +56,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Default => f.write_str("the default"),
             Self::Flag(name) | Self::Variable(name) => f.write_str(name),
+            Self::Setting(location) => f.write_str(location),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Line { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Profile { name, path, line } => write!(f, "profile {name} in {}:{line}", path.display()),

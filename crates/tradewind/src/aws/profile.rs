@@ -37,6 +37,14 @@ impl Files {
         Ok(Self { credentials, config, paths: locations })
     }
 
+    /// Where credentials of a profile are looked for, for messages.
+    pub fn credential_locations(&self, inputs: &Inputs, profile: &str) -> String {
+        let variables = inputs.profile.is_none().then(|| "AWS_ACCESS_KEY_ID".to_owned());
+        let files = self.paths.iter().map(|path| path.display().to_string());
+        let locations: Vec<String> = variables.into_iter().chain(files).collect();
+        format!("{} (profile {profile})", locations.join(", "))
+    }
+
     /// The profile named by the inputs, which must exist; otherwise `default`, which may be missing.
     pub fn profile(&self, inputs: &Inputs) -> Result<AwsProfile<'_>, Problem> {
         let given = match &inputs.profile {

@@ -94,7 +94,7 @@ impl BundleFlags {
         own.check_disjoint(&Endpoint::Objects(objects.clone()))?;
         let Endpoint::Files(directory, _) = &own else { bail!("--bundle packs files") };
         let files = directory.tree()?;
-        let items = files::find(files.clone(), tree.links);
+        let items = files::find(files.clone(), tree.links, &tree.filter);
         let actions = copy_actions(items, tree.filter, session.progress.clone(), None);
         if tree.is_dry_run {
             return rehearse(actions, |item| {
@@ -156,7 +156,8 @@ impl BundleFlags {
         session.progress.complete_listing();
         let display = output.start(session);
         let (sender, actions) = mpsc::channel(1);
-        let item = Item { name: member.name.clone(), size: member.size, modified: member.modified };
+        let item =
+            Item { name: member.name.clone(), size: member.size, modified: member.modified, version: None };
         // The channel has capacity for one item.
         let _ = sender.try_send(Ok(Action::Copy(item)));
         drop(sender);

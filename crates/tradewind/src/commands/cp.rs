@@ -6,11 +6,12 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::sync::mpsc;
+use tradewind_core::VersionId;
+use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::files::Links;
 use tradewind_transfer::workers::{self, ActionResult, copy_actions};
 use tradewind_transfer::{Endpoint, Item, Outcome};
 
-use super::CommandOutcome;
 use super::bundle::{BundleFlags, TreeOptions};
 use super::execution::{destination, execute_actions, print_dry_run};
 use super::filter::FilterFlags;
@@ -18,7 +19,9 @@ use super::standard_io::{store_stdin, write_to_stdout};
 use super::summary::TransferOutputFlags;
 use super::terminal::Names;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
-use crate::locations::Location;
+use super::versions::{describe_version, parse_version};
+use super::{CommandOutcome, UsageError};
+use crate::locations::{Location, ObjectsLocation};
 
 /// Copy files and objects
 ///
@@ -35,6 +38,7 @@ use crate::locations::Location;
     tradewind cp --max-bandwidth 20MiB big.iso s3://images/\n  \
     tar c data | tradewind cp - s3://backup/data.tar\n  \
     tradewind cp s3://backup/data.tar - | tar x\n  \
+    tradewind cp --version-id vaaaaaaaaaaaaabcd s3://photos/2026/photo.jpg old.jpg\n  \
     tradewind cp --bundle ./photos s3://backup/photos.tar\n  \
     tradewind cp --bundle s3://backup/photos.tar ./photos --exclude '*.raw'\n  \
     tradewind cp s3://backup/photos.tar --member 2026/photo.jpg .")]
@@ -52,6 +56,10 @@ pub(super) struct Arguments {
     /// Preserve times, modes and owners of files, as metadata of objects
     #[arg(long)]
     preserve: bool,
+    /// Copy this version of one object [default: the current version]
+    #[arg(long, value_name = "ID", value_parser = parse_version,
+        conflicts_with_all = ["recursive", "bundle", "member"])]
+    version_id: Option<VersionId>,
     /// Print what would be copied, but copy nothing
     #[arg(long)]
     dry_run: bool,
@@ -69,6 +77,14 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
+        let version = arguments.version_id.as_ref();
+        if version.is_some() && !matches!(arguments.source, Location::Objects(_)) {
+            let message = format!(
+                "--version-id names a version of an object, but the source {} is not in a store",
+                arguments.source
+            );
+            return Err(UsageError(message).into());
+        }
         let store = arguments.store.with_rate_limit(arguments.limit);
         let session = store.open([arguments.source.scheme(), arguments.destination.scheme()])?;
         let (from, to) = (&arguments.source, &arguments.destination);
@@ -83,7 +99,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
                 bail!("--preserve applies to files; standard input and output have no attributes to preserve")
             }
             (from, to) if arguments.dry_run && !arguments.recursive => {
-                let line = format!("copy    {from} to {to}");
+                let line = format!("copy    {from}{} to {to}", describe_version(version));
                 writeln!(io::stdout(), "{}", Names::for_stdout().show(&line))?;
                 Ok(CommandOutcome::Done)
             }
@@ -91,7 +107,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
                 BundleFlags::copy_member(&session, name, locations, arguments.output).await
             }
             (Location::Standard, Location::Objects(to)) => store_stdin(&session, to).await,
-            (Location::Objects(from), Location::Standard) => write_to_stdout(&session, from).await,
+            (Location::Objects(from), Location::Standard) => write_to_stdout(&session, from, version).await,
             (Location::Standard, _) | (_, Location::Standard) => {
                 bail!("with - (standard input or output), the other argument must be s3://BUCKET/KEY")
             }
@@ -129,16 +145,17 @@ async fn copy_tree(
     let to = tree_endpoint(session, to, Links::Skip)?;
     let copier = session.copier(from, to, arguments.preserve);
     copier.check_disjoint()?;
+    let filter = arguments.filter.read()?;
     let items = match &copier.from {
         Endpoint::Objects(from) if !arguments.dry_run => {
             from.clone().find_and_prewarm(session.transfer_context.clone())
         }
-        from => from.find(&session.transfer_context),
+        from => from.find(&session.transfer_context, &filter),
     };
     let if_empty = copier.from.empty_prefix_error("to copy a single object, leave out -r");
-    let actions = copy_actions(items, arguments.filter.read()?, session.progress.clone(), if_empty);
+    let actions = copy_actions(items, filter, session.progress.clone(), if_empty);
     if arguments.dry_run {
-        return print_dry_run(&copier, actions).await;
+        return print_dry_run(session, &copier, actions).await;
     }
     execute_actions(session, copier, actions, arguments.output).await
 }
@@ -156,14 +173,25 @@ fn source(session: &Session, from: &Location) -> anyhow::Result<(Endpoint, Strin
             Ok((directory, name.clone(), name))
         }
         Location::Objects(location) => {
-            let name = location.key.rsplit('/').next().unwrap_or_default().to_owned();
-            if name.is_empty() {
-                bail!("{location} is not one object; copy everything below it with -r");
+            if location.key.is_empty() {
+                return Err(no_single_object(location).into());
             }
-            Ok((session.bucket(location)?, location.key.clone(), name))
+            Ok((session.bucket(location)?, location.key.clone(), last_component(&location.key).to_owned()))
         }
         Location::Standard => bail!("- is not a file"),
     }
+}
+
+/// The last component of a key, with the slash at its end if it has one.
+fn last_component(key: &str) -> &str {
+    let start = key.strip_suffix('/').unwrap_or(key).rfind('/').map_or(0, |slash| slash + 1);
+    &key[start..]
+}
+
+/// The error for a location that names a bucket, or a key ending in `/` without an object.
+fn no_single_object(location: &ObjectsLocation) -> Error {
+    let why = format!("{location} is not one object; copy everything below it with -r");
+    Error::new(Reason::NoSuchKey, why)
 }
 
 async fn copy_one(
@@ -172,18 +200,29 @@ async fn copy_one(
     from: &Location,
     to: &Location,
 ) -> anyhow::Result<CommandOutcome> {
+    let folder = match from {
+        Location::Objects(location) if location.key.ends_with('/') => Some(location.clone()),
+        _ => None,
+    };
     let (from, name, file_name) = source(session, from)?;
     let (to, to_name) = destination(session, to, &file_name)?;
     let copier = session.copier(from, to, arguments.preserve);
     let (sender, actions) = mpsc::channel(1);
-    let item = Item { name: name.clone(), size: 0, modified: Default::default() };
+    let version = arguments.version_id.clone();
+    let item = Item { name, size: 0, modified: Default::default(), version };
     let display = arguments.output.start(session);
     // Cannot fail: the channel has capacity for one item.
     let _ = sender.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
     drop(sender);
-    let outcome: Outcome = workers::run_actions(1, actions, &session.progress, move |_| {
-        let (copier, name, to_name) = (copier.clone(), name.clone(), to_name.clone());
-        async move { copier.copy_as(&name, None, &to_name).await.map(ActionResult::Copied) }
+    let outcome: Outcome = workers::run_actions(1, actions, &session.progress, move |action| {
+        let (copier, to_name, folder) = (copier.clone(), to_name.clone(), folder.clone());
+        async move {
+            let copied = copier.copy_as(action.item(), None, &to_name).await.map(ActionResult::Copied);
+            copied.map_err(|e| match folder {
+                Some(location) if e.reason() == Reason::NoSuchKey => no_single_object(&location),
+                _ => e,
+            })
+        }
     })
     .await?;
     Ok(display.finish(&outcome)?)

@@ -2,16 +2,19 @@
 
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
+use tradewind_transfer::copy::Resolved;
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::Action;
 use tradewind_transfer::workers::{self, ActionFeed};
 use tradewind_transfer::{Copier, Endpoint, Item};
 
 use super::CommandOutcome;
-use super::summary::{TransferOutputFlags, print_failure};
+use super::summary::{TransferOutputFlags, print_failure, print_kept_markers, print_not_removed};
 use super::terminal::Names;
 use super::transfer::Session;
 use crate::locations::Location;
@@ -57,28 +60,56 @@ pub(super) async fn execute_actions(
     Ok(display.finish(&outcome.await?)?)
 }
 
-/// Prints the decided actions without executing them.
+/// Prints what the decided actions would do, in their order. The comparisons that they need are made, several at a
+/// time.
 pub(super) async fn print_dry_run(
+    session: &Session,
     copier: &Copier,
-    mut actions: ActionFeed,
+    actions: ActionFeed,
 ) -> anyhow::Result<CommandOutcome> {
     let mut out = io::stdout().lock();
     let mut outcome = CommandOutcome::Done;
     let names = Names::for_stdout();
     let describe = |endpoint: &Endpoint, item: &Item| names.show(&endpoint.describe(&item.name)).into_owned();
     let (from, to) = (|item: &Item| describe(&copier.from, item), |item: &Item| describe(&copier.to, item));
-    while let Some(next) = actions.recv().await {
-        match next {
-            Ok(Action::Copy(item)) => writeln!(out, "copy    {} to {}", from(&item), to(&item))?,
-            Ok(Action::CompareContents(item) | Action::CompareTimes(item)) => {
-                writeln!(out, "compare {} with {}", from(&item), to(&item))?;
+    let listed = futures::stream::unfold(actions, |mut actions| async {
+        let next = actions.recv().await?;
+        Some((next, actions))
+    });
+    let compared = listed.map(|next| async {
+        let action = next?;
+        match copier.resolve(&action).await {
+            Ok(resolved) => {
+                let is_skipped_removal = matches!(action, Action::SkipRemoval(_));
+                let is_kept_marker = matches!(resolved, Some(Resolved::KeepMarker(_)));
+                let line = resolved.and_then(|resolved| match resolved {
+                    Resolved::Copy(item) => Some(format!("copy    {} to {}", from(item), to(item))),
+                    Resolved::Remove(item) => Some(format!("remove  {}", to(item))),
+                    Resolved::KeepMarker(_) => None,
+                });
+                Ok((line, u64::from(is_skipped_removal), u64::from(is_kept_marker)))
             }
-            Ok(Action::Remove(item)) => writeln!(out, "remove  {}", to(&item))?,
+            Err(error) => Err((action.item().name.clone(), error)),
+        }
+    });
+    let mut results = pin!(compared.buffered(session.transfer_context.max_concurrency()));
+    let (mut not_removed, mut kept_markers) = (0, 0);
+    while let Some(result) = results.next().await {
+        match result {
+            Ok((line, skipped, kept)) => {
+                not_removed += skipped;
+                kept_markers += kept;
+                if let Some(line) = line {
+                    writeln!(out, "{line}")?;
+                }
+            }
             Err((name, error)) => {
                 print_failure(&name, &error)?;
                 outcome = CommandOutcome::FoundProblems;
             }
         }
     }
+    print_not_removed(not_removed)?;
+    print_kept_markers(kept_markers)?;
     Ok(outcome)
 }

@@ -5,13 +5,14 @@ use std::io::{self, Read as _};
 use anyhow::bail;
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tradewind_core::Address;
 use tradewind_core::error::{Error, Reason};
+use tradewind_core::{Address, VersionId};
 use tradewind_parallel::{Fetch, store_stream};
 use tradewind_transfer::copy::metadata_for_name;
 use tradewind_transfer::writer::OutputWriter;
 
 use super::CommandOutcome;
+use super::objects::object_address;
 use super::summary::mentions_name;
 use super::transfer::Session;
 use crate::locations::ObjectsLocation;
@@ -60,12 +61,13 @@ pub(super) async fn store_stdin(session: &Session, to: &ObjectsLocation) -> anyh
     Ok(CommandOutcome::Done)
 }
 
-/// Writes an object to standard output.
+/// Writes an object, or one of its versions, to standard output.
 pub(super) async fn write_to_stdout(
     session: &Session,
     from: &ObjectsLocation,
+    version: Option<&VersionId>,
 ) -> anyhow::Result<CommandOutcome> {
-    let address = Address::parse(from.bucket.as_str(), &from.key)?;
+    let address = object_address(from)?.with_version(version.cloned());
     let fetch = Fetch::open(&session.transfer_context, &session.store(&from.scheme)?, &address, None).await?;
     let writer = OutputWriter::new(io::stdout());
     let all = match fetch.write_in_order(|piece| writer.write(piece)).await {

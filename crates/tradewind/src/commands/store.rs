@@ -237,12 +237,15 @@ fn stats(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
     let counts = [
         ("buckets", buckets),
         ("objects", objects),
+        ("older_versions", stats.older_versions),
+        ("delete_markers", stats.delete_markers),
         ("uploads", uploads),
         ("tombstones", tombstones),
         ("segments", segments),
     ];
     let sizes = [
         ("object_bytes", stats.object_bytes),
+        ("older_version_bytes", stats.older_version_bytes),
         ("segment_bytes", stats.segment_bytes),
         ("live_bytes", stats.live_bytes),
         ("index_bytes", stats.index_bytes),
@@ -250,9 +253,9 @@ fn stats(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
     ];
     let all = counts.iter().chain(&sizes).map(|(name, value)| ((*name).to_owned(), json!(value)));
     let lost = ("lost".to_owned(), json!(stats.loss.as_ref().map(loss_as_json)));
-    let mut text: String = counts.iter().map(|(name, count)| format!("{name:14} {count}\n")).collect();
+    let mut text: String = counts.iter().map(|(name, count)| format!("{name:19} {count}\n")).collect();
     for (name, bytes) in sizes {
-        text += &format!("{name:14} {bytes} ({})\n", rounded_size(bytes));
+        text += &format!("{name:19} {bytes} ({})\n", rounded_size(bytes));
     }
     text += &stats.loss.as_ref().map(loss_as_text).unwrap_or_default();
     arguments.print(&Json::Object(all.chain([lost]).collect()), &text)?;

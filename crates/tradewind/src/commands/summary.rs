@@ -199,11 +199,14 @@ impl ProgressDisplay {
         if outcome.stopped_early {
             writeln!(io::stderr(), "tradewind: stopping: every remaining item would fail the same way")?;
         }
+        print_not_removed(outcome.not_removed)?;
+        print_kept_markers(outcome.kept_markers)?;
         if flags.json {
             let seconds = took.as_secs_f64();
             let summary = json!({
-                "copied": outcome.copied, "removed": outcome.removed, "bytes": outcome.bytes,
-                "failed": outcome.failed, "seconds": seconds, "hedged": hedged, "stores": stores,
+                "copied": outcome.copied, "removed": outcome.removed,
+                "not_removed": outcome.not_removed + outcome.kept_markers, "bytes": outcome.bytes, "failed": outcome.failed,
+                "seconds": seconds, "hedged": hedged, "stores": stores,
             });
             writeln!(io::stdout(), "{summary}")?;
         } else if !flags.quiet && (io::stderr().is_terminal() || took >= LINE_INTERVAL) {
@@ -224,6 +227,28 @@ impl ProgressDisplay {
         }
         Ok(if outcome.failed > 0 { CommandOutcome::FoundProblems } else { CommandOutcome::Done })
     }
+}
+
+/// Prints how many items `--delete` did not remove because of failures of the source, if any.
+pub(super) fn print_not_removed(items: u64) -> io::Result<()> {
+    let what = match items {
+        0 => return Ok(()),
+        1 => "1 item was".to_owned(),
+        _ => format!("{} items were", HumanCount(items)),
+    };
+    let why = "the source may have what could not be listed";
+    writeln!(io::stderr(), "tradewind: {what} not removed: {why}")
+}
+
+/// Prints how many folder markers with bytes or delete markers were not removed, if any.
+pub(super) fn print_kept_markers(markers: u64) -> io::Result<()> {
+    let what = match markers {
+        0 => return Ok(()),
+        1 => "1 marker was".to_owned(),
+        _ => format!("{} markers were", HumanCount(markers)),
+    };
+    let why = "a folder marker that has bytes is removed by rm only, and a delete marker only after all versions of its key";
+    writeln!(io::stderr(), "tradewind: {what} not removed: {why}")
 }
 
 /// Prints why an item failed, prefixed with its name unless the message contains it.

@@ -79,20 +79,23 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         let session = open(&arguments)?;
         let destination_exists = destination_exists(&arguments.destination);
         let (copier, comparison) = copier(&session, &arguments)?;
-        let source = copier.from.find(&session.transfer_context);
+        let filter = arguments.filter.read()?;
+        let source = copier.from.find(&session.transfer_context, &filter);
         // A destination directory that does not exist yet is empty.
-        let destination =
-            if destination_exists { copier.to.find(&session.transfer_context) } else { ItemFeed::empty() };
+        let destination = if destination_exists {
+            copier.to.find(&session.transfer_context, &filter)
+        } else {
+            ItemFeed::empty()
+        };
         let mut merge = Merge::new(source, destination, comparison);
         if !arguments.allow_empty_source
             && let Some(error) = empty_source_error(&copier, arguments.delete)
         {
             merge = merge.with_empty_source_error(error, arguments.delete);
         }
-        let filter = arguments.filter.read()?;
         let actions = sync_actions(merge, filter, arguments.delete, session.progress.clone());
         if arguments.dry_run {
-            return print_dry_run(&copier, actions).await;
+            return print_dry_run(&session, &copier, actions).await;
         }
         execute_actions(&session, copier, actions, arguments.output).await
     })

@@ -79,7 +79,8 @@ pub(super) async fn run(
     };
     let (root, keeps_attributes) = (directory.root().to_owned(), watching.copier.preserves_attributes);
     // Setting up the watch visits every directory, which blocks.
-    let events = tokio::task::spawn_blocking(move || watch(&root, keeps_attributes));
+    let filter = watching.filter.clone();
+    let events = tokio::task::spawn_blocking(move || watch(&root, keeps_attributes, filter));
     let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
     let events = events.await.map_err(lost)??;
     let stop = async {

@@ -10,7 +10,9 @@ use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::reference::{Declaration, Section};
 use super::source::{SettingSource, Sourced};
-use super::value::{AccessKeyIds, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, SettingValue};
+use super::value::{
+    AccessKeyIds, AccountId, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, SettingValue,
+};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! scalars {
@@ -116,6 +118,12 @@ scalars! {
         /// Host name for virtual-hosted-style requests: with `s3.example.com`, the host `BUCKET.s3.example.com` names
         /// the bucket. If not set, only the path names it.
         domain: Option<HostName> = "",
+        /// Accepts presigned URLs of Signature Version 2 for GET, HEAD and PUT. boto3 and `aws s3 presign` create them by
+        /// default in us-east-1.
+        presigned_sigv2: bool = "true",
+        /// The account that owns all buckets: 12 digits. A request whose `x-amz-expected-bucket-owner` differs is
+        /// rejected.
+        account_id: AccountId = "000000000000",
         /// The certificate chain in PEM. With `tls_key`, S3 is served over TLS.
         tls_cert: Option<PathBuf> = "",
         /// The certificate's private key in PEM.
@@ -132,7 +140,7 @@ scalars! {
         /// Size of the request line and all headers.
         header_size: ByteSize = "32KiB",
         /// Number of headers in a request.
-        headers: NonZeroUsize = "100",
+        headers: NonZeroUsize = "200",
         /// Size of a request body.
         body_size: ByteSize = "5GiB",
         /// Time from the first byte of a request to the last of its headers.

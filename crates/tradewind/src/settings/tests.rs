@@ -154,6 +154,9 @@ fn messages_for_invalid_values_state_the_remedy() {
         ("[server]\nworkers = 0", "\"0\" is not a whole number above 0"),
         ("[server]\ndomain = \"s3.example.com:9000\"", "is not a host name"),
         ("[server]\ndomain = \"127.0.0.1\"", "is not a host name"),
+        ("[server]\naccount_id = \"1234\"", "\"1234\" is not an account id; write 12 digits"),
+        ("[server]\naccount_id = \"12345678901x\"", "is not an account id"),
+        ("[server]\npresigned_sigv2 = \"no\"", "is neither true nor false"),
         ("[lanes]\npriority_prefixes = \"orders\"", "set lanes.enabled = true"),
         (
             "[lanes]\nenabled = true\npriority_prefixes = \"Orders/\"",

@@ -175,6 +175,25 @@ impl SettingValue for Percent {
     }
 }
 
+/// The id of an AWS account: 12 digits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountId(pub String);
+
+impl SettingValue for AccountId {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.len() != 12 || !text.bytes().all(|c| c.is_ascii_digit()) {
+            return Err(format!(
+                "{text:?} is not an account id; write 12 digits, for example \"123456789012\""
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
 /// A host name without a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostName(pub String);

@@ -130,9 +130,14 @@ fn damage_in_transit_is_detected() {
         scene(1000, first("GetObject", 1, |a| Reply::Respond(a.with_flipped_bit(500))), right);
     caller.run_ok(&COPY);
     assert_eq!(destination.object("x").unwrap(), content(1, 1000), "it is read again");
-    // The checksum of the whole does not tell which part is damaged.
-    let (_source, destination, caller) =
+    // The checksum of the whole does not reveal which part is damaged: all are read again, once.
+    let (source, destination, caller) =
         scene(LARGE, first("GetObject", 1, |a| Reply::Respond(a.with_flipped_bit(500))), right);
+    caller.run_ok(&COPY);
+    assert!(destination.object("x").unwrap() == content(1, LARGE));
+    assert_eq!(source.requests_of("GetObject").len(), 8);
+    let (_source, destination, caller) =
+        scene(LARGE, first("GetObject", 100, |a| Reply::Respond(a.with_flipped_bit(500))), right);
     let CommandOutput { status, err, .. } = caller.run(&COPY);
     assert!(err.starts_with("tradewind: x: checksum mismatch: received CRC64NVME:"), "{err}");
     assert_eq!((status.code(), err.lines().count()), (Some(1), 1));

@@ -70,16 +70,17 @@ fn unknown_names_and_unused_flags_are_rejected() {
     let caller = unreachable().with_settings(two);
     let others = "s3://, swift://, disk:// or west://";
     for command in [
-        &["cp", "settings.toml", "wets://bucket/x"][..],
-        &["cp", "-r", "wets://bucket/x", "disk://bucket"],
-        &["sync", "wets://bucket", "there"],
-        &["ls", "wets://"],
-        &["cat", "wets://bucket/x"],
-        &["grep", "x", "wets://bucket"],
-        &["mb", "wets://bucket"],
+        &["cp", "settings.toml", "photos://bucket/x"][..],
+        &["cp", "-r", "photos://bucket/x", "disk://bucket"],
+        &["sync", "photos://bucket", "there"],
+        &["ls", "photos://"],
+        &["cat", "photos://bucket/x"],
+        &["grep", "x", "photos://bucket"],
+        &["mb", "photos://bucket"],
     ] {
-        refused(&caller, command, &said("wets", others));
+        refused(&caller, command, &said("photos", others));
     }
+    refused(&caller, &["ls", "wets://"], "there is no store \"wets\"; did you mean west://?");
     assert!(!caller.path("disk").exists() && !caller.path("there").exists());
     for (flag, value) in [("--endpoint-url", Some("http://127.0.0.1:1")), ("--no-sign-request", None)] {
         let command: Vec<&str> = ["ls", "disk://bucket", flag].into_iter().chain(value).collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::model::Model;
 use super::random::Random;
-use super::s3::S3;
+use super::s3::{Request, S3};
 use super::server::{self, Server, ServerSetup};
 use super::verify::verify;
 use super::workload::{self, BUCKETS, Workload};
@@ -28,6 +28,25 @@ pub struct Written {
     pub bytes: u64,
     /// Bytes of segments at the end.
     pub on_disk: u64,
+}
+
+/// Off in the first rounds, then alternately enabled and suspended.
+fn set_versioning(client: &mut S3, model: &Model, round: u64) {
+    let versioning = match round % 4 {
+        _ if round < 2 => return,
+        3 => "Suspended",
+        _ => "Enabled",
+    };
+    for bucket in BUCKETS {
+        let body =
+            format!("<VersioningConfiguration><Status>{versioning}</Status></VersioningConfiguration>");
+        let query = vec![("versioning", String::new())];
+        let request =
+            Request { method: "PUT", path: bucket, query, body: body.as_bytes(), ..Request::default() };
+        let response = client.send(request).expect("a request before the crash gets a response");
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
+    model.set_versioning(versioning);
 }
 
 impl CrashTest {
@@ -74,6 +93,7 @@ impl CrashTest {
             if !errors.is_empty() {
                 self.fail(round, &errors, &server.logged());
             }
+            set_versioning(&mut S3::new(server.endpoint, credentials.clone()), &model, round);
             let workload = Workload {
                 address: server.endpoint,
                 credentials: credentials.clone(),

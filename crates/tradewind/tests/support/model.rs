@@ -51,12 +51,24 @@ pub struct Upload {
     pub is_completing: bool,
 }
 
+/// A version that was acknowledged and not deleted.
+#[derive(Debug, Clone)]
+pub struct KeptVersion {
+    pub key: String,
+    pub id: String,
+    pub content: Content,
+    acknowledged: u64,
+}
+
 #[derive(Debug, Default)]
 struct ModelState {
     tick: u64,
     keys: BTreeMap<String, Vec<Write>>,
     /// Uploads waiting for a worker to resume them.
     uploads: Vec<Upload>,
+    versions: Vec<KeptVersion>,
+    /// The versioning of all buckets; `None` before it was set.
+    versioning: Option<&'static str>,
     acknowledged: u64,
     acknowledged_bytes: u64,
     in_doubt: u64,
@@ -173,6 +185,45 @@ impl Model {
     /// Takes all uploads, for a verification with nothing in flight.
     pub fn take_uploads(&self) -> Vec<Upload> {
         std::mem::take(&mut self.state().uploads)
+    }
+
+    /// Records the version that an acknowledged write created.
+    pub fn keep_version(&self, key: &str, id: &str, content: Content) {
+        let mut state = self.state();
+        let acknowledged = state.next_tick();
+        let (key, id) = (key.to_owned(), id.to_owned());
+        state.versions.push(KeptVersion { key, id, content, acknowledged });
+    }
+
+    /// Takes a version that is certainly not current, to be deleted: a later write of its key was acknowledged.
+    pub fn take_superseded_version(&self, choice: u64) -> Option<KeptVersion> {
+        let mut state = self.state();
+        let count = state.versions.len();
+        let start = usize::try_from(choice).ok()?.checked_rem(count)?;
+        let found = (start..count).chain(0..start).find(|index| {
+            let version = &state.versions[*index];
+            let supersedes = |write: &Write| {
+                write.sent > version.acknowledged
+                    && write.acknowledged.is_some()
+                    && write.value != Value::Present(version.content)
+            };
+            state.keys.get(&version.key).is_some_and(|history| history.iter().any(supersedes))
+        })?;
+        Some(state.versions.swap_remove(found))
+    }
+
+    /// All versions that must exist, for a verification with nothing in flight.
+    pub fn versions(&self) -> Vec<KeptVersion> {
+        self.state().versions.clone()
+    }
+
+    /// Records the versioning that was set for all buckets.
+    pub fn set_versioning(&self, versioning: &'static str) {
+        self.state().versioning = Some(versioning);
+    }
+
+    pub fn versioning(&self) -> Option<&'static str> {
+        self.state().versioning
     }
 
     /// The numbers of acknowledged writes, of their bytes, and of writes without a response.

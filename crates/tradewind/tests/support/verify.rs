@@ -42,6 +42,7 @@ pub fn verify(address: SocketAddr, credentials: &Credentials, model: &Model, see
         verifier.listing(bucket, &expected);
         verifier.prefixes(bucket, expected.keys());
     }
+    verifier.versions();
     verifier.uploads();
     verifier.remove_completed(&there);
     verifier.wrong
@@ -176,6 +177,31 @@ impl Verifier<'_> {
         }
     }
 
+    /// Verifies the versioning of the buckets, and every version that was acknowledged and not deleted.
+    fn versions(&mut self) {
+        for bucket in BUCKETS {
+            let query = vec![("versioning", String::new())];
+            let request = Request { method: "GET", path: bucket, query, ..Request::default() };
+            let status =
+                self.client.send(request).ok().and_then(|response| xml::text(&response.text(), "Status"));
+            if status.as_deref() != self.model.versioning() {
+                self.wrong.push(format!(
+                    "the versioning of {bucket} is {status:?}, not {:?}",
+                    self.model.versioning()
+                ));
+            }
+        }
+        for version in self.model.versions() {
+            let query = vec![("versionId", version.id.clone())];
+            let request = Request { method: "GET", path: &version.key, query, ..Request::default() };
+            let observed = self.client.send(request).map_err(|error| error.to_string());
+            let observed = observed.and_then(|response| observe(&response));
+            if observed != Ok(Value::Present(version.content)) {
+                self.wrong.push(format!("version {version:?} is {observed:?}"));
+            }
+        }
+    }
+
     /// Verifies that every upload exists with all its acknowledged parts. If the outcome of its completion is unknown,
     /// either the upload or its object must exist, not both; no other request writes its key.
     fn uploads(&mut self) {
@@ -233,16 +259,27 @@ impl Verifier<'_> {
         }
     }
 
-    /// Deletes the objects of completed uploads: each is written only once, so their number would grow.
+    /// Deletes the objects of completed uploads, with their versions: each is written only once, so their number would
+    /// grow.
     fn remove_completed(&mut self, there: &BTreeMap<String, ObjectFacts>) {
         for key in self.model.keys().iter().filter(|key| is_upload_key(key)) {
             if there.contains_key(key) {
-                match self.client.delete(key) {
-                    Ok(response) if response.status == 204 => {}
-                    other => self.wrong.push(format!("deleting {key:?}: {other:?}")),
-                }
+                self.delete_versions(key);
             }
             self.model.forget(key);
+        }
+    }
+
+    /// Deletes the only object of a key. With versioning, its version is deleted, so that no delete marker is left.
+    fn delete_versions(&mut self, key: &str) {
+        let version =
+            self.client.get(key).ok().and_then(|response| {
+                response.header("x-amz-version-id").map(|id| ("versionId", id.to_owned()))
+            });
+        let query = version.into_iter().collect();
+        match self.client.send(Request { method: "DELETE", path: key, query, ..Request::default() }) {
+            Ok(response) if response.status == 204 => {}
+            other => self.wrong.push(format!("deleting {key:?}: {other:?}")),
         }
     }
 

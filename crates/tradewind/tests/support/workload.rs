@@ -142,7 +142,8 @@ impl Worker<'_> {
             0..42 => self.put(&key),
             42..58 => self.delete(&key),
             58..62 => self.delete_many(),
-            62..82 => self.read(&key),
+            62..74 => self.read(&key),
+            74..82 => self.delete_version(),
             82..88 => self.begin_upload(&key),
             88..94 => match self.shared.model.take_upload() {
                 Some(upload) => self.resume_upload(upload),
@@ -197,7 +198,12 @@ impl Worker<'_> {
         let request = Request { method: "PUT", path: key, headers, body: &body, ..Request::default() };
         let response = self.client.send(request)?;
         match response.status {
-            200 => self.shared.model.record_success(&ticket),
+            200 => {
+                self.shared.model.record_success(&ticket);
+                if let Some(id) = response.header("x-amz-version-id").filter(|id| *id != "null") {
+                    self.shared.model.keep_version(key, id, content);
+                }
+            }
             409 | 412 => self.shared.model.record_rejected(&ticket),
             _ => return self.failed_write("a PUT", &response),
         }
@@ -211,6 +217,21 @@ impl Worker<'_> {
             return self.failed_write("a DELETE", &response);
         }
         self.shared.model.record_success(&ticket);
+        Ok(())
+    }
+
+    /// Deletes some versions that are not current. The outcome of an interrupted request does not matter: the model has
+    /// forgotten the version.
+    fn delete_version(&mut self) -> Step {
+        for _ in 0..6 {
+            let Some(version) = self.shared.model.take_superseded_version(self.random.next()) else { break };
+            let query = vec![("versionId", version.id)];
+            let request = Request { method: "DELETE", path: &version.key, query, ..Request::default() };
+            let response = self.client.send(request)?;
+            if response.status != 204 {
+                return self.failed_write("deleting a version", &response);
+            }
+        }
         Ok(())
     }
 

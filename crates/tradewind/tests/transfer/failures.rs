@@ -88,6 +88,10 @@ fn wrong_kind_of_argument_is_reported() {
         &["cp", "-", "s3://bucket/dir/"],
         &[&format!("{prefix}; to store standard input, give a complete key")],
     );
+    let bucket = "s3://bucket is a bucket, not an object; list it with ls";
+    for command in [&["stat", "s3://bucket"][..], &["cat", "s3://bucket/"], &["cp", "s3://bucket", "-"]] {
+        caller.run_failing(command, &[bucket]);
+    }
     let standard = "with - (standard input or output), the other argument must be s3://BUCKET/KEY";
     caller.run_failing(&["cp", "-", "dir/b"], &[standard]);
     caller.run_failing(&["mb", "s3://bucket/x"], &["s3://bucket/x is more than a bucket; write s3://bucket"]);
@@ -110,6 +114,16 @@ fn invalid_command_line_exits_with_status_2() {
         ),
         (&["ls", "bucket"], "\"bucket\" is not in a store; write s3://BUCKET/KEY"),
         (&["ls", "s3:///x"], "s3:///x has no bucket; write s3://BUCKET/KEY"),
+        (&["cp", "x", "S3://bucket/x"], "there is no store \"S3\"; did you mean s3://?\n"),
+        (&["cp", "x", "swfit://bucket/x"], "there is no store \"swfit\"; did you mean swift://?\n"),
+        (
+            &["cp", "x", "s3:/bucket/key"],
+            "\"s3:/bucket/key\" lacks a slash of s3://; write s3://bucket/key, or ./s3:/bucket/key for a path\n",
+        ),
+        (
+            &["sync", "west:/bucket/x", "y"],
+            "\"west:/bucket/x\" lacks a slash of west://; write west://bucket/x, or ./west:/bucket/x for a path\n",
+        ),
         (&["cp", "x"], "<DESTINATION>"),
         (&["cp", "x", "s3://bucket", "--chunk-size", "big"], "--chunk-size"),
         (&["sync", "x", "y", "--size-only", "--checksum"], "--checksum"),
@@ -118,6 +132,22 @@ fn invalid_command_line_exits_with_status_2() {
         assert_eq!(ran.status.code(), Some(2), "{arguments:?}: {ran:?}");
         assert!(ran.err.contains(words), "{words:?} was expected: {}", ran.err);
     }
+}
+
+#[test]
+fn wrong_flags_and_settings_are_named() {
+    let caller = CommandRunner::new("127.0.0.1:1".parse().unwrap());
+    let region = "\"no region\" is not a region; write it like us-east-1";
+    caller.run_failing(&["ls", "--region", "no region"], &[&format!("--region: {region}")]);
+    let ran = caller.run(&["ls", "--endpoint-url", "no url"]);
+    assert!(ran.err.starts_with("tradewind: --endpoint-url: "), "{ran:?}");
+    let set = "[store.west]\ntype = \"s3\"\nregion = \"no region\"\n";
+    let configured = CommandRunner::new("127.0.0.1:1".parse().unwrap()).with_settings(set);
+    let ran = configured.run(&["ls", "west://bucket"]);
+    assert!(ran.err.contains(&format!("settings.toml:3: {region}")), "{ran:?}");
+    let variable =
+        CommandRunner::new("127.0.0.1:1".parse().unwrap()).with_variable("AWS_REGION", "no region");
+    variable.run_failing(&["ls"], &[&format!("AWS_REGION: {region}")]);
 }
 
 #[test]
@@ -143,7 +173,8 @@ fn rejected_credentials_are_reported() {
     );
     caller.run_failing(
         &["cat", "--no-sign-request", "s3://bucket/x"],
-        &["GET s3://bucket/x on HOST: Access Denied (AccessDenied)"],
+        &["GET s3://bucket/x on HOST: Access Denied (AccessDenied); the request was not signed as --no-sign-request \
+           asks"],
     );
     assert_eq!(scene.names(), ["x"]);
 }
@@ -180,13 +211,24 @@ fn local_permission_errors_are_reported() {
     let denied = "Permission denied (os error 13)";
     caller.run_failing(
         &["sync", "here", "s3://bucket", "--delete"],
-        &[&format!("cannot list here/closed: {denied}")],
+        &[
+            &format!("cannot list here/closed: {denied}"),
+            "1 item was not removed: the source may have what could not be listed",
+        ],
     );
     assert_eq!(scene.names(), ["a", "closed/b"]);
+    caller.write("here/z", "z");
+    caller.run_ok(&["sync", "here", "s3://bucket", "--delete", "--exclude", "closed/*"]);
+    assert_eq!(scene.names(), ["a", "closed/b", "z"]);
+    // At the destination, only names in the directory are in doubt.
+    scene.store("new", b"new");
+    caller.run_failing(&["sync", "s3://bucket", "here"], &[&format!("cannot list here/closed: {denied}")]);
+    assert_eq!(fs::read(caller.path("here/new")).unwrap(), b"new");
     allow(0o500);
     let ran = caller.run(&["cp", "-r", "s3://bucket", "here"]);
     assert!(
-        ran.err.starts_with("tradewind: closed/b: cannot create here/closed/b: ") && ran.err.contains(denied)
+        ran.err.starts_with("tradewind: cannot create here/closed/b: ") && ran.err.contains(denied),
+        "{ran:?}"
     );
     assert_eq!(ran.status.code(), Some(1));
     allow(0o700);

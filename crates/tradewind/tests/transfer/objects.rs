@@ -110,6 +110,50 @@ fn ls_and_rm_respect_prefixes_and_filters() {
     assert_eq!(scene.names(), ["2025-old/x", "2025/b.raw", "2026"]);
 }
 
+/// A key that ends in a slash names a prefix and may name an object, too.
+#[test]
+fn single_key_ending_in_a_slash_is_copied_fetched_and_removed() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    scene.store("d/empty/", b"");
+    scene.store("d/full/", b"bytes");
+    scene.store("d/full/below", b"below");
+    caller.run_ok(&["cp", "s3://bucket/d/full/", "file"]);
+    assert_eq!(fs::read(caller.path("file")).unwrap(), b"bytes");
+    assert_eq!(caller.run_ok(&["cat", "s3://bucket/d/full/"]), "bytes");
+    caller.run_ok(&["cp", "s3://bucket/d/empty/", "there/"]);
+    assert!(caller.path("there/empty").is_dir());
+    caller.run_ok(&["cp", "s3://bucket/d/full/", "s3://bucket/e/"]);
+    caller.run_ok(&["cp", "s3://bucket/d/empty/", "s3://bucket/f"]);
+    assert_eq!((scene.read("e/full/"), scene.read("f")), (b"bytes".to_vec(), Vec::new()));
+    assert_eq!(caller.run_ok(&["rm", "--dry-run", "s3://bucket/d/full/"]), "remove  s3://bucket/d/full/\n");
+    for key in ["d/full/", "d/empty/"] {
+        caller.run_ok(&["rm", &format!("s3://bucket/{key}")]);
+    }
+    assert_eq!(scene.names(), ["d/full/below", "e/full/", "f"], "nothing below the key is removed");
+    let missing = "s3://bucket/d/full/ is not one object; remove everything below it with -r";
+    caller.run_failing(&["rm", "s3://bucket/d/full/"], &[missing]);
+    caller.run_failing(&["rm", "--dry-run", "s3://bucket/d/full/"], &[missing]);
+    let missing = "s3://bucket/d/full/ is not one object; copy everything below it with -r";
+    caller.run_failing(&["cp", "s3://bucket/d/full/", "x"], &[missing]);
+    caller.run_failing(&["cp", "s3://bucket/d/full/", "s3://bucket/x"], &[missing]);
+}
+
+#[test]
+fn removal_of_a_delete_marker_restores_a_key_ending_in_a_slash() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    caller.run_ok(&["versioning", "--enable", "s3://bucket"]);
+    scene.store("p/", b"");
+    caller.run_ok(&["rm", "s3://bucket/p/"]);
+    assert_eq!(scene.names(), [""; 0]);
+    let listed = caller.run_ok(&["ls", "-r", "--versions", "--json", "s3://bucket"]);
+    let newest: serde_json::Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
+    assert_eq!(newest["is_delete_marker"], true, "{listed}");
+    caller.run_ok(&["rm", "--version-id", newest["version_id"].as_str().unwrap(), "s3://bucket/p/"]);
+    assert_eq!(scene.names(), ["p/"]);
+}
+
 /// The tags of an object are requested while its response is open. With one connection, that must not deadlock.
 #[test]
 fn tagged_objects_download_with_one_connection() {

@@ -1,6 +1,7 @@
 //! `sync`: which items it copies, removes and leaves unchanged, by each criterion, with filters, and in a dry run.
 
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, SystemTime};
 
 use super::{TestStore, names};
@@ -45,8 +46,7 @@ fn sync_copies_by_size_and_time() {
         dry_run(&scene, &["here", "s3://bucket", "--size-only"]),
         ["copy here/longer", "copy here/new"]
     );
-    let compared = ["copy here/longer", "copy here/new", "compare here/old", "compare here/same"];
-    let compared = [&compared[..], &["compare here/touched"]].concat();
+    let compared = ["longer", "new", "old", "touched"].map(|name| format!("copy here/{name}"));
     assert_eq!(dry_run(&scene, &["here", "s3://bucket", "--checksum"]), compared);
     caller.run_ok(&[&["sync", "--size-only"], &up[..]].concat());
     assert_eq!((scene.read("touched"), scene.read("longer")), (b"12345".to_vec(), b"123456".to_vec()));
@@ -130,6 +130,43 @@ fn delete_removes_only_items_missing_in_the_source() {
     assert!(!caller.path("there/d").exists(), "empty directories are removed");
 }
 
+/// A listing of files has no folder markers, so each is only at the destination.
+#[test]
+fn markers_of_existing_directories_are_not_removed() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    caller.write("here/a", "a");
+    fs::create_dir_all(caller.path("here/p/q")).unwrap();
+    for (key, bytes) in [("", &b""[..]), ("gone/", b""), ("full/", b"bytes"), ("p/", b""), ("p/q/", b"")] {
+        scene.store(&format!("d/{key}"), bytes);
+    }
+    let delete = ["sync", "--delete", "here", "s3://bucket/d/"];
+    let dry_run = caller.run(&[&delete[..], &["--dry-run"]].concat());
+    let planned = "copy    here/a to s3://bucket/d/a\nremove  s3://bucket/d/gone/\n";
+    assert_eq!(String::from_utf8(dry_run.out).unwrap(), planned);
+    let ran = caller.run(&delete);
+    assert!(ran.status.success(), "{ran:?}");
+    for err in [ran.err, dry_run.err] {
+        assert!(err.contains("1 marker was not removed: "), "{err}");
+    }
+    assert_eq!(scene.names(), ["d/", "d/a", "d/full/", "d/p/", "d/p/q/"]);
+}
+
+#[test]
+fn emptied_directory_stays_if_the_source_has_its_marker() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    scene.store("a", b"a");
+    scene.store("d/p/", b"");
+    for name in ["d/p/old", "d/p/q/old", "e/old"] {
+        caller.write(format!("there/{name}"), name);
+    }
+    caller.run_ok(&["sync", "--delete", "s3://bucket", "there"]);
+    assert_eq!(names(&caller.path("there")), ["a"]);
+    let exists = ["d/p", "d/p/q", "e"].map(|name| caller.path("there").join(name).is_dir());
+    assert_eq!(exists, [true, false, false]);
+}
+
 #[test]
 fn filter_applies_to_source_and_destination() {
     let scene = TestStore::new();
@@ -158,6 +195,77 @@ fn filter_applies_to_source_and_destination() {
         &["sync", "here", "s3://bucket", "--exclude", "a["],
         &["invalid pattern \"a[\": error parsing glob 'a[': unclosed character class; missing ']'"],
     );
+}
+
+/// An odd entry at the destination puts only names at or below it in doubt.
+#[test]
+fn odd_destination_entries_stop_only_names_at_or_below_them() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    for name in ["a", "b/pipe", "b/pipe/x", "b/pipe.txt", "z"] {
+        scene.store(name, b"new");
+    }
+    caller.write("there/b/gone", "gone");
+    caller.write("there/y", "gone");
+    let raw = std::ffi::OsStr::from_bytes(b"there/caf\xe9");
+    caller.write(std::path::Path::new(raw), "not UTF-8");
+    let _pipe = std::os::unix::net::UnixListener::bind(caller.path("there/b/pipe")).unwrap();
+    let odd = [
+        "there/b/pipe is neither a file nor a directory: skipped",
+        "there/caf\u{fffd}: its name is not UTF-8, as keys must be; rename it",
+    ];
+    caller.run_failing(&["sync", "--delete", "s3://bucket", "there"], &odd);
+    let found = |name: &str| fs::read(caller.path("there").join(name)).is_ok_and(|bytes| bytes == b"new");
+    assert_eq!(["a", "b/pipe.txt", "z"].map(found), [true; 3]);
+    assert!(!caller.path("there/b/gone").exists() && !caller.path("there/y").exists());
+    assert!(fs::symlink_metadata(caller.path("there/b/pipe")).is_ok() && caller.path(raw).exists());
+    // Excluded names are neither reported nor touched.
+    let excluded = ["sync", "--delete", "s3://bucket", "there", "--exclude", "b/pipe*", "--exclude", "caf*"];
+    caller.run_ok(&excluded);
+}
+
+/// After a failure of the source nothing is removed; excluded names do not fail.
+#[test]
+fn skipped_removals_are_reported_and_counted() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    caller.write("here/keep", "keep");
+    let _socket = std::os::unix::net::UnixListener::bind(caller.path("here/d")).unwrap();
+    for name in ["d/x", "e", "f.tmp", "keep"] {
+        scene.store(name, b"keep");
+    }
+    let socket = "here/d is neither a file nor a directory: skipped";
+    let kept = "2 items were not removed: the source may have what could not be listed";
+    let sync = ["sync", "--delete", "--exclude", "*.tmp", "here", "s3://bucket"];
+    caller.run_failing(&sync, &[socket, kept]);
+    caller.run_failing(&[&sync[..], &["--dry-run"]].concat(), &[socket, kept]);
+    let ran = caller.run(&[&sync[..], &["--json"]].concat());
+    let summary: serde_json::Value = serde_json::from_slice(&ran.out).unwrap();
+    assert_eq!((&summary["not_removed"], &summary["failed"]), (&2.into(), &1.into()), "{summary}");
+    assert_eq!(scene.names(), ["d/x", "e", "f.tmp", "keep"]);
+    caller.run_failing(&["sync", "here", "s3://bucket"], &[socket]);
+    caller.run_ok(&[&sync[..], &["--exclude", "d"]].concat());
+    assert_eq!(scene.names(), ["f.tmp", "keep"]);
+    // For cp -r, too.
+    caller.run_ok(&["cp", "-r", "here", "s3://bucket/copy", "--exclude", "d"]);
+    caller.run_ok(&["cp", "--bundle", "here", "s3://bucket/x.tar", "--exclude", "d"]);
+}
+
+/// An excluded directory is not entered, but a source that has only such directories is not empty.
+#[test]
+fn excluded_directories_count_as_existing() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    caller.write("here/cache/e/x", "x");
+    scene.store("old", b"x");
+    let sync = ["sync", "--delete", "here", "s3://bucket", "--exclude", "cache/*"];
+    fs::remove_file(caller.path("here/cache/e/x")).unwrap();
+    let ran = caller.run(&sync);
+    assert!(ran.status.code() == Some(1) && ran.err.contains("nothing at here"), "{ran:?}");
+    assert_eq!(scene.names(), ["old"], "an empty directory removes nothing");
+    caller.write("here/cache/e/x", "x");
+    caller.run_ok(&sync);
+    assert_eq!(scene.names(), [""; 0]);
 }
 
 #[test]

@@ -142,7 +142,8 @@ fn files_that_cannot_be_keys_are_reported_and_skipped() {
     assert_eq!(scene.names(), ["good", "link", "z/good"]);
     assert_eq!(scene.read("link"), b"good");
     // These names fail, and nothing is removed for them.
-    let unfit = [bad_utf8, socket, &key];
+    let kept = "1 item was not removed: the source may have what could not be listed";
+    let unfit = [bad_utf8, socket, &key, kept];
     caller.run_failing(&["sync", "here", "s3://bucket", "--delete"], &unfit);
     assert_eq!(scene.names(), ["good", "link", "z/good"], "an incomplete listing removes nothing");
 }
@@ -178,16 +179,16 @@ fn keys_that_cannot_be_paths_are_reported_and_skipped() {
             "nothing is written elsewhere"
         );
     }
-    let (dots, slash) = (
-        format!("up/..: {}", because("..", dots)),
-        "s3://bucket/dir/ is not one object; copy everything below it with -r",
-    );
+    let (dots, slash) = (format!("up/..: {}", because("..", dots)), because("dir/", slash));
     scene.store("up/..", b"bytes");
     caller.run_failing(&["cp", "s3://bucket/up/..", "in/"], &[&dots]);
-    caller.run_failing(&["cp", "s3://bucket/dir/", "in/"], &[slash]);
+    caller.run_failing(&["cp", "s3://bucket/dir/", "in/"], &[&slash]);
     // A key of any name can be copied to a name given by the user.
     caller.run_ok(&["cp", "s3://bucket/../x", "in/x"]);
-    assert_eq!(fs::read(caller.path("in/x")).unwrap(), b"bytes");
+    caller.run_ok(&["cp", "s3://bucket/dir/", "in/y"]);
+    for name in ["in/x", "in/y"] {
+        assert_eq!(fs::read(caller.path(name)).unwrap(), b"bytes", "{name}");
+    }
 }
 
 #[test]
@@ -199,8 +200,10 @@ fn key_that_is_also_a_prefix_conflicts_as_a_file() {
     }
     // With concurrency 1 the order is deterministic.
     let complaints = [
-        "a/b: cannot create the directory there/a: Not a directory (os error 20)",
-        "c/d/e: cannot create the directory there/c/d: Not a directory (os error 20)",
+        "a/b: cannot create the directory there/a: the key \"a\" took its place as a file; copy one of the two under \
+         another name",
+        "c/d/e: cannot create the directory there/c/d: the key \"c/d\" took its place as a file; copy one of the two \
+         under another name",
     ];
     caller.run_failing(&["cp", "-r", "--concurrency", "1", "s3://bucket", "there"], &complaints);
     assert_eq!(names(&caller.path("there")), ["a", "b", "c/d", "f"], "all other items are copied");
@@ -208,15 +211,19 @@ fn key_that_is_also_a_prefix_conflicts_as_a_file() {
     fs::create_dir_all(caller.path("other/a")).unwrap();
     fs::create_dir_all(caller.path("other/f/g")).unwrap();
     let complaints = [
-        "other/a exists and is not a file",
-        "c/d/e: cannot create the directory other/c/d: Not a directory (os error 20)",
-        "other/f exists and is not a file",
+        "other/a exists and is a directory, so that the key \"a\" cannot be a file there; copy one of the two under \
+         another name",
+        "c/d/e: cannot create the directory other/c/d: the key \"c/d\" took its place as a file; copy one of the two \
+         under another name",
+        "other/f exists and is a directory, so that the key \"f\" cannot be a file there; copy one of the two under \
+         another name",
     ];
     caller.run_failing(&["cp", "-r", "--concurrency", "1", "s3://bucket", "other"], &complaints);
     assert_eq!(names(&caller.path("other")), ["a/b", "b", "c/d"]);
 
     let ran = caller.run(&["cp", "-r", "s3://bucket", "many"]);
     assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 2), "{ran:?}");
+    assert!(ran.err.lines().all(|line| line.contains("; copy one of the two under another name")), "{ran:?}");
     let came = tree(&caller.path("many"));
     assert_eq!(came.len(), 4, "{came:?}");
     assert!(came.iter().all(|(name, bytes)| name.as_bytes() == bytes), "{came:?}");
@@ -244,6 +251,34 @@ fn destination_links_and_sockets_are_not_written_through() {
     assert!(ran.err.contains("there/d is a symbolic link"), "{}", ran.err);
     assert_eq!(fs::read(caller.path("there/e")).unwrap(), b"e");
     assert_eq!(fs::read_dir(caller.path("elsewhere")).unwrap().count(), 0);
+}
+
+/// Web consoles create an empty object per folder.
+#[test]
+fn empty_folder_markers_become_directories() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    for marker in ["photos/", "photos/2026/", "photos/empty/", "photos/empty/er/"] {
+        scene.store(marker, b"");
+    }
+    scene.store("photos/2026/a", b"a");
+    for command in [&["cp", "-r"][..], &["sync"], &["sync", "--delete", "--checksum"]] {
+        for (from, to) in [("s3://bucket", "all"), ("s3://bucket/photos/", "all/photos")] {
+            caller.run_ok(&[command, &[from, to]].concat());
+            assert_eq!(names(&caller.path("all")), ["photos/2026/a"]);
+            assert!(caller.path("all/photos/empty/er").is_dir());
+        }
+    }
+    assert_eq!(caller.run_ok(&["sync", "--dry-run", "--delete", "s3://bucket", "all"]), "");
+    let made = "copy    s3://bucket/photos/empty/er/ to all/photos/empty/er/\n";
+    fs::remove_dir(caller.path("all/photos/empty/er")).unwrap();
+    assert_eq!(caller.run_ok(&["sync", "--dry-run", "s3://bucket", "all"]), made);
+    // A file in the way is an error, and is not replaced.
+    caller.write("all/photos/empty/er", "file");
+    let ran = caller.run(&["cp", "-r", "s3://bucket", "all"]);
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(ran.err.contains("took its place as a file"), "{}", ran.err);
+    assert_eq!(fs::read(caller.path("all/photos/empty/er")).unwrap(), b"file");
 }
 
 #[test]

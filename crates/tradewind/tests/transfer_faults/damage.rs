@@ -1,5 +1,8 @@
 //! Damaged and mismatched responses never become a file.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::{content, files, refusal, scene};
 use crate::support::command_runner::CommandRunner;
 use crate::support::scripted_server::{Reply, Request, ScriptedResponse, ScriptedServer};
@@ -93,12 +96,32 @@ fn damaged_chunk_fails_with_few_requests() {
     };
     let several = [0, CHUNK].into_iter().flat_map(|offset| assert_fails(SEVERAL, damage(offset)));
     let usual = assert_commands_fail(&[], &[&["cp", "s3://bucket/x", "x"]], (16 << 20) + 1, damage(8 << 20));
-    // Three chunks of 1 MiB; or ranges of 4 MiB, and of 2 MiB towards the end.
+    // Three chunks of 1 MiB; or ranges of 4 MiB, and of 2 MiB towards the end. All of them are fetched twice.
     for ((server, message), max_requests) in
-        several.map(|ran| (ran, 3)).chain(usual.into_iter().map(|ran| (ran, 8)))
+        several.map(|ran| (ran, 6)).chain(usual.into_iter().map(|ran| (ran, 16)))
     {
         assert!(message.contains("checksum mismatch: received CRC64NVME:"), "{message}");
         assert!(server.requests_of("GetObject").len() <= max_requests, "{:?}", server.request_counts());
+    }
+}
+
+/// Only the checksum of the whole object is known, so that all ranges are fetched again.
+#[test]
+fn range_damaged_once_is_fetched_again() {
+    for offset in [0, CHUNK, 2 * CHUNK] {
+        let damages = AtomicUsize::new(1);
+        let (server, caller) = scene(move |request, answer| {
+            let is_damaged = is_at(request, offset)
+                && damages.fetch_update(Relaxed, Relaxed, |left: usize| left.checked_sub(1)).is_ok();
+            Reply::Respond(if is_damaged { answer.with_flipped_bit(0) } else { answer })
+        });
+        let bytes = content(1, SEVERAL);
+        server.put_object("x", bytes.clone());
+        let summary = caller.run_ok(&["cp", "--json", "--chunk-size", "1MiB", "s3://bucket/x", "x"]);
+        assert!(summary.contains(&format!("\"bytes\":{SEVERAL},")), "{summary}");
+        assert!(std::fs::read(caller.path("x")).unwrap() == bytes, "at {offset}");
+        assert_eq!(server.request_counts(), [("GetObject", 6)], "at {offset}");
+        assert_eq!(files(&caller), ["x"]);
     }
 }
 

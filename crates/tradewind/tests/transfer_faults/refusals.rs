@@ -1,6 +1,11 @@
 //! Permanent errors of the store: reported in one line with advice, and not retried.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
 use super::{content, files, scene};
+use crate::support::command_runner::CommandRunner;
 use crate::support::scripted_server::{Reply, ScriptedResponse};
 
 /// Status, code, message and extra elements of a store's error, and the advice in our message.
@@ -54,6 +59,49 @@ fn permanent_errors_take_one_line_and_are_not_retried() {
             assert_eq!(files(&caller), ["large", "small"]);
         }
     }
+}
+
+/// The message names where credentials were looked for, but only if access is denied.
+#[test]
+fn unsigned_request_that_is_denied_names_the_missing_credentials() {
+    let (_server, caller) = scene(|request, answer| match request.key.as_str() {
+        "denied" => Reply::Respond(ScriptedResponse::error(403, "AccessDenied", "Access Denied")),
+        _ => Reply::Respond(answer),
+    });
+    let caller = caller.with_variable("AWS_ACCESS_KEY_ID", "").with_variable("AWS_SECRET_ACCESS_KEY", "");
+    let home = caller.path("home").display().to_string();
+    let what = "GET s3://bucket/denied on HOST: Access Denied (AccessDenied); the request was not signed";
+    let searched =
+        format!("AWS_ACCESS_KEY_ID, {home}/.aws/credentials, {home}/.aws/config (profile default)");
+    caller.run_failing(
+        &["cat", "s3://bucket/denied"],
+        &[&format!("{what} because no credentials were found in {searched}")],
+    );
+    caller.run_failing(
+        &["cat", "--no-sign-request", "s3://bucket/denied"],
+        &[&format!("{what} as --no-sign-request asks")],
+    );
+    let missing = "GET s3://bucket/x on HOST: The specified key does not exist (NoSuchKey)";
+    caller.run_failing(&["cat", "s3://bucket/x"], &[missing]);
+}
+
+/// An https endpoint whose port speaks HTTP.
+#[test]
+fn https_to_a_port_that_speaks_http_names_the_scheme() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let url = format!("https://{address}");
+    let caller = CommandRunner::new(address).with_variable("AWS_ENDPOINT_URL_S3", &url);
+    let start = Instant::now();
+    caller.run_failing(&["cat", "s3://bucket/x"], &["HOST does not speak TLS; try http://HOST"]);
+    assert!(start.elapsed() < Duration::from_secs(5), "it is not retried");
 }
 
 /// An error of one object does not prevent the transfer of others.

@@ -1,6 +1,10 @@
-//! Retries: transient failures are retried if, and only if, that is safe.
+//! Retries: transient failures are retried if, and only if, that is safe. A store that is away is waited for.
 
 use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 use super::{content, files, refusal, scene, scene_with};
 use crate::support::scripted_server::{Reply, Request, ScriptedResponse};
@@ -98,23 +102,130 @@ fn only_the_failed_part_is_sent_again() {
     }
 }
 
-/// Without a response it is unknown whether the store executed the request. A second creation would leave an upload
-/// that no client completes, and a second completion would fail because of the first.
+/// A completion is sent again only after the upload was found to exist.
 #[test]
-fn upload_creation_and_completion_are_not_retried() {
+fn upload_creation_and_completion_are_retried() {
     for (name, fault) in FAULTS.into_iter().skip(1) {
         for operation in ["CreateMultipartUpload", "CompleteMultipartUpload"] {
             let (server, caller) = scene_with(operation, 1, fault);
-            caller.write("here", content(1, PARTS));
-            let ran = caller.run(&UPLOAD);
-            assert_eq!(ran.status.code(), Some(1), "{name}: {ran:?}");
-            assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
-            assert!(ran.err.starts_with("tradewind: here: POST s3://bucket/x on HOST: "), "{}", ran.err);
-            assert_eq!(server.requests_of(operation).len(), 1, "{name} to {operation}");
-            // The journal keeps the upload, so that the next run resumes it.
+            let bytes = content(1, PARTS);
+            caller.write("here", &bytes);
+            caller.run_ok(&UPLOAD);
+            assert!(server.object("x").unwrap() == bytes, "{name} to {operation}");
+            assert_eq!(server.requests_of(operation).len(), 2, "{name} to {operation}");
+            assert_eq!(server.requests_of("UploadPart").len(), 2, "{name} to {operation}");
             assert!(server.requests_of("AbortMultipartUpload").is_empty(), "{name} to {operation}");
         }
     }
+}
+
+/// The response to the first creation is lost. Its upload stays: it cannot be distinguished from the upload of another
+/// client of the same key that has not sent a part yet.
+#[test]
+fn no_upload_is_aborted_after_a_lost_creation() {
+    let (server, caller) = scene(|request, answer| match request.operation {
+        "CreateMultipartUpload" if request.number == 1 => Reply::ResetAfterExecution(answer),
+        "CreateMultipartUpload" => {
+            Reply::Respond(answer.with_header("Date", "Fri, 02 Jan 2026 03:04:05 GMT"))
+        }
+        "ListParts" => Reply::Respond(ScriptedResponse::document("<ListPartsResult></ListPartsResult>")),
+        "GetObject" | "Other" if request.query.contains_key("uploads") => {
+            Reply::Respond(ScriptedResponse::document(
+                "<ListMultipartUploadsResult><Upload><Key>x</Key><UploadId>unknown</UploadId>\
+                 <Initiated>2026-01-02T03:04:05.000Z</Initiated></Upload></ListMultipartUploadsResult>",
+            ))
+        }
+        _ => Reply::Respond(answer),
+    });
+    let bytes = content(1, PARTS);
+    caller.write("here", &bytes);
+    caller.run_ok(&UPLOAD);
+    assert!(server.object("x").unwrap() == bytes);
+    assert_eq!(server.requests_of("CreateMultipartUpload").len(), 2);
+    assert!(server.requests_of("AbortMultipartUpload").is_empty());
+}
+
+/// The time for which the store is away: longer than six attempts take.
+const AWAY: Duration = Duration::from_secs(4);
+
+#[test]
+fn store_that_is_away_for_4_s_is_waited_for() {
+    let faults: [(&str, Fault); 3] = [
+        ("reset", reset),
+        ("bad gateway", bad_gateway),
+        ("unavailable", |_| refusal(503, "ServiceUnavailable", "Please try again.")),
+    ];
+    for (name, fault) in faults {
+        let start = Instant::now();
+        let (server, caller) =
+            scene(
+                move |_, answer| {
+                    if start.elapsed() < AWAY { fault(answer) } else { Reply::Respond(answer) }
+                },
+            );
+        for n in 0..40 {
+            // Some are sent from memory, and some are streamed.
+            caller.write(format!("tree/{n}"), content(n, if n % 2 == 0 { 1000 } else { 400_000 }));
+        }
+        caller.write("tree/large", content(1, PARTS));
+        let ran = caller.run(&["cp", "-r", "--chunk-size", "1MiB", "tree", "s3://bucket"]);
+        assert!(ran.status.success(), "{name}: {}", ran.err);
+        assert!(start.elapsed() < 3 * AWAY, "{name}: {:?}", start.elapsed());
+        assert!(server.object("large").unwrap() == content(1, PARTS), "{name}");
+        // The wait is reported once, not for each file.
+        assert!(ran.err.lines().count() <= 1, "{name}: {}", ran.err);
+        let failed = server.requests().len() - 41 - 4;
+        assert!(failed < 41 * 12, "{name}: {failed} retries");
+    }
+}
+
+#[test]
+fn retry_after_is_honoured() {
+    let start = Instant::now();
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let seen = times.clone();
+    let (server, caller) = scene(move |request, answer| {
+        seen.lock().unwrap().push(start.elapsed());
+        if request.number == 1 {
+            let busy = ScriptedResponse::error(503, "ServiceUnavailable", "Please try again.");
+            Reply::Respond(busy.with_header("Retry-After", "3"))
+        } else {
+            Reply::Respond(answer)
+        }
+    });
+    server.put_object("x", content(1, 1000));
+    let ran = caller.run(&["cp", "s3://bucket/x", "x"]);
+    assert!(ran.status.success(), "{}", ran.err);
+    let times = times.lock().unwrap();
+    assert_eq!(times.len(), 2);
+    assert!(times[1] - times[0] >= Duration::from_millis(2990), "{times:?}");
+}
+
+#[test]
+fn cancellation_ends_the_wait_for_a_store() {
+    let (_server, caller) = scene(|_, answer| reset(answer));
+    let running = caller.spawn(&["cp", "s3://bucket/x", "x"]);
+    std::thread::sleep(Duration::from_secs(1));
+    let start = Instant::now();
+    running.signal(Signal::INT);
+    let ran = running.wait_for_output();
+    assert_eq!(ran.status.code(), Some(130), "{ran:?}");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[test]
+fn store_that_stays_away_fails_after_30_s() {
+    let (server, caller) = scene(|_, answer| reset(answer));
+    let start = Instant::now();
+    let ran = caller.run(&["cat", "s3://bucket/x"]);
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!((29..38).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert!(lines[0].contains("; waiting up to 30 s for HOST"), "{}", ran.err);
+    assert!(lines[1].starts_with("tradewind: retried for 3"), "{}", ran.err);
+    assert!(lines[1].contains(" s: GET s3://bucket/x on HOST: the connection failed"), "{}", ran.err);
+    assert_eq!(lines.len(), 2);
+    assert!(server.requests().len() < 40, "{:?}", server.request_counts());
 }
 
 /// A store responds with `SlowDown` before it executes anything, so every request can be retried.
@@ -150,25 +261,32 @@ fn completion_with_lost_response_is_verified() {
 }
 
 #[test]
-fn completion_error_in_a_200_response_is_reported() {
-    let (server, caller) = scene_with("CompleteMultipartUpload", 1, |_| {
-        let refused = ScriptedResponse::error(
-            200,
-            "InternalError",
-            "We encountered an internal error. Please try again.",
-        );
-        Reply::Respond(refused)
-    });
-    caller.write("here", content(1, PARTS));
-    let why = "We encountered an internal error. Please try again (InternalError)";
-    caller.run_failing(&UPLOAD, &[&format!("here: completing the upload of x: {why}")]);
-    assert_eq!(
-        (
-            server.requests_of("CompleteMultipartUpload").len(),
-            server.requests_of("AbortMultipartUpload").len()
-        ),
-        (1, 0)
-    );
+fn completion_error_in_a_200_response_is_retried() {
+    for (failures, attempts) in [(1, None), (3, Some("3"))] {
+        let (server, caller) = scene_with("CompleteMultipartUpload", failures, |_| {
+            let refused = ScriptedResponse::error(
+                200,
+                "InternalError",
+                "We encountered an internal error. Please try again.",
+            );
+            Reply::Respond(refused)
+        });
+        let caller = match attempts {
+            Some(attempts) => caller.with_variable("AWS_MAX_ATTEMPTS", attempts),
+            None => caller,
+        };
+        caller.write("here", content(1, PARTS));
+        if attempts.is_some() {
+            let why = "We encountered an internal error. Please try again (InternalError)";
+            caller.run_failing(&UPLOAD, &[&format!("here: completing the upload of x: {why}")]);
+            assert_eq!(server.requests_of("CompleteMultipartUpload").len(), 3);
+        } else {
+            caller.run_ok(&UPLOAD);
+            assert_eq!(server.requests_of("CompleteMultipartUpload").len(), 2);
+        }
+        // The journal keeps the upload, so that the next run resumes it.
+        assert!(server.requests_of("AbortMultipartUpload").is_empty());
+    }
 }
 
 #[test]

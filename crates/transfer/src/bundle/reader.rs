@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tradewind_core::Checksum;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::retry::Attempts;
 use tradewind_parallel::{RangeReader, TransferContext};
 
 use super::index::{self, FOOTER_BYTES, Footer, Member};
@@ -165,14 +166,13 @@ impl Bundle {
         member: &Member,
         mut fetch: impl FnMut() -> F,
     ) -> Result<T> {
-        let mut attempt = 1;
+        let mut attempts = Attempts::new();
         loop {
             let (fetched, checksum) = fetch().await?;
             if checksum.crc64_value() == member.checksum {
                 return Ok(fetched);
             }
-            self.transfers.wait_before_retry(self.damaged(member), attempt).await?;
-            attempt += 1;
+            self.transfers.wait_before_retry(self.damaged(member), &mut attempts).await?;
         }
     }
 

@@ -185,7 +185,8 @@ impl BundleSet {
             }
         }
         for later in stored.into_iter().rev() {
-            packer.to.remove(&packer.transfers, &bundle_key(&packer.key, later)).await?;
+            let address = packer.to.address(&bundle_key(&packer.key, later))?;
+            packer.to.remove(&packer.transfers, &address).await?;
         }
         Ok(())
     }
@@ -268,6 +269,7 @@ impl VersionedQueue<'_> {
             name: member.name.clone(),
             size: member.size,
             modified: member.modified,
+            version: None,
         };
         self.pending.put_back(members.iter().map(item));
     }

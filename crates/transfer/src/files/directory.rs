@@ -15,7 +15,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum};
 
 use super::draft::{Draft, TempName, supports_unnamed_files};
-use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};
+use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_directory, create_parent};
 use super::new_file::{DownloadRecord, MIN_PREALLOCATE_BYTES, NewFile, ResumeState};
 use super::{Tree, file_error, is_unfinished};
 use crate::journal::Journal;
@@ -101,24 +101,56 @@ impl Directory {
         nearest_ancestor(&self.root)
     }
 
+    /// Creates a directory at a path relative to this one, which may be empty. Follows no link.
+    pub fn create_directory(&self, relative: &Path) -> Result<()> {
+        create_directory(&self.create_tree()?, relative).map(drop)
+    }
+
+    /// Returns true if a path relative to the directory leads to a directory, through no link.
+    #[must_use]
+    pub fn has_directory(&self, relative: &Path) -> bool {
+        self.tree().is_ok_and(|tree| tree.directory(relative).is_ok())
+    }
+
+    /// Returns true if a path relative to the directory leads to a directory, through no link. Fails if that cannot be
+    /// determined.
+    pub(crate) fn find_directory(&self, relative: &Path) -> Result<bool> {
+        let tree = self.tree()?;
+        match tree.directory(relative) {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+            Err(_) if tree.first_link(relative).is_some() => Ok(false),
+            Err(e) => Err(tree.error("access", relative, e)),
+        }
+    }
+
     /// Removes a file below the directory, and its parent directories that become empty. Follows no link.
     pub fn remove(&self, relative: &Path) -> Result<()> {
+        self.remove_file(relative)?;
+        // The first directory that is not empty ends the removal.
+        relative.ancestors().skip(1).take_while(|parent| self.remove_empty(parent)).for_each(drop);
+        Ok(())
+    }
+
+    /// Removes a file below the directory, but no parent directory. Follows no link.
+    pub(crate) fn remove_file(&self, relative: &Path) -> Result<()> {
         let (tree, location) = (self.tree()?, FileLocation::split(relative)?);
         let parent = tree.directory(location.parent).map_err(|e| tree.error("remove", relative, e))?;
         let removed = unlinkat(&parent, location.name, AtFlags::empty());
-        removed.map_err(|e| tree.error("remove", relative, e.into()))?;
-        let mut emptied = location.parent;
-        while let Ok(FileLocation { parent, name }) = FileLocation::split(emptied) {
-            // The first directory that is not empty ends the removal.
-            let removed = tree
-                .directory(parent)
-                .and_then(|directory| Ok(unlinkat(&directory, name, AtFlags::REMOVEDIR)?));
-            if removed.is_err() {
-                break;
-            }
-            emptied = parent;
-        }
-        Ok(())
+        removed.map_err(|e| tree.error("remove", relative, e.into()))
+    }
+
+    /// Removes a directory below this one if it is empty. Returns true if it was removed.
+    pub(crate) fn remove_empty(&self, relative: &Path) -> bool {
+        let Ok(FileLocation { parent, name }) = FileLocation::split(relative) else { return false };
+        let parent =
+            self.tree().and_then(|tree| tree.directory(parent).map_err(|e| tree.error("open", parent, e)));
+        parent.is_ok_and(|parent| unlinkat(&parent, name, AtFlags::REMOVEDIR).is_ok())
+    }
+
+    /// Returns true if a directory below this one has no entries.
+    pub(crate) fn is_empty(&self, relative: &Path) -> bool {
+        self.tree().is_ok_and(|tree| super::find::is_empty(&tree, relative).unwrap_or(false))
     }
 
     /// Starts a file of `size` bytes at a path relative to the directory. A private file is accessible only by its

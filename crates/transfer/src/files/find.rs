@@ -4,18 +4,20 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, statat};
+use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason};
 
 use super::Tree;
 use super::draft::UNFINISHED_SUFFIX;
+use crate::filter::Filter;
 use crate::names::path_to_key;
 use crate::workers::MAX_QUEUED_ITEMS;
-use crate::{Item, ItemFeed, ListedItem};
+use crate::{Extent, Item, ItemFeed, ListedItem, Unlisted};
 
 /// The treatment of symbolic links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,18 +38,23 @@ pub(crate) fn is_unfinished(name: &[u8]) -> bool {
 ///
 /// Anything but a file, directory or link is reported as a failure. Directories are opened through [`Tree`], so one
 /// that is replaced by a link is not entered.
-pub fn find(tree: Tree, links: Links) -> ItemFeed {
-    find_below(tree, Path::new(""), links)
+///
+/// Excluded directories are not entered, and failures of excluded names are not reported. Files are listed whether
+/// excluded or not. If there are only excluded directories, and a file is in one of them, the listing has an excluded
+/// [`Unlisted`] part instead: the tree is not empty.
+pub fn find(tree: Tree, links: Links, filter: &Filter) -> ItemFeed {
+    find_below(tree, Path::new(""), links, filter)
 }
 
 /// Like [`find`], but only below the directory `relative` of the tree; names are still relative to the root.
-pub fn find_below(tree: Tree, relative: &Path, links: Links) -> ItemFeed {
+pub fn find_below(tree: Tree, relative: &Path, links: Links, filter: &Filter) -> ItemFeed {
     let (sender, items) = mpsc::channel(MAX_QUEUED_ITEMS);
     let (relative, location) = (relative.to_owned(), tree.path().join(relative).display().to_string());
+    let filter = filter.clone();
     let task = tokio::task::spawn_blocking(move || {
-        let walk = Walk { tree, links, sender };
+        let mut walk = Walk { tree, links, filter, sender, has_sent: false, skipped: Vec::new() };
         // An early end means that the receiver was dropped.
-        let _ = walk.walk(&relative);
+        let _ = walk.walk(&relative).and_then(|()| walk.report_skipped());
     });
     ItemFeed::new(items, location, task)
 }
@@ -55,10 +62,18 @@ pub fn find_below(tree: Tree, relative: &Path, links: Links) -> ItemFeed {
 /// The receiver was dropped.
 struct Abandoned;
 
+/// Maximum number of excluded directories that are searched for a file if nothing else is found.
+const MAX_SKIPPED: usize = 1024;
+
 struct Walk {
     tree: Tree,
     links: Links,
+    filter: Filter,
     sender: mpsc::Sender<ListedItem>,
+    /// An item or a failure was sent.
+    has_sent: bool,
+    /// Excluded directories, as long as nothing was sent.
+    skipped: Vec<PathBuf>,
 }
 
 /// An entry of a directory and its sort key: a directory's name ends with a slash, as in keys.
@@ -69,12 +84,16 @@ pub(crate) struct Entry {
 }
 
 impl Walk {
-    fn walk(&self, relative: &Path) -> Result<(), Abandoned> {
+    fn walk(&mut self, relative: &Path) -> Result<(), Abandoned> {
+        if !relative.as_os_str().is_empty() && self.filter.excludes_all_below(&relative.to_string_lossy()) {
+            if !self.has_sent && self.skipped.len() < MAX_SKIPPED {
+                self.skipped.push(relative.to_owned());
+            }
+            return Ok(());
+        }
         let entries = match entries(&self.tree, relative) {
             Ok(entries) => entries,
-            Err(e) => {
-                return self.fail(&self.tree.path().join(relative), self.tree.error("list", relative, e));
-            }
+            Err(e) => return self.fail(relative, self.tree.error("list", relative, e), true),
         };
         // Closed while subdirectories are walked: a deep tree would otherwise hold a descriptor per level.
         let mut directory = None;
@@ -87,7 +106,7 @@ impl Walk {
                 let open = match directory.take().map_or_else(|| self.tree.directory(relative), Ok) {
                     Ok(open) => open,
                     Err(e) => {
-                        self.fail(&self.tree.path().join(&path), self.tree.error("access", &path, e))?;
+                        self.fail(&path, self.tree.error("access", &path, e), true)?;
                         continue;
                     }
                 };
@@ -99,17 +118,20 @@ impl Walk {
     }
 
     fn visit(
-        &self,
+        &mut self,
         directory: &OwnedFd,
         relative: &Path,
         name: &OsStr,
         listed: FileType,
     ) -> Result<(), Abandoned> {
-        let path = || self.tree.path().join(relative);
         let flags = if listed.is_symlink() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let stat = match statat(directory, name, flags) {
             Ok(stat) => stat,
-            Err(e) => return self.fail(&path(), self.tree.error("access", relative, e.into())),
+            Err(e) => {
+                // A link that leads nowhere, or a file that was removed since it was listed.
+                let may_be_directory = e != Errno::NOENT;
+                return self.fail(relative, self.tree.error("access", relative, e.into()), may_be_directory);
+            }
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
         // It was replaced by a link since it was listed.
@@ -122,27 +144,76 @@ impl Walk {
                 (false, true) => "now a directory",
                 _ => "neither a file nor a directory",
             };
-            let why = format!("{} is {what}: skipped", path().display());
-            return self.fail(&path(), Error::new(Reason::InvalidRequest, why));
+            let why = format!("{} is {what}: skipped", self.tree.path().join(relative).display());
+            return self.fail(relative, Error::new(Reason::InvalidRequest, why), kind.is_dir());
         }
         match path_to_key(relative) {
             Ok(name) => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
                 let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
                 let millis = stat.st_mtime.saturating_mul(1000).saturating_add(nanos / 1_000_000);
-                self.send(Ok(Item { name, size, modified: Timestamp::from_millis(millis) }))
+                self.send(Ok(Item { name, size, modified: Timestamp::from_millis(millis), version: None }))
             }
-            Err(e) => self.fail(&path(), e),
+            Err(e) => self.fail(relative, e, false),
         }
     }
 
-    fn fail(&self, path: &Path, error: Error) -> Result<(), Abandoned> {
-        self.send(Err((path.display().to_string(), error)))
+    /// Sends a part that cannot be listed. It counts as excluded only if no name in it can be selected: a pattern that
+    /// matches the name of a directory need not match the names of its files.
+    fn fail(&mut self, relative: &Path, error: Error, may_be_directory: bool) -> Result<(), Abandoned> {
+        let name = relative.to_string_lossy();
+        let has_excluded_name = !name.is_empty() && !self.filter.accepts(&name);
+        let is_excluded = has_excluded_name && (!may_be_directory || self.filter.excludes_all_below(&name));
+        let extent = if is_excluded { Extent::Nothing } else { Extent::of_path(relative) };
+        let location = self.tree.path().join(relative).display().to_string();
+        let error = Box::new(error);
+        self.send(Err(Unlisted { location, error, extent, is_excluded }))
     }
 
-    fn send(&self, item: ListedItem) -> Result<(), Abandoned> {
+    /// If nothing was sent, reports whether an excluded directory has a file.
+    fn report_skipped(&mut self) -> Result<(), Abandoned> {
+        let skipped = std::mem::take(&mut self.skipped);
+        let Some(relative) = skipped.iter().find(|relative| !self.has_sent && self.has_entry(relative))
+        else {
+            return Ok(());
+        };
+        let location = self.tree.path().join(relative).display().to_string();
+        let error = Box::new(Error::new(Reason::InvalidRequest, "excluded"));
+        self.send(Err(Unlisted { location, error, extent: Extent::Nothing, is_excluded: true }))
+    }
+
+    /// Returns true if there is an item or a part that cannot be listed at or below a directory.
+    fn has_entry(&self, relative: &Path) -> bool {
+        let mut pending = vec![relative.to_owned()];
+        while let Some(directory) = pending.pop() {
+            let Ok(entries) = entries(&self.tree, &directory) else { return true };
+            for Entry { name, kind, .. } in entries {
+                if kind.is_dir() {
+                    pending.push(directory.join(name));
+                } else if !(is_unfinished(name.as_bytes()) || kind.is_symlink() && self.links == Links::Skip)
+                {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn send(&mut self, item: ListedItem) -> Result<(), Abandoned> {
+        self.has_sent = true;
+        self.skipped = Vec::new();
         self.sender.blocking_send(item).map_err(|_| Abandoned)
     }
+}
+
+/// Returns true if a directory of a tree has no entries.
+pub(super) fn is_empty(tree: &Tree, relative: &Path) -> io::Result<bool> {
+    for entry in Dir::new(tree.listing(relative)?)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The entries of a directory of a tree, in the byte order of keys.
@@ -186,12 +257,17 @@ mod tests {
     use std::fs;
 
     async fn all(root: &Path, links: Links) -> (Vec<String>, Vec<String>) {
-        let mut items = find(Tree::open(root).unwrap(), links);
+        all_of(root, links, &Filter::accept_all()).await
+    }
+
+    async fn all_of(root: &Path, links: Links, filter: &Filter) -> (Vec<String>, Vec<String>) {
+        let mut items = find(Tree::open(root).unwrap(), links, filter);
         let (mut names, mut failures) = (Vec::new(), Vec::new());
         while let Some(item) = items.recv().await {
             match item {
                 Ok(item) => names.push(item.name),
-                Err((_, e)) => failures.push(e.to_string()),
+                Err(part) if part.is_excluded => failures.push(format!("excluded {:?}", part.extent)),
+                Err(part) => failures.push(part.error.to_string()),
             }
         }
         (names, failures)
@@ -228,8 +304,77 @@ mod tests {
         let (names, failures) = all(root.path(), Links::Follow).await;
         assert_eq!(names, ["file", "link"]);
         assert_eq!(failures.len(), 3, "{failures:?}");
-        let mut absent = find_below(Tree::open(root.path()).unwrap(), Path::new("absent"), Links::Skip);
-        let (_, failure) = absent.recv().await.unwrap().unwrap_err();
-        assert!(failure.to_string().starts_with("cannot list "), "{failure}");
+        let (tree, filter) = (Tree::open(root.path()).unwrap(), Filter::accept_all());
+        let mut absent = find_below(tree, Path::new("absent"), Links::Skip, &filter);
+        let part = absent.recv().await.unwrap().unwrap_err();
+        assert!(part.error.to_string().starts_with("cannot list "), "{part:?}");
+        assert_eq!(part.extent, Extent::Tree("absent".to_owned()));
+    }
+
+    fn excluding(patterns: &[&str]) -> Filter {
+        let mut filter = Filter::accept_all();
+        patterns.iter().for_each(|pattern| filter.add(pattern, false).unwrap());
+        filter
+    }
+
+    #[tokio::test]
+    async fn excluded_directories_and_failures_are_not_reported() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir_all(path("d/e")).unwrap();
+        fs::write(path("d/e/file"), "x").unwrap();
+        fs::write(path("file"), "x").unwrap();
+        fs::write(path("d").join(std::ffi::OsStr::from_bytes(b"caf\xe9")), "x").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        std::os::unix::fs::symlink("d", path("link")).unwrap();
+        let found = |links, patterns: &'static [&'static str]| {
+            let root = root.path().to_owned();
+            async move { all_of(&root, links, &excluding(patterns)).await }
+        };
+        let (names, failures) = found(Links::Skip, &[]).await;
+        assert_eq!((names, failures.len()), (vec!["d/e/file".to_owned(), "file".to_owned()], 2));
+        let (names, failures) = found(Links::Skip, &["socket", "d/*"]).await;
+        assert_eq!((names, failures), (vec!["file".to_owned()], vec!["excluded Nothing".to_owned()]));
+        let (names, failures) = found(Links::Skip, &["socket", "d/caf*"]).await;
+        assert_eq!(names, ["d/e/file", "file"], "{failures:?}");
+        assert!(failures.iter().all(|failure| failure == "excluded Nothing"), "{failures:?}");
+        // Names below the link to a directory are not excluded by its name.
+        let (_, failures) = found(Links::Follow, &["socket", "d/*", "link"]).await;
+        assert!(
+            failures.len() == 2 && failures[0].ends_with("link is a link to a directory: skipped"),
+            "{failures:?}"
+        );
+        let (_, failures) = found(Links::Follow, &["socket", "d/*", "link*"]).await;
+        assert_eq!(failures, ["excluded Nothing"; 2]);
+        fs::remove_dir_all(path("d")).unwrap();
+        let (_, failures) = found(Links::Follow, &["socket", "link"]).await;
+        assert_eq!(failures, ["excluded Nothing"; 2], "the link leads nowhere");
+    }
+
+    /// A directory that cannot be listed, by a name that a pattern excludes although its files may be selected.
+    #[tokio::test]
+    async fn unlisted_directory_with_selected_files_is_reported() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), "x").unwrap();
+        let listed = |patterns: &[&str]| {
+            let (filter, tree) = (excluding(patterns), Tree::open(root.path()).unwrap());
+            // It is missing, which fails for every user like a directory without permissions.
+            let mut items = find_below(tree, Path::new("conf.d"), Links::Skip, &filter);
+            async move { items.recv().await.unwrap().unwrap_err() }
+        };
+        let part = listed(&["*.d"]).await;
+        assert!(!part.is_excluded && part.extent == Extent::Tree("conf.d".to_owned()), "{part:?}");
+        assert!(part.error.to_string().starts_with("cannot list "), "{part:?}");
+    }
+
+    #[tokio::test]
+    async fn tree_of_excluded_files_is_not_empty() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("d/e")).unwrap();
+        let filter = excluding(&["d/*"]);
+        let excluded = || all_of(root.path(), Links::Skip, &filter);
+        assert_eq!(excluded().await, (vec![], vec![]));
+        fs::write(root.path().join("d/e/file"), "x").unwrap();
+        assert_eq!(excluded().await, (vec![], vec!["excluded Nothing".to_owned()]));
     }
 }

@@ -1,6 +1,7 @@
 //! The location of a file in a tree, and the checks before an existing file is replaced.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -31,8 +32,26 @@ pub(super) const MAX_ATTEMPTS: u32 = 16;
 
 /// Opens the directory of a file, and creates it if it is missing.
 pub(super) fn create_parent(tree: &Tree, relative: &Path) -> Result<OwnedFd> {
-    let parent = FileLocation::split(relative)?.parent;
-    tree.create_directory(parent).map_err(|e| tree.error("create the directory", parent, e))
+    create_directory(tree, FileLocation::split(relative)?.parent)
+}
+
+/// Opens a directory, and creates it if it is missing.
+pub(super) fn create_directory(tree: &Tree, relative: &Path) -> Result<OwnedFd> {
+    tree.create_directory(relative).map_err(|e| {
+        let is_taken = matches!(e.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists);
+        match tree.first_file(relative).filter(|_| is_taken) {
+            Some(file) => {
+                let (path, key) = (tree.path().join(&file), file.display().to_string());
+                let why = format!(
+                    "cannot create the directory {}: the key {key:?} took its place as a file; copy one of the two under \
+                     another name",
+                    path.display()
+                );
+                Error::with_source(Reason::InvalidKey, why, e)
+            }
+            None => tree.error("create the directory", relative, e),
+        }
+    })
 }
 
 /// Rejects replacing anything but a file: a directory, a device, or a link to one or to an open descriptor, such as
@@ -54,6 +73,14 @@ pub(super) fn check_replaceable(tree: &Tree, directory: &OwnedFd, relative: &Pat
             Ok(kind) if kind != FileType::RegularFile => reject("is a link to something that is not a file"),
             _ => Ok(()),
         },
+        Ok(FileType::Directory) => {
+            let key = relative.display().to_string();
+            let what = format!(
+                "exists and is a directory, so that the key {key:?} cannot be a file there; copy one of the two under \
+                 another name"
+            );
+            reject(&what)
+        }
         Ok(_) => reject("exists and is not a file"),
     }
 }

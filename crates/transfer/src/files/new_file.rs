@@ -151,7 +151,11 @@ impl NewFile {
                 .and_then(|directory| self.draft.take_name(directory, temp_name))
                 .and_then(|()| self.draft.publish(&directory, &name));
         }
-        published.map_err(|e| self.tree.error("create", &self.relative, e))
+        published.or_else(|e| {
+            // A directory may have been created there in the meantime.
+            check_replaceable(&self.tree, &directory, &self.relative)?;
+            Err(self.tree.error("create", &self.relative, e))
+        })
     }
 
     /// Removes the journal: the file will not be resumed.
@@ -175,6 +179,10 @@ fn free_bytes(stats: &StatFs) -> u64 {
 }
 
 impl Sink for NewFile {
+    fn bytes_discarded(&self, bytes: u64) {
+        self.progress.add_bytes(-i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let guard = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.draft.file.write_all_at(bytes, offset).map_err(|e| file_error("write", &self.path, e))?;

@@ -200,6 +200,16 @@ impl Tree {
         })
     }
 
+    /// The shortest part of a path that is neither a directory nor a link.
+    pub(crate) fn first_file(&self, relative: &Path) -> Option<PathBuf> {
+        let mut part = PathBuf::new();
+        relative.iter().find_map(|name| {
+            part.push(name);
+            let found = self.metadata(&part).ok()?;
+            (!found.is_dir() && !found.is_symlink()).then(|| part.clone())
+        })
+    }
+
     /// Compares two trees by device and inode of all their ancestors, since their paths may contain links or mounts.
     pub fn overlap(&self, other: &Self) -> io::Result<Overlap> {
         let (own, others) = (ancestry(&self.root)?, ancestry(&other.root)?);

@@ -18,6 +18,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::root::root_gone_error;
 use crate::files::{self, Entry, entries, file_error, is_unfinished};
+use crate::filter::Filter;
 use crate::names::path_to_key;
 
 /// Maximum number of queued events. Beyond it the kernel's queue fills, which reports its own overflow.
@@ -44,8 +45,9 @@ pub enum FsEvent {
 struct Stopped;
 
 /// Starts to watch everything below a directory. Every change after the return is reported. Changes of modes and times
-/// count if `keeps_attributes` is set.
-pub fn watch(root: &Path, keeps_attributes: bool) -> Result<mpsc::Receiver<FsEvent>> {
+/// count if `keeps_attributes` is set. Excluded directories are not watched, and failures of excluded names are not
+/// reported.
+pub fn watch(root: &Path, keeps_attributes: bool, filter: Filter) -> Result<mpsc::Receiver<FsEvent>> {
     let (events, heard) = mpsc::channel(MAX_QUEUED_EVENTS);
     let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
     let queue = queue.map_err(|e| file_error("watch", root, e))?;
@@ -59,7 +61,7 @@ pub fn watch(root: &Path, keeps_attributes: bool) -> Result<mpsc::Receiver<FsEve
     if keeps_attributes {
         flags |= WatchFlags::ATTRIB;
     }
-    let mut tree = Tree { root: root.to_owned(), queue, flags, paths: HashMap::new(), events };
+    let mut tree = Tree { root: root.to_owned(), queue, flags, filter, paths: HashMap::new(), events };
     tree.add_below(PathBuf::new())?;
     if tree.paths.is_empty() {
         return Err(root_gone_error(root));
@@ -77,6 +79,7 @@ struct Tree {
     root: PathBuf,
     queue: OwnedFd,
     flags: WatchFlags,
+    filter: Filter,
     /// Directories relative to the root, by watch descriptor.
     paths: HashMap<i32, PathBuf>,
     events: mpsc::Sender<FsEvent>,
@@ -117,11 +120,16 @@ impl Tree {
     fn add_below(&mut self, below: PathBuf) -> Result<()> {
         let mut pending = vec![below];
         while let Some(directory) = pending.pop() {
-            if self.add(&directory)? {
+            if !self.is_excluded(&directory) && self.add(&directory)? {
                 pending.extend(self.directories(&directory));
             }
         }
         Ok(())
+    }
+
+    /// Returns true if no name below a directory is selected.
+    fn is_excluded(&self, below: &Path) -> bool {
+        !below.as_os_str().is_empty() && self.filter.excludes_all_below(&below.to_string_lossy())
     }
 
     /// The directories in a directory; empty if it cannot be listed, which the comparison reports.
@@ -144,6 +152,9 @@ impl Tree {
     fn directory_appeared(&mut self, below: PathBuf) -> Result<(), Stopped> {
         let mut pending = vec![below];
         while let Some(directory) = pending.pop() {
+            if self.is_excluded(&directory) {
+                continue;
+            }
             match self.add(&directory) {
                 Ok(true) => {}
                 Ok(false) => continue,
@@ -187,6 +198,7 @@ impl Tree {
             Ok(name) => self.send(FsEvent::Touched(name)),
             // A removed file whose name cannot be a key was never uploaded.
             Err(_) if fs::symlink_metadata(self.root.join(below)).is_err() => Ok(()),
+            Err(_) if !self.filter.accepts(&below.to_string_lossy()) => Ok(()),
             Err(e) => self.send(FsEvent::Failed(self.root.join(below).display().to_string(), e)),
         }
     }

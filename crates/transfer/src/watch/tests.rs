@@ -74,7 +74,8 @@ impl Scene {
     /// A copier from the directory to the bucket.
     fn copier(&self, scheme: &str, links: Links) -> Arc<Copier> {
         let delay = Duration::from_millis(1);
-        let retries = RetryOptions { max_attempts: 1, first_delay: delay, max_delay: delay };
+        let retries =
+            RetryOptions { max_attempts: 1, first_delay: delay, max_delay: delay, ..RetryOptions::default() };
         let transfers =
             TransferContext::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
         let to = Objects {
@@ -171,7 +172,7 @@ impl RunningWatch {
 }
 
 fn item(name: &str) -> crate::Item {
-    crate::Item { name: name.to_owned(), size: 1, modified: Default::default() }
+    crate::Item { name: name.to_owned(), size: 1, modified: Default::default(), version: None }
 }
 
 fn touched(name: &str) -> FsEvent {
@@ -305,6 +306,18 @@ async fn root_is_checked_before_each_removal() {
 }
 
 #[tokio::test]
+async fn marker_of_an_existing_directory_is_not_removed() {
+    let scene = Scene::new(&["dir/a"], &["dir/", "gone/", "full/"], FaultPlan::none()).await;
+    let worker = scene.worker(Links::Skip);
+    let marker = |name: &str, size| Action::Remove(crate::Item { size, ..item(name) });
+    let act = async |name, size| worker.act(&marker(name, size)).await.unwrap();
+    assert_eq!(act("dir/", 0).await, NameOutcome::Unchanged);
+    assert_eq!(act("full/", 1).await, NameOutcome::Unchanged);
+    assert_eq!(act("gone/", 0).await, NameOutcome::Removed);
+    assert!(scene.has("dir/").await && scene.has("full/").await && !scene.has("gone/").await);
+}
+
+#[tokio::test]
 async fn transfers_in_flight_get_the_grace_period() {
     let slow =
         |time| FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Always, Fault::Delay(time));
@@ -327,7 +340,7 @@ async fn inotify_events_name_the_changed_files() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_owned();
     fs::create_dir_all(root.join("old/deep")).unwrap();
-    let mut events = watch(&root, false).unwrap();
+    let mut events = watch(&root, false, Filter::accept_all()).unwrap();
     let mut next =
         async || tokio::time::timeout(Duration::from_secs(10), events.recv()).await.unwrap().unwrap();
     let write = |name: &str| fs::write(root.join(name), "x").unwrap();
@@ -354,5 +367,22 @@ async fn inotify_events_name_the_changed_files() {
     while !matches!(next().await, FsEvent::Failed(name, _) if name.ends_with("new/caf\u{fffd}")) {}
     drop(directory);
     while !matches!(next().await, FsEvent::RootGone(_)) {}
-    assert!(watch(&root, false).is_err());
+    assert!(watch(&root, false, Filter::accept_all()).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn excluded_names_cause_no_failure_and_excluded_directories_no_event() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_owned();
+    fs::create_dir_all(root.join("cache/old")).unwrap();
+    let mut filter = Filter::accept_all();
+    filter.add("cache/*", false).unwrap();
+    filter.add("caf*", false).unwrap();
+    let mut events = watch(&root, false, filter).unwrap();
+    fs::create_dir_all(root.join("cache/new")).unwrap();
+    for name in [&b"cache/old/a"[..], b"cache/new/b", b"caf\xe9", b"z"] {
+        fs::write(root.join(Path::new(std::ffi::OsStr::from_bytes(name))), "x").unwrap();
+    }
+    let next = tokio::time::timeout(Duration::from_secs(10), events.recv()).await.unwrap().unwrap();
+    assert!(matches!(&next, FsEvent::Touched(name) if name == "z"), "{next:?}");
 }

@@ -11,13 +11,14 @@ use tradewind_core::store::GetRequest;
 
 use super::mounts::Mounts;
 use super::root::{Lookup, WatchedRoot};
+use crate::copy::Resolved;
 use crate::endpoint::Endpoint;
 use crate::files::{Links, file_error, find_below};
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison, Merge};
 use crate::names::key_to_path;
 use crate::workers::{ActionFeed, ActionResult, sync_actions};
-use crate::{Copier, Feed, Item};
+use crate::{Copier, Feed, Item, ItemFeed};
 
 /// The result for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +46,13 @@ impl Worker {
     pub async fn sync_name(&self, name: &str) -> Result<NameOutcome> {
         match self.version(name)? {
             Some(version) => {
-                let copied = self.copier.copy_as(name, Some(version.0), name).await.map(ActionResult::Copied);
+                let item = Item {
+                    name: name.to_owned(),
+                    size: version.0,
+                    modified: Default::default(),
+                    version: None,
+                };
+                let copied = self.copier.copy(&item).await.map(ActionResult::Copied);
                 self.outcome(name, version, copied)
             }
             None if self.mounts.is_some() && self.exists_in_store(name).await? => self.remove(name).await,
@@ -57,7 +64,15 @@ impl Worker {
     pub async fn act(&self, action: &Action) -> Result<NameOutcome> {
         let name = &action.item().name;
         match (action, self.version(name)?) {
-            (Action::Remove(_), None) => self.remove(name).await,
+            (Action::Remove(item), None) => match self.copier.resolve_removal(item)? {
+                Some(Resolved::Remove(_)) => self.remove(name).await,
+                Some(Resolved::KeepMarker(_)) => {
+                    tracing::warn!(name, "a folder marker with bytes is not removed");
+                    Ok(NameOutcome::Unchanged)
+                }
+                Some(Resolved::Copy(_)) | None => Ok(NameOutcome::Unchanged),
+            },
+            (Action::SkipRemoval(_), _) => Ok(NameOutcome::Unchanged),
             (Action::Remove(_), Some(_)) | (_, None) => Ok(NameOutcome::ChangedMeanwhile),
             (_, Some(version)) => {
                 let done = self.copier.act(action).await;
@@ -69,7 +84,9 @@ impl Worker {
     fn outcome(&self, name: &str, before: FileVersion, done: Result<ActionResult>) -> Result<NameOutcome> {
         match done {
             Ok(ActionResult::Copied(bytes)) => Ok(NameOutcome::Copied(bytes)),
-            Ok(ActionResult::Removed | ActionResult::Unchanged) => Ok(NameOutcome::Unchanged),
+            Ok(ActionResult::Removed | ActionResult::KeptMarker | ActionResult::Unchanged) => {
+                Ok(NameOutcome::Unchanged)
+            }
             // The file changed while it was read; the error is a consequence of that.
             Err(_) if self.version(name)? != Some(before) => Ok(NameOutcome::ChangedMeanwhile),
             Err(e) => Err(e),
@@ -121,12 +138,12 @@ impl Worker {
     }
 
     /// Lists the files below a tree, without leaving the directory through a link.
-    fn list_source(&self, tree: &str) -> Feed<Item> {
+    fn list_source(&self, tree: &str, filter: &Filter) -> ItemFeed {
         // The root's identity is checked by the caller.
         let below = Path::new(tree.trim_end_matches('/'));
         let checked = match self.root.lookup(below) {
             Ok(Lookup::Entry(at)) if at.is_dir() || tree.is_empty() => {
-                return self.list_below(&self.copier.from, below);
+                return self.list_below(&self.copier.from, below, filter);
             }
             Ok(Lookup::Entry(at)) if at.is_symlink() => self.check_link(&self.root.path().join(below)),
             // A directory that is gone is an empty listing.
@@ -141,10 +158,10 @@ impl Worker {
     }
 
     /// Lists the files below a directory of a file endpoint.
-    fn list_below(&self, end: &Endpoint, below: &Path) -> Feed<Item> {
+    fn list_below(&self, end: &Endpoint, below: &Path, filter: &Filter) -> ItemFeed {
         let Endpoint::Files(directory, links) = end else { return Feed::empty() };
         match directory.tree() {
-            Ok(tree) => find_below(tree, below, *links),
+            Ok(tree) => find_below(tree, below, *links, filter),
             Err(e) => Feed::with_error(directory.root().display().to_string(), e),
         }
     }
@@ -167,12 +184,15 @@ impl Worker {
 
     /// Returns the actions that make the objects of a tree match its files.
     pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> ActionFeed {
-        let source = self.list_source(tree);
+        if !tree.is_empty() && filter.excludes_all_below(tree.trim_end_matches('/')) {
+            return Feed::empty();
+        }
+        let source = self.list_source(tree, &filter);
         let destination = match &self.copier.to {
             Endpoint::Objects(objects) => {
                 objects.clone().find_with_prefix(tree, self.copier.transfers.clone())
             }
-            files => self.list_below(files, Path::new(tree)),
+            files => self.list_below(files, Path::new(tree), &filter),
         };
         let merge = Merge::new(source, destination, comparison);
         sync_actions(merge, filter, self.mounts.is_some(), self.copier.progress.clone())

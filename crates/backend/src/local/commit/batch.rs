@@ -144,7 +144,7 @@ impl Batch<'_> {
         self.rewrite_bucket(bucket)
     }
 
-    /// Writes the record of an existing bucket anew.
+    /// Writes the record of an existing bucket again.
     pub fn rewrite_bucket(&mut self, bucket: Bucket) -> Result<()> {
         let seq = self.next_id();
         self.append(&Record::BucketCreated(bucket.clone()), seq)?;

@@ -174,7 +174,7 @@ impl Change for RewriteVersion {
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
         let bucket = batch.bucket(&self.bucket)?.id;
         let object = &mut self.object;
-        let found = find_version(&batch.index_changes, bucket, &object.key, object.slot(self.seq))?;
+        let found = find_version(&batch.index_changes, bucket, &object.key, object.slot(self.seq))?.found;
         if object.bucket != bucket || found.is_none_or(|found| found.entry.seq != self.seq) {
             return Err(Error::new(
                 Reason::Conflict,
@@ -211,7 +211,6 @@ impl Change for DeleteObject {
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Deleted> {
         let bucket = batch.bucket(&self.bucket)?;
         check_precondition(batch, bucket.id, &self.key, &self.precondition)?;
-        batch.allow_reserve();
         if let Some(version) = &self.version {
             let removed = match VersionSlot::from_id(version) {
                 Some(slot) => self.remove(batch, bucket.id, slot)?,
@@ -251,9 +250,11 @@ impl DeleteObject {
         bucket: BucketId,
         slot: VersionSlot,
     ) -> Result<Option<ObjectEntry>> {
-        let Some(found) = find_version(&batch.index_changes, bucket, &self.key, slot)? else {
+        let Some(found) = find_version(&batch.index_changes, bucket, &self.key, slot)?.found else {
             return Ok(None);
         };
+        // Unlike a delete marker, this frees space in the end.
+        batch.allow_reserve();
         let seq = batch.next_id();
         batch.append(&Record::Tombstone(VersionName { bucket, key: self.key.clone(), slot }), seq)?;
         Ok(Some(found.entry))

@@ -66,6 +66,8 @@ pub(crate) struct ObjectEntry {
     /// The seq of the write that created the version: the newest version of a key is the one with the highest.
     pub creation_seq: u64,
     pub is_delete_marker: bool,
+    /// The storage class, if it is not `STANDARD`. `None` in entries of earlier versions, which did not record it.
+    pub storage_class: Option<String>,
 }
 
 /// Flags of an [`ObjectEntry`].
@@ -76,6 +78,8 @@ mod flag {
     pub const VERSION: u8 = 4;
     pub const OWN_VERSION: u8 = 8;
     pub const DELETE_MARKER: u8 = 16;
+    /// The name of a storage class follows.
+    pub const STORAGE_CLASS: u8 = 32;
 }
 
 impl ObjectEntry {
@@ -106,6 +110,7 @@ impl ObjectEntry {
             (has_version_fields, flag::VERSION),
             (self.slot != VersionSlot::Null, flag::OWN_VERSION),
             (self.is_delete_marker, flag::DELETE_MARKER),
+            (self.storage_class.is_some(), flag::STORAGE_CLASS),
         ];
         out.push(flags.iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag));
         match md5 {
@@ -114,6 +119,9 @@ impl ObjectEntry {
         }
         if has_version_fields {
             put_varint(&mut out, self.creation_seq);
+        }
+        if let Some(class) = &self.storage_class {
+            put_block(&mut out, class.as_bytes());
         }
         // A later algorithm is encoded last, where older programs have stopped reading.
         if later.is_some() {
@@ -145,6 +153,7 @@ impl ObjectEntry {
             ETag::from_md5(&decoder.array()?)
         };
         let creation_seq = if flags & flag::VERSION == 0 { seq } else { decoder.number()? };
+        let storage_class = if flags & flag::STORAGE_CLASS == 0 { None } else { Some(decoder.text()?) };
         if !decoder.is_empty() {
             checksum = checksum_from_byte(decoder.byte()?).ok();
         }
@@ -165,6 +174,7 @@ impl ObjectEntry {
             },
             creation_seq,
             is_delete_marker: flags & flag::DELETE_MARKER != 0,
+            storage_class,
         })
     }
 }
@@ -421,6 +431,7 @@ mod tests {
             slot: VersionSlot::Null,
             creation_seq: 7,
             is_delete_marker: false,
+            storage_class: None,
         }
     }
 
@@ -439,8 +450,11 @@ mod tests {
                     (VersionSlot::Own(5), 5, false),
                     (VersionSlot::Own(7), 7, true),
                 ] {
-                    let entry = ObjectEntry { slot, creation_seq, is_delete_marker, ..entry.clone() };
-                    assert_eq!(ObjectEntry::decode(&entry.encode()).unwrap(), entry);
+                    for storage_class in [None, Some("STANDARD_IA".to_owned())] {
+                        let version = ObjectEntry { slot, creation_seq, is_delete_marker, ..entry.clone() };
+                        let entry = ObjectEntry { storage_class, ..version };
+                        assert_eq!(ObjectEntry::decode(&entry.encode()).unwrap(), entry);
+                    }
                 }
             }
         }

@@ -106,10 +106,9 @@ fn segment_numbers(segments: &[Arc<Segment>], kind: SegmentKind) -> Vec<u32> {
 /// Returns true if no record of a segment is live. A dead record stays dead, so the result stays true.
 fn all_dead(store: &OpenStore, segment: &Arc<Segment>) -> Result<bool> {
     let mut scanner = Scanner::new(segment.clone(), store.state.layout.salt, 0);
-    let changes = store.state.index.changes();
     while let Some(item) = scanner.next()? {
         let ScanItem::Record(scanned) = item else { continue };
-        if liveness(&changes, store, &scanned)? == Liveness::Live {
+        if liveness(store, &scanned)? == Liveness::Live {
             tracing::trace!(at = %scanned.position, "a record is live");
             return Ok(false);
         }

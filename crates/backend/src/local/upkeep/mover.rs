@@ -52,7 +52,7 @@ impl<'a> Mover<'a> {
         let mut scanner = Scanner::new(segment.clone(), self.store.state.layout.salt, 0);
         while let Some(item) = scanner.next()? {
             let ScanItem::Record(scanned) = item else { continue };
-            if liveness(&self.store.state.index.changes(), self.store, &scanned)? == Liveness::Dead {
+            if liveness(self.store, &scanned)? == Liveness::Dead {
                 continue;
             }
             let Some(payload) = read_payload(segment, &scanned)? else {

@@ -6,7 +6,7 @@ use crate::local::apply::upload_records;
 use crate::local::current_version::find_version;
 use crate::local::frame::RecordKind;
 use crate::local::index::entries::{BucketEntry, DeletedEntry, PartEntry, RecordLocation, UploadEntry};
-use crate::local::index::{IndexChanges, keys};
+use crate::local::index::keys;
 use crate::local::open_store::OpenStore;
 use crate::local::position::Position;
 use crate::local::record::{BucketId, Record, UploadSeq, VersionName};
@@ -54,17 +54,15 @@ pub(super) fn read_subject(scanned: &ScannedRecord) -> Result<RecordSubject> {
     })
 }
 
-/// Determines the liveness of a record. A dead record stays dead.
-pub(super) fn liveness(
-    changes: &IndexChanges<'_>,
-    store: &OpenStore,
-    scanned: &ScannedRecord,
-) -> Result<Liveness> {
+/// Determines the liveness of a record, in a snapshot: a version that moves within the index is there at one place. A
+/// dead record stays dead.
+pub(super) fn liveness(store: &OpenStore, scanned: &ScannedRecord) -> Result<Liveness> {
+    let index = store.state.index.snapshot();
     let at = scanned.position;
     let liveness_by =
         |location: RecordLocation| if location.position == at { Liveness::Live } else { Liveness::Dead };
     let liveness_in_index = |key: &[u8]| -> Result<Liveness> {
-        Ok(changes
+        Ok(index
             .get(key)?
             .map(|value| RecordLocation::decode(&value))
             .transpose()?
@@ -72,10 +70,10 @@ pub(super) fn liveness(
     };
     match read_subject(scanned)? {
         RecordSubject::Version(VersionName { bucket, key, slot }) => {
-            match find_version(changes, bucket, &key, slot)? {
+            match find_version(&index, bucket, &key, slot)?.found {
                 Some(version) => Ok(liveness_by(version.entry.location)),
                 None => {
-                    let entry = changes.get(&keys::deleted(bucket, &key, slot))?;
+                    let entry = index.get(&keys::deleted(bucket, &key, slot))?;
                     let entry = entry.map(|value| DeletedEntry::decode(&value)).transpose()?;
                     // A tombstone that hides nothing is dead.
                     Ok(entry
@@ -85,25 +83,22 @@ pub(super) fn liveness(
             }
         }
         RecordSubject::Bucket(id) => {
-            let entry =
-                changes.get(&keys::bucket(id))?.map(|value| BucketEntry::decode(&value)).transpose()?;
+            let entry = index.get(&keys::bucket(id))?.map(|value| BucketEntry::decode(&value)).transpose()?;
             Ok(entry.map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
         }
         RecordSubject::BucketEnd(id) => liveness_in_index(&keys::bucket_deleted(id)),
         RecordSubject::Upload(seq) => {
             let entry =
-                changes.get(&keys::upload(seq))?.map(|value| UploadEntry::decode(&value)).transpose()?;
+                index.get(&keys::upload(seq))?.map(|value| UploadEntry::decode(&value)).transpose()?;
             Ok(entry.map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
         }
         RecordSubject::Part { upload, number } => {
-            let entry = changes
-                .get(&keys::part(upload, number))?
-                .map(|value| PartEntry::decode(&value))
-                .transpose()?;
+            let entry =
+                index.get(&keys::part(upload, number))?.map(|value| PartEntry::decode(&value)).transpose()?;
             Ok(entry.map_or(Liveness::Dead, |entry| liveness_by(entry.location)))
         }
         // Without other records on disk, the end of an upload hides nothing.
-        RecordSubject::UploadEnd(seq) if upload_records(changes, seq)?.count == 0 => Ok(Liveness::Dead),
+        RecordSubject::UploadEnd(seq) if upload_records(&index, seq)?.count == 0 => Ok(Liveness::Dead),
         RecordSubject::UploadEnd(seq) => liveness_in_index(&keys::upload_ended(seq)),
         RecordSubject::Extent(id) => liveness_in_index(&keys::extent(id)),
         // A void is needed as long as the record that it voids exists.

@@ -67,8 +67,11 @@ fn uncount_record(changes: &mut IndexChanges<'_>, at: Position, subject: &Record
     }
     match subject {
         RecordSubject::Version(VersionName { bucket, key, slot }) => {
-            if let Some(IndexedVersion { index_key, mut entry }) = find_version(changes, *bucket, key, *slot)?
-            {
+            let found = find_version(changes, *bucket, key, *slot)?.found;
+            if let Some(IndexedVersion { index_key, mut entry }) = found {
+                if entry.location.position == at {
+                    return Err(Error::new(Reason::Defect, "a live version was about to be removed"));
+                }
                 entry.other_records = entry.other_records.saturating_sub(1);
                 changes.put(index_key, entry.encode());
                 return Ok(());

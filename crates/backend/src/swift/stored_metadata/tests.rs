@@ -49,6 +49,23 @@ fn checksums_tags_and_ids_round_trip() {
 }
 
 #[test]
+fn listed_content_types_have_the_storage_class() {
+    let mut stored = StoredMetadata::default();
+    stored.metadata.headers.storage_class = Some("STANDARD_IA".to_owned());
+    stored.metadata.headers.content_type = Some("text/plain; charset=utf-8".to_owned());
+    for etag in [None, Some(ETag::from_tag("0123-4"))] {
+        stored.etag = etag.clone();
+        assert_round_trip(&stored);
+        let headers = stored.encode().unwrap().headers;
+        let listed = ListedType::parse(headers[CONTENT_TYPE].to_str().unwrap());
+        assert_eq!(listed.media_type, "text/plain; charset=utf-8");
+        assert_eq!((listed.etag, listed.storage_class), (etag, Some("STANDARD_IA")));
+    }
+    stored.metadata.headers.content_type = Some(format!("text/plain{CLASS_SUFFIX}x"));
+    assert_round_trip(&stored);
+}
+
+#[test]
 fn later_algorithms_have_a_separate_header() {
     let later = Checksum::compute(Algorithm::XxHash3, b"x");
     let stored = StoredMetadata {

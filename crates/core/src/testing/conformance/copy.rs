@@ -15,7 +15,7 @@ use super::fixture::{
 };
 
 super::theme! { "copy":
-    keeps_everything,
+    keeps_everything_but_redirect_and_storage_class,
     onto_itself_takes_new_metadata,
     takes_new_tags_or_keeps_them,
     onto_itself_without_changes,
@@ -30,7 +30,7 @@ async fn copy(desk: &Fixture, request: CopyRequest) -> Committed {
     desk.store.copy(&context(), request).await.expect("a copy succeeds")
 }
 
-async fn keeps_everything(desk: Fixture) {
+async fn keeps_everything_but_redirect_and_storage_class(desk: Fixture) {
     for (size, target) in [
         (0, key_address("to")),
         (100, key_address("to")),
@@ -47,7 +47,7 @@ async fn keeps_everything(desk: Fixture) {
         assert!(copied.generation > source.generation || !grows, "a copy is a write of its own");
         assert!(copied.modified >= source.modified);
         let found = desk.store.get(&context(), &target, GetRequest::default()).await.expect("a GET succeeds");
-        assert_eq!(found.info.metadata, desk.stored_metadata(full_metadata()));
+        assert_eq!(found.info.metadata, desk.stored_metadata(full_metadata().for_copy()));
         assert_eq!(found.info.checksums, desk.stored_checksums([Checksum::compute(Algorithm::Sha1, &bytes)]));
         assert_eq!(found.info.checksums, copied.checksums);
         if grows {
@@ -85,7 +85,7 @@ async fn takes_new_tags_or_keeps_them(desk: Fixture) {
     copy(&desk, request).await;
     assert_eq!(
         desk.head("to").await.metadata,
-        desk.stored_metadata(Metadata { tags: new, ..metadata.clone() })
+        desk.stored_metadata(Metadata { tags: new, ..metadata.clone().for_copy() })
     );
     let request =
         CopyRequest { tags: Some(tags(&[])), ..copy_request(key_address("from"), key_address("to")) };
@@ -100,7 +100,7 @@ async fn onto_itself_without_changes(desk: Fixture) {
     let before = desk.head("k").await;
     copy(&desk, copy_request(key_address("k"), key_address("k"))).await;
     let after = desk.head("k").await;
-    assert_eq!((&after.etag, &after.metadata), (&before.etag, &before.metadata));
+    assert_eq!((after.etag, after.metadata), (before.etag, before.metadata.for_copy()));
     assert_eq!((after.size, &after.checksums), (before.size, &before.checksums));
     assert!(desk.read("k").await == pattern(100_000, 2));
 }
@@ -153,7 +153,7 @@ async fn of_parts_is_one_object(desk: Fixture) {
     assert_eq!(info.parts, if is_joined { None } else { Some(2) });
     assert_eq!(
         (info.scope, info.metadata),
-        (ChecksumScope::FullObject, desk.stored_metadata(full_metadata()))
+        (ChecksumScope::FullObject, desk.stored_metadata(full_metadata().for_copy()))
     );
     assert!(desk.read("to").await == whole);
     assert_eq!(desk.head("from").await.parts, Some(2));

@@ -159,8 +159,13 @@ async fn says_what_head_says(desk: Fixture) {
     let algorithms = vec![Algorithm::Sha256];
     desk.put_as("sha", pattern(70_000, 1), StageRequest { algorithms, ..StageRequest::default() }).await;
     desk.put("plain", pattern(10, 1)).await;
+    for (key, size) in [("cold", 70_000), ("cold/small", 10)] {
+        let mut metadata = crate::metadata::Metadata::default();
+        metadata.headers.storage_class = Some("STANDARD_IA".to_owned());
+        desk.put_as(key, pattern(size, 2), StageRequest { metadata, ..StageRequest::default() }).await;
+    }
     let listed = desk.list_all(ListRequest { limit: 10, ..ListRequest::default() }).await;
-    assert_eq!(listed.len(), 2);
+    assert_eq!(listed.len(), 4);
     for entry in listed {
         let ListEntry::Key(key, summary) = entry else { panic!("{entry:?} without a delimiter") };
         let info = desk.head(&key).await;
@@ -172,6 +177,11 @@ async fn says_what_head_says(desk: Fixture) {
             generation: info.generation,
             checksum: Some((algorithm, ChecksumScope::FullObject))
                 .filter(|_| desk.capabilities().listing_reports_checksums),
+            storage_class: info
+                .metadata
+                .headers
+                .storage_class
+                .filter(|_| desk.supports(Feature::ListedStorageClass)),
         };
         assert_eq!(summary, expected, "{key}");
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::error::Reason;
 use crate::listing::ListEntry;
 use crate::multipart::{CreateUpload, ListUploads, UploadId, UploadInfo};
+use crate::name::Address;
 use crate::object::Expected;
 use crate::store::{Feature, StageRequest};
 use crate::testing::context;
@@ -19,6 +20,8 @@ super::theme! { "uploads":
     belong_to_one_key needs Multipart,
     refuse_a_part_staged_before_their_end needs Multipart,
     that_never_were_are_missing needs Multipart,
+    of_a_missing_bucket_name_the_bucket needs Multipart,
+    are_not_listed_after_an_unknown_one needs Multipart,
     are_listed_with_what_they_will_become needs Multipart,
     are_listed_in_pages needs Multipart,
 }
@@ -135,6 +138,58 @@ async fn refuse_a_part_staged_before_their_end(desk: Fixture) {
 async fn that_never_were_are_missing(desk: Fixture) {
     for name in ["nothing", "0", "0000000000000001-ffffffff", "é", "a.b_c~d"] {
         assert_dead(&desk, "k", &UploadId(name.to_owned())).await;
+    }
+}
+
+async fn of_a_missing_bucket_name_the_bucket(desk: Fixture) {
+    let upload = desk.create_upload("k", CreateUpload::default()).await;
+    let missing = Address::parse("missing-bucket", "k").expect("a valid address");
+    for id in [upload, UploadId("nothing".to_owned()), UploadId("0000000000000001".to_owned())] {
+        let part = crate::multipart::CompletePart {
+            number: part_number(1),
+            etag: crate::object::ETag::from_text("x"),
+            checksum: None,
+        };
+        let (store, context) = (&desk.store, context());
+        let staged = store.stage_part(&context, &missing, &id, part_number(1), StageRequest::default()).await;
+        // A store may check the upload only when the part is committed.
+        let part_result = match staged {
+            Ok(staged) => staged.commit(Expected::default()).await.map(drop),
+            Err(error) => Err(error),
+        };
+        let reasons = [
+            reason(part_result),
+            reason(store.list_parts(&context, &missing, &id, None, 10).await),
+            reason(store.complete_upload(&context, &missing, &id, named_parts(vec![part])).await),
+            reason(store.abort_upload(&context, &missing, &id).await),
+        ];
+        assert_eq!(reasons, [Reason::NoSuchBucket; 4], "{id}");
+    }
+}
+
+async fn are_not_listed_after_an_unknown_one(desk: Fixture) {
+    let upload = desk.create_upload("k", CreateUpload::default()).await;
+    let after = |id: &str| ListUploads {
+        after_key: Some("k".to_owned()),
+        after_upload: Some(UploadId(id.to_owned())),
+        limit: 1000,
+        ..ListUploads::default()
+    };
+    let bucket = key_address("k").bucket;
+    for unknown in ["nothing", "5"] {
+        let page = desk.store.list_uploads(&context(), &bucket, &after(unknown)).await;
+        // A service may ignore the id, but must not begin the key again.
+        match page {
+            Ok(page) => assert!(page.entries.is_empty(), "{page:?}"),
+            Err(error) => assert_eq!(error.reason(), Reason::InvalidArgument),
+        }
+    }
+    desk.store.abort_upload(&context(), &key_address("k"), &upload).await.expect("an abort succeeds");
+    let later = desk.create_upload("k", CreateUpload::default()).await;
+    if desk.supports(Feature::UploadOrder) {
+        let listed = list(&desk, after(&upload.0)).await;
+        let [ListEntry::Key(_, info)] = &listed[..] else { panic!("one upload, not {listed:?}") };
+        assert_eq!(info.id, later, "the page begins after an upload that has ended");
     }
 }
 

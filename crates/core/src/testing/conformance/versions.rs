@@ -1,9 +1,11 @@
 //! Versions: what each state of a bucket's versioning keeps, and what reads, deletes and listings see of it.
 
+#![expect(clippy::unwrap_used, reason = "a case panics if a guarantee is violated")]
+
 use crate::condition::Precondition;
 use crate::error::Reason;
 use crate::object::Generation;
-use crate::store::GetRequest;
+use crate::store::{Feature, GetRequest};
 use crate::testing::context;
 use crate::version::{ListVersions, ListedVersion, VersionId, VersionPosition, Versioning};
 
@@ -21,6 +23,7 @@ super::theme! { "versions":
     suspended_writes_replace_only_the_null_version needs Versions,
     suspended_deletes_leave_one_null_marker needs Versions,
     missing_versions_and_markers_are_distinguished needs Versions,
+    ids_that_no_write_got_name_nothing needs Versions,
     preconditions_compare_the_current_version needs Versions,
     tags_belong_to_a_version needs Versions,
     copies_read_the_version_named needs Versions,
@@ -88,10 +91,14 @@ async fn objects_from_before_are_the_null_version(desk: Fixture) {
     desk.put("k", "before").await;
     assert_eq!(labels(&desk.versions("").await), ["k null latest"]);
     desk.enable_versioning().await;
-    assert_eq!(desk.head("k").await.version, Some(VersionId::Null));
+    let null = Some(VersionId::Null).filter(|_| desk.supports(Feature::VersionDetails));
+    assert_eq!(desk.head("k").await.version, null);
     desk.put("k", "after").await;
     let (info, bytes) = desk.get_version("k", &VersionId::Null).await.unwrap();
-    assert_eq!((info.version, &bytes[..]), (Some(VersionId::Null), &b"before"[..]));
+    assert_eq!(&bytes[..], b"before");
+    if desk.supports(Feature::VersionDetails) {
+        assert_eq!(info.version, Some(VersionId::Null));
+    }
     assert_eq!(labels(&desk.versions("").await), ["k latest", "k null"]);
 }
 
@@ -102,12 +109,18 @@ async fn deletes_add_a_marker_that_hides_the_object(desk: Fixture) {
     assert!(deleted.is_delete_marker);
     desk.assert_absent("k").await;
     let hidden = desk.try_head("k").await.unwrap_err();
-    assert_eq!(hidden.delete_marker(), deleted.version.as_ref());
+    if desk.supports(Feature::VersionDetails) {
+        assert_eq!(hidden.delete_marker(), deleted.version.as_ref());
+    }
     assert_eq!(&desk.get_version("k", &kept).await.unwrap().1[..], b"bytes");
     // Also for a key without any version, and again for one that is deleted already.
     desk.delete_version("k", None).await;
     desk.delete_version("none", None).await;
-    assert_eq!(labels(&desk.versions("").await), ["k marker latest", "k marker", "k", "none marker latest"]);
+    let mut expected = vec!["k marker latest", "k marker", "k", "none marker latest"];
+    if !desk.supports(Feature::VersionDetails) {
+        expected.remove(1);
+    }
+    assert_eq!(labels(&desk.versions("").await), expected);
 }
 
 async fn deleting_a_marker_restores_the_object(desk: Fixture) {
@@ -136,7 +149,9 @@ async fn deleting_the_newest_version_makes_the_next_one_current(desk: Fixture) {
     desk.assert_absent("k").await;
     assert!(desk.versions("").await.is_empty());
     // What does not exist is deleted without an error.
-    assert!(!desk.delete_version("k", old.as_ref()).await.existed);
+    let again = desk.delete_version("k", old.as_ref()).await;
+    assert!(!again.is_delete_marker);
+    assert!(!again.existed || !desk.capabilities().reports_deleted);
 }
 
 async fn deleting_an_old_version_leaves_the_current_one(desk: Fixture) {
@@ -153,8 +168,9 @@ async fn suspended_writes_replace_only_the_null_version(desk: Fixture) {
     desk.enable_versioning().await;
     let kept = desk.put("k", "kept").await.version.unwrap();
     desk.set_versioning(Versioning::Suspended).await;
-    assert_eq!(desk.put("k", "null one").await.version, Some(VersionId::Null));
-    assert_eq!(desk.put("k", "null two").await.version, Some(VersionId::Null));
+    let null = Some(VersionId::Null).filter(|_| desk.supports(Feature::VersionDetails));
+    assert_eq!(desk.put("k", "null one").await.version, null);
+    assert_eq!(desk.put("k", "null two").await.version, null);
     assert_eq!(labels(&desk.versions("").await), ["k null latest", "k"]);
     assert_eq!(&desk.read("k").await[..], b"null two");
     assert_eq!(&desk.get_version("k", &kept).await.unwrap().1[..], b"kept");
@@ -191,10 +207,30 @@ async fn missing_versions_and_markers_are_distinguished(desk: Fixture) {
     assert_eq!(reason(desk.get_version("none", &other).await), Reason::NoSuchVersion);
     let marker = desk.delete_version("k", None).await.version.unwrap();
     let failed = desk.get_version("k", &marker).await.unwrap_err();
-    assert_eq!((failed.reason(), failed.delete_marker()), (Reason::DeleteMarker, Some(&marker)));
+    if desk.supports(Feature::VersionDetails) {
+        assert_eq!((failed.reason(), failed.delete_marker()), (Reason::DeleteMarker, Some(&marker)));
+    } else {
+        assert_eq!(failed.reason(), Reason::NoSuchVersion);
+    }
+}
+
+async fn ids_that_no_write_got_name_nothing(desk: Fixture) {
+    desk.put("k", "null").await;
+    desk.enable_versioning().await;
+    desk.put("k", "new").await;
+    for number in [0, 1, 1 << 62, (1 << 63) - 1, 1 << 63, u64::MAX] {
+        let invented = VersionId::from_number(number);
+        assert_eq!(reason(desk.get_version("k", &invented).await), Reason::NoSuchVersion, "{number}");
+        desk.delete_version("k", Some(&invented)).await;
+    }
+    assert_eq!(labels(&desk.versions("").await), ["k latest", "k null"]);
+    assert_eq!(&desk.get_version("k", &VersionId::Null).await.unwrap().1[..], b"null");
 }
 
 async fn preconditions_compare_the_current_version(desk: Fixture) {
+    if !desk.capabilities().conditional_writes {
+        return;
+    }
     desk.enable_versioning().await;
     let old = desk.put("k", "old").await;
     let failed = |result: crate::error::Result<_>| reason::<crate::object::Committed>(result);
@@ -203,8 +239,10 @@ async fn preconditions_compare_the_current_version(desk: Fixture) {
     let stale = desk.put_if("k", "no", Precondition::Matches(old.etag)).await;
     assert_eq!(failed(stale), Reason::PreconditionFailed);
     desk.delete("k").await;
-    let gone = desk.put_if("k", "no", Precondition::MatchesGeneration(Generation(1))).await;
-    assert_eq!(failed(gone), Reason::Conflict);
+    if desk.capabilities().generations {
+        let gone = desk.put_if("k", "no", Precondition::MatchesGeneration(Generation(1))).await;
+        assert_eq!(failed(gone), Reason::Conflict);
+    }
     desk.put_if("k", "again", Precondition::Absent).await.unwrap();
 }
 

@@ -72,6 +72,7 @@ impl StoredObject {
             modified: self.info.modified,
             generation: self.info.generation,
             checksum: self.info.checksums.first().map(|c| (c.algorithm(), self.info.scope)),
+            storage_class: self.info.metadata.headers.storage_class.clone(),
         }
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Bucket {
 /// A version of a key.
 struct StoredVersion {
     id: VersionId,
+    /// The number of the write that created it.
+    number: u64,
     modified: Timestamp,
     content: Content,
 }
@@ -172,12 +174,13 @@ impl MemoryState {
     /// Adds an object as the newest version of its key.
     fn add(&mut self, address: &Address, mut object: StoredObject) -> Result<Committed> {
         let bucket = self.bucket_mut(&address.bucket)?;
-        let id = bucket.next_version(object.info.generation.0);
+        let number = object.info.generation.0;
+        let id = bucket.next_version(number);
         object.info.version = (bucket.versioning != Versioning::Off).then(|| id.clone());
         let (committed, modified) = (object.committed(), object.info.modified);
         bucket.add_version(
             address.key.as_str(),
-            StoredVersion { id, modified, content: Content::Object(Arc::new(object)) },
+            StoredVersion { id, number, modified, content: Content::Object(Arc::new(object)) },
         );
         Ok(committed)
     }
@@ -221,7 +224,7 @@ impl MemoryState {
         let id = bucket.next_version(number);
         bucket.add_version(
             key,
-            StoredVersion { id: id.clone(), modified: now, content: Content::DeleteMarker },
+            StoredVersion { id: id.clone(), number, modified: now, content: Content::DeleteMarker },
         );
         Ok(Deleted { existed, version: Some(id), is_delete_marker: true })
     }
@@ -257,7 +260,8 @@ impl MemoryState {
             source.bytes.clone(),
             &DigestPlan { algorithms, verify_md5: false, etag: request.etag },
         );
-        let mut metadata = request.metadata.clone().unwrap_or_else(|| source.info.metadata.clone());
+        let mut metadata =
+            request.metadata.clone().unwrap_or_else(|| source.info.metadata.clone().for_copy());
         metadata.tags = request.tags.clone().unwrap_or_else(|| source.info.metadata.tags.clone());
         let committed = self.put(&request.destination, payload, metadata, &request.precondition, now)?;
         Ok(Committed { source_version, ..committed })
@@ -382,7 +386,7 @@ impl MemoryState {
 
     pub fn list_uploads(&self, bucket: &BucketName, request: &ListUploads) -> Result<UploadsPage> {
         let uploads = self.bucket(bucket)?.uploads.values().map(|upload| upload.info.clone());
-        Ok(multipart::page_uploads(uploads, request))
+        multipart::page_uploads(uploads, request, |id| crate::token::number_of_letters(&id.0))
     }
 
     pub fn complete_upload(
@@ -510,7 +514,7 @@ fn key_text(key: &[u8]) -> String {
     String::from_utf8(key.to_vec()).expect("keys are UTF-8 by their type")
 }
 
-/// The same for versions: the version at `index` of the first key at or after `at`.
+/// A view of versions: the version at `index` of the first key at or after `at`.
 struct VersionsCursor<'a> {
     objects: &'a BTreeMap<Vec<u8>, Vec<StoredVersion>>,
     at: Vec<u8>,
@@ -520,6 +524,25 @@ struct VersionsCursor<'a> {
 impl VersionCursor for VersionsCursor<'_> {
     fn seek(&mut self, bytes: &[u8]) -> Result<()> {
         (self.at, self.index) = (bytes.to_vec(), 0);
+        Ok(())
+    }
+
+    /// The numbers of versions order by age, so the position is found although the version was deleted.
+    fn seek_after(&mut self, key: &str, version: &VersionId) -> Result<()> {
+        self.seek(key.as_bytes())?;
+        let versions = self.objects.get(key.as_bytes()).map_or(&[][..], Vec::as_slice);
+        let number = match version {
+            VersionId::Null => {
+                versions.iter().find(|found| found.id == VersionId::Null).map(|found| found.number)
+            }
+            VersionId::Id(_) => version.number(),
+        };
+        let Some(number) = number else { return Ok(()) };
+        self.index = versions.iter().take_while(|found| found.number >= number).count();
+        if !versions.is_empty() && self.index == versions.len() {
+            self.at.push(0);
+            self.index = 0;
+        }
         Ok(())
     }
 

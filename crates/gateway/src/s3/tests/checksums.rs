@@ -66,7 +66,7 @@ async fn uploads_support_every_algorithm() {
         wrong[1].1 = sum(algorithm, b"x");
         complete(completion(algorithm, &wrong)).send().await.assert_error("InvalidPart", 400);
         wrong[1].1 = "AAA".to_owned();
-        complete(completion(algorithm, &wrong)).send().await.assert_error("InvalidRequest", 400);
+        complete(completion(algorithm, &wrong)).send().await.assert_error("InvalidArgument", 400);
         let done = complete(completion(algorithm, &parts)).send().await.assert_success();
         let of_parts: Vec<Checksum> = bodies.iter().map(|body| Checksum::compute(algorithm, body)).collect();
         let (plain, whole) = match algorithm.default_scope() {
@@ -234,7 +234,7 @@ impl ObjectStore for RecordingStore {
         to: |layer| &layer.inner;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, head, get, delete,
         list, copy, set_tags, object_parts, create_upload, copy_part, list_parts, list_uploads, complete_upload,
-        abort_upload, close,
+        abort_upload, versioning, set_versioning, list_versions, close,
     }
 
     async fn stage(

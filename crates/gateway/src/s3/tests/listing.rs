@@ -201,3 +201,38 @@ async fn a_page_is_compressed_if_the_client_accepts_gzip() {
         server.request("GET", "/abc/01").header("accept-encoding", "gzip").send().await.assert_success();
     assert_eq!((&*object.body, object.header("content-encoding")), (&b"x"[..], None));
 }
+
+#[tokio::test]
+async fn parameters_without_a_value_have_their_default() {
+    let server = TestServer::with_bucket().await;
+    server.put("/abc/k", b"x").await.assert_success();
+    let upload = server.send("POST", "/abc/m?uploads").await.element("UploadId").unwrap();
+    for (uri, name) in [
+        ("/abc?list-type=2&max-keys=&fetch-owner=".to_owned(), "MaxKeys"),
+        ("/abc?max-keys=".to_owned(), "MaxKeys"),
+        ("/abc?versions&max-keys=".to_owned(), "MaxKeys"),
+        ("/abc?uploads&max-uploads=".to_owned(), "MaxUploads"),
+        (format!("/abc/m?uploadId={upload}&max-parts=&part-number-marker="), "MaxParts"),
+    ] {
+        let page = server.send("GET", &uri).await.assert_success();
+        assert_eq!(page.element(name).as_deref(), Some("1000"), "{uri}");
+    }
+    server.send("GET", "/?max-buckets=").await.assert_success();
+    server.send("GET", "/abc?max-keys=x").await.assert_error("InvalidArgument", 400);
+}
+
+#[tokio::test]
+async fn listings_report_the_storage_class() {
+    const CLASS: &str = "x-amz-storage-class";
+    let server = TestServer::with_bucket().await;
+    server.put("/abc/a", b"x").await.assert_success();
+    let put = server.request("PUT", "/abc/b").header(CLASS, "STANDARD_IA").body(&b"x"[..]);
+    put.send().await.assert_success();
+    server.request("POST", "/abc/c?uploads").header(CLASS, "GLACIER_IR").send().await.assert_success();
+    for list in ["/abc", "/abc?list-type=2", "/abc?versions"] {
+        let listed = server.send("GET", list).await.assert_success();
+        assert_eq!(listed.elements("StorageClass"), ["STANDARD", "STANDARD_IA"], "{list}");
+    }
+    let uploads = server.send("GET", "/abc?uploads").await.assert_success();
+    assert_eq!(uploads.elements("StorageClass"), ["GLACIER_IR"]);
+}

@@ -18,6 +18,30 @@ async fn put(server: &TestServer, upload: &str, number: usize, body: Vec<u8>) ->
     server.request("PUT", format!("/abc/k?partNumber={number}&uploadId={upload}")).body(body).send().await
 }
 
+/// Uploads a part with its checksum.
+async fn put_with_checksum(
+    server: &TestServer,
+    upload: &str,
+    number: usize,
+    body: &[u8],
+    algorithm: Algorithm,
+) -> TestResponse {
+    let request = server.request("PUT", format!("/abc/k?partNumber={number}&uploadId={upload}"));
+    let checksum = Checksum::compute(algorithm, body).to_base64();
+    request.header(algorithm.header(), &checksum).body(body.to_vec()).send().await
+}
+
+fn completion_with_checksums(parts: &[(usize, &str, Checksum)]) -> String {
+    let parts = parts.iter().map(|(number, tag, checksum)| {
+        let (name, value) = (checksum.algorithm().name(), checksum.to_base64());
+        format!(
+            "<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag>\
+             <Checksum{name}>{value}</Checksum{name}></Part>"
+        )
+    });
+    format!("<CompleteMultipartUpload>{}</CompleteMultipartUpload>", parts.collect::<String>())
+}
+
 fn completion(parts: &[(usize, &str)]) -> String {
     let parts: String = parts
         .iter()
@@ -97,7 +121,11 @@ async fn completions_verify_composite_and_full_checksums() {
                 .await;
         let mut tags = Vec::new();
         for (n, body) in bodies.iter().enumerate() {
-            let answer = put(&server, &upload, n + 1, body.clone()).await.assert_success();
+            let answer = match kind {
+                "COMPOSITE" => put_with_checksum(&server, &upload, n + 1, body, algorithm).await,
+                _ => put(&server, &upload, n + 1, body.clone()).await,
+            };
+            let answer = answer.assert_success();
             assert_eq!(
                 answer.header(algorithm.header()),
                 Some(&*Checksum::compute(algorithm, body).to_base64())
@@ -110,7 +138,10 @@ async fn completions_verify_composite_and_full_checksums() {
             _ => Checksum::compute(algorithm, &bodies.concat()).to_base64(),
         };
         let wrong = Checksum::compute(algorithm, b"wrong").to_base64();
-        let order = completion(&[(1, &tags[0]), (2, &tags[1])]);
+        let order = match kind {
+            "COMPOSITE" => completion_with_checksums(&[(1, &tags[0], parts[0]), (2, &tags[1], parts[1])]),
+            _ => completion(&[(1, &tags[0]), (2, &tags[1])]),
+        };
         let complete = |value: &str| {
             server
                 .request("POST", format!("/abc/k?uploadId={upload}"))
@@ -137,6 +168,86 @@ async fn completions_verify_composite_and_full_checksums() {
             (Some(&*value), Some(kind))
         );
     }
+}
+
+#[tokio::test]
+async fn composite_uploads_require_the_checksum_of_each_part() {
+    let server = TestServer::with_bucket().await;
+    let upload = create(&server, &[("x-amz-checksum-algorithm", "SHA256")]).await;
+    let missing = put(&server, &upload, 1, vec![1]).await;
+    missing.assert_error("InvalidRequest", 400);
+    let message = missing.element("Message").unwrap();
+    assert!(message.ends_with("expected checksum Type: sha256, actual checksum Type: null"), "{message}");
+    let sha256 = Checksum::compute(Algorithm::Sha256, &[1]);
+    let trailed = server.request("PUT", format!("/abc/k?partNumber=1&uploadId={upload}")).body(&[1][..]);
+    let trailed = trailed.trailer("x-amz-checksum-sha256", &sha256.to_base64()).send().await.assert_success();
+    let tag = trailed.header("etag").unwrap();
+    let complete = |xml: String| server.request("POST", format!("/abc/k?uploadId={upload}")).body(xml);
+    let missing = complete(completion(&[(1, tag)])).send().await;
+    missing.assert_error("InvalidRequest", 400);
+    assert!(missing.element("Message").unwrap().contains("missing for part 1"), "{missing:?}");
+    let with = |checksum| complete(completion_with_checksums(&[(1, tag, checksum)]));
+    with(Checksum::compute(Algorithm::Crc32, &[1])).send().await.assert_error("BadDigest", 400);
+    with(Checksum::compute(Algorithm::Sha256, &[2])).send().await.assert_error("InvalidPart", 400);
+    let malformed = completion_with_checksums(&[(1, tag, sha256)]).replace(&sha256.to_base64(), "x");
+    complete(malformed).send().await.assert_error("InvalidArgument", 400);
+    assert_eq!(server.send("HEAD", "/abc/k").await.status, 404);
+    with(sha256).send().await.assert_success();
+}
+
+#[tokio::test]
+async fn checksums_of_parts_have_the_type_full_object() {
+    let server = TestServer::with_bucket().await;
+    for (algorithm, kind) in [(Algorithm::Sha256, "COMPOSITE"), (Algorithm::Crc32c, "FULL_OBJECT")] {
+        let headers = [("x-amz-checksum-algorithm", algorithm.name()), ("x-amz-checksum-type", kind)];
+        let upload = create(&server, &headers).await;
+        let bodies = [vec![1; PART], vec![2; 10]];
+        let mut parts = Vec::new();
+        for (n, body) in bodies.iter().enumerate() {
+            let stored = put_with_checksum(&server, &upload, n + 1, body, algorithm).await.assert_success();
+            parts.push((
+                n + 1,
+                stored.header("etag").unwrap().to_owned(),
+                Checksum::compute(algorithm, body),
+            ));
+        }
+        let named: Vec<_> = parts.iter().map(|(n, tag, checksum)| (*n, tag.as_str(), *checksum)).collect();
+        let complete = server.request("POST", format!("/abc/k?uploadId={upload}"));
+        complete.body(completion_with_checksums(&named)).send().await.assert_success();
+        for method in ["GET", "HEAD"] {
+            for (number, _, checksum) in &parts {
+                let read = server.request(method, format!("/abc/k?partNumber={number}"));
+                let read = read.header("x-amz-checksum-mode", "ENABLED").send().await.assert_success();
+                assert_eq!(
+                    (read.header(algorithm.header()), read.header("x-amz-checksum-type")),
+                    (Some(&*checksum.to_base64()), Some("FULL_OBJECT")),
+                    "{method} of part {number} of {kind}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_upload_id_marker_is_rejected() {
+    let server = TestServer::with_bucket().await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(create(&server, &[]).await);
+    }
+    let list = |marker: &str| format!("/abc?uploads&max-uploads=1&key-marker=k&upload-id-marker={marker}");
+    for unknown in ["5", "none", "0000000000000005"] {
+        let rejected = server.send("GET", &list(unknown)).await;
+        rejected.assert_error("InvalidArgument", 400);
+        assert_eq!(rejected.element("ArgumentName").as_deref(), Some("upload-id-marker"));
+        assert_eq!(rejected.element("ArgumentValue").as_deref(), Some(unknown));
+    }
+    // Without a key marker the other one is ignored.
+    server.send("GET", "/abc?uploads&upload-id-marker=none").await.assert_success();
+    // A page begins after an upload that has ended since.
+    assert_eq!(server.send("DELETE", &format!("/abc/k?uploadId={}", ids[0])).await.status, 204);
+    let page = server.send("GET", &list(&ids[0])).await.assert_success();
+    assert_eq!(page.elements("UploadId"), [ids[1].clone()]);
 }
 
 #[tokio::test]
@@ -212,4 +323,19 @@ async fn parts_are_copied_from_ranges() {
     let order = completion(&[(1, &tag)]);
     server.request("POST", format!("/abc/k?uploadId={upload}")).body(order).send().await.assert_success();
     assert_eq!(server.send("GET", "/abc/k").await.text(), "2345");
+}
+
+/// The AWS SDK for JavaScript presigns it so: the upload has a composite checksum, the query that of an empty body.
+#[tokio::test]
+async fn a_presigned_part_has_its_checksum_in_the_query() {
+    let server = TestServer::with_bucket().await;
+    let begin = server.request("POST", "/abc/k?uploads").header("x-amz-checksum-algorithm", "CRC32");
+    let upload = begin.send().await.assert_success().element("UploadId").unwrap();
+    let part = format!("/abc/k?partNumber=1&uploadId={upload}");
+    server.put(&part, b"123456789").await.assert_error("InvalidRequest", 400);
+    let query = "X-Amz-Signature=s&x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32";
+    let put = server.put(&format!("{part}&{query}"), b"123456789").await.assert_success();
+    assert_eq!(put.header("x-amz-checksum-crc32"), Some("y/Q5Jg=="));
+    let other = query.replace("crc32", "sha1");
+    server.put(&format!("{part}&{other}"), b"123456789").await.assert_error("InvalidRequest", 400);
 }

@@ -11,7 +11,7 @@ fn sum(algorithm: Algorithm, data: &[u8]) -> String {
     Checksum::compute(algorithm, data).to_base64()
 }
 
-fn content_md5(data: &[u8]) -> String {
+pub(super) fn content_md5(data: &[u8]) -> String {
     use base64::Engine as _;
     use md5::Digest as _;
     base64::engine::general_purpose::STANDARD.encode(md5::Md5::digest(data))
@@ -313,7 +313,7 @@ async fn copies_retain_or_replace_metadata() {
         request.send().await.assert_error("InvalidArgument", 400);
     }
     let request = server.request("PUT", "/abc/e").header("x-amz-copy-source", "abc/s?versionId=1");
-    request.send().await.assert_error("NotImplemented", 501);
+    request.send().await.assert_error("NoSuchVersion", 404);
     let request = server.request("PUT", "/abc/e").header("x-amz-copy-source", "abc/none");
     request.send().await.assert_error("NoSuchKey", 404);
     assert_eq!(server.send("HEAD", "/abc/e").await.status, 404);
@@ -401,4 +401,19 @@ async fn requested_attributes_are_returned() {
     assert_eq!(got.element("StorageClass"), None);
     ask("Colour").send().await.assert_error("InvalidArgument", 400);
     server.send("GET", "/abc/k?attributes").await.assert_error("InvalidArgument", 400);
+}
+
+#[tokio::test]
+async fn malformed_headers_have_the_codes_of_s3() {
+    let server = TestServer::with_bucket().await;
+    let put = |name, value| server.request("PUT", "/abc/k").header(name, value).body(&b"text"[..]).send();
+    put("x-amz-website-redirect-location", "elsewhere").await.assert_error("InvalidRedirectLocation", 400);
+    put("x-amz-checksum-type", "full_object").await.assert_error("InvalidRequest", 400);
+    put("x-amz-checksum-type", "FULL_OBJECT").await.assert_success();
+    let get = |range| server.request("GET", "/abc/k").header("range", range).send();
+    for ignored in ["bytes= -1", "bytes=0 -1", "bytes =0-1"] {
+        let found = get(ignored).await;
+        assert_eq!((found.status.as_u16(), found.text()), (200, "text"), "{ignored}");
+    }
+    assert_eq!(get("bytes=-1").await.status, 206);
 }

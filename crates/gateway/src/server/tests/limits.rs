@@ -108,7 +108,8 @@ async fn an_unfinished_head_is_rejected_at_its_limit() {
     let server = start_gateway(config(|limits| limits.header_bytes = 2000)).await;
     let mut client = Client::new(&server).await;
     client.send(format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(7000))).await;
-    assert_eq!(client.read_response(false).await.expect("a response before the end of the head").status, 431);
+    let response = client.read_response(false).await.expect("a response before the end of the head");
+    assert_eq!((response.status, response.code()), (431, "RequestHeaderSectionTooLarge"));
 }
 
 #[tokio::test]
@@ -206,10 +207,86 @@ async fn heads_over_the_limits_are_rejected() {
     let mut client = Client::new(&server).await;
     let many: String = (0..20).map(|n| format!("h{n}: v\r\n")).collect();
     client.send(format!("GET / HTTP/1.1\r\n{many}\r\n")).await;
-    assert_eq!(client.read_response(false).await.unwrap().status, 431);
+    let response = client.read_response(false).await.unwrap();
+    assert_eq!((response.status, response.code()), (431, "RequestHeaderSectionTooLarge"));
+    assert!(client.is_closed().await);
+    // After another response.
+    let mut client = Client::new(&server).await;
+    assert_eq!(client.request("GET", "/", &[], b"").await.status, 200);
+    client.send(format!("GET / HTTP/1.1\r\n{many}\r\n")).await;
+    let response = client.read_response(false).await.unwrap();
+    assert_eq!((response.status, response.code()), (431, "RequestHeaderSectionTooLarge"));
     let mut client = Client::new(&server).await;
     client.send("nonsense\r\n\r\n").await;
     assert!(client.read_response(false).await.is_none_or(|response| response.status == 400));
+}
+
+/// An object may have the bytes of the response that the connection replaces.
+#[tokio::test]
+async fn an_object_that_looks_like_a_rejection_is_unchanged() {
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
+    client.request("PUT", "/bucket", &[], b"").await;
+    let text = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\n\r\n";
+    let mut large = vec![b'x'; 1 << 20];
+    for at in (0..large.len() - text.len()).step_by(4096) {
+        large[at..at + text.len()].copy_from_slice(text);
+    }
+    for body in [text.as_slice(), &large] {
+        assert_eq!(client.request("PUT", "/bucket/key", &[], body).await.status, 200);
+        assert!(client.request("GET", "/bucket/key", &[], b"").await.body == body);
+        let range = [("range", "bytes=0-59")];
+        assert!(client.request("GET", "/bucket/key", &range, b"").await.body == body[..60]);
+    }
+}
+
+#[tokio::test]
+async fn many_small_metadata_headers_are_accepted() {
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
+    client.request("PUT", "/bucket", &[], b"").await;
+    let names: Vec<String> = (0..96).map(|n| format!("x-amz-meta-name{n}")).collect();
+    let mut headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "value")).collect();
+    // Those that clients add by themselves.
+    let others: Vec<String> = (0..20).map(|n| format!("other{n}")).collect();
+    headers.extend(others.iter().map(|name| (name.as_str(), "v")));
+    assert_eq!(client.request("PUT", "/bucket/key", &headers, b"text").await.status, 200);
+    let found = client.request("GET", "/bucket/key", &[], b"").await;
+    assert_eq!(found.headers.iter().filter(|(name, _)| name.starts_with("x-amz-meta-")).count(), 96);
+}
+
+/// A preflight has no credentials, or those in the query of a URL that is signed for another method.
+#[tokio::test]
+async fn a_preflight_needs_no_signature() {
+    let server = start_gateway(config(|_| ())).await;
+    for target in [
+        "/bucket/key",
+        "/bucket/key?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=0",
+        "/bucket/key?AWSAccessKeyId=a&Signature=b&Expires=1",
+    ] {
+        let mut client = Client::new(&server).await;
+        let head = "host: a\r\norigin: https://a.example\r\naccess-control-request-method: PUT";
+        client.send(format!("OPTIONS {target} HTTP/1.1\r\n{head}\r\n\r\n")).await;
+        let response = client.read_response(false).await.unwrap();
+        assert_eq!((response.status, response.code()), (403, "AccessForbidden"), "{target}");
+        assert!(response.text().contains("CORSResponse: CORS is not enabled for this bucket."));
+    }
+}
+
+#[tokio::test]
+async fn a_form_upload_is_not_implemented() {
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
+    let send = |media_type: &str| {
+        format!(
+            "POST /bucket HTTP/1.1\r\nhost: a\r\ncontent-type: {media_type}\r\ncontent-length: 4\r\n\r\ntext"
+        )
+    };
+    client.send(send("multipart/form-data; boundary=b")).await;
+    let response = client.read_response(false).await.unwrap();
+    assert_eq!((response.status, response.code()), (501, "NotImplemented"));
+    client.send(send("text/plain")).await;
+    assert_eq!(client.read_response(false).await.unwrap().code(), "AccessDenied");
 }
 
 #[tokio::test]

@@ -27,9 +27,13 @@ async fn fast_path_and_operations_return_equal_responses() {
     assert_eq!(client.request("PUT", "/bucket/rich", &rich, b"0123456789").await.status, 200);
     assert_eq!(client.request("PUT", "/bucket/poor", &[], b"0123456789").await.status, 200);
     assert_eq!(client.request("PUT", "/bucket/empty", &[], b"").await.status, 200);
+    let versioning = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+    assert_eq!(client.request("PUT", "/bucket?versioning", &[], versioning).await.status, 200);
+    assert_eq!(client.request("PUT", "/bucket/versioned", &[], b"0123456789").await.status, 200);
+    assert_eq!(client.request("DELETE", "/bucket/hidden", &[], b"").await.status, 204);
     let mut compared = 0;
     for method in ["GET", "HEAD"] {
-        for key in ["rich", "poor", "empty", "absent"] {
+        for key in ["rich", "poor", "empty", "versioned", "hidden", "absent"] {
             for more in [
                 None,
                 Some(("range", "bytes=2-4")),
@@ -59,6 +63,8 @@ async fn fast_path_and_operations_return_equal_responses() {
                 );
                 if fast.status < 300 {
                     assert_eq!(fast.body, slow.body);
+                    let is_null = fast.header("x-amz-version-id").unwrap() == "null";
+                    assert_eq!(is_null, key != "versioned", "{method} {key}");
                     compared += 1;
                 }
             }

@@ -17,6 +17,7 @@ use tradewind_model::plan::{Plan, split_evenly};
 use tradewind_model::store_statistics::Direction;
 use tradewind_model::tune::{OperatingPoint, Workload};
 use tradewind_transfer::files::{self, Links, Tree};
+use tradewind_transfer::filter::Filter;
 
 use super::Arguments;
 use crate::commands::plan_output::{self, CANDIDATE_CONCURRENCIES, CANDIDATE_REQUEST_BYTES};
@@ -92,12 +93,13 @@ impl Workloads {
 
     async fn add_files(&mut self, directory: &Path) -> anyhow::Result<()> {
         let tree = Tree::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;
-        let mut items = files::find(tree, Links::Skip);
+        let mut items = files::find(tree, Links::Skip, &Filter::accept_all());
         let mut failed = 0_u64;
         while let Some(item) = items.recv().await {
             match item {
                 Ok(item) => self.add_object(item.size),
-                Err((name, e)) => {
+                Err(part) => {
+                    let (name, e) = part.into_named_error();
                     failed += 1;
                     if failed == 1 {
                         print_error_line(format_args!("tradewind: {name}: {e}"))?;

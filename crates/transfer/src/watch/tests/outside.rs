@@ -27,7 +27,7 @@ async fn name_that_leads_out_of_the_directory_is_rejected() {
     let outside = scene.directory.path().join("outside");
     fs::write(&outside, "outside").unwrap();
     for name in ["../outside", &outside.display().to_string()] {
-        let failed = scene.copier("s3", Links::Skip).copy_as(name, None, "taken").await.unwrap_err();
+        let failed = scene.copier("s3", Links::Skip).copy_as(&item(name), None, "taken").await.unwrap_err();
         assert_eq!(failed.reason(), Reason::InvalidKey, "{name}");
     }
     assert!(!scene.has("taken").await);

@@ -1,0 +1,140 @@
+//! Settings of a bucket, and ACLs of objects, that cannot be set here. Reading one returns S3's response for a bucket
+//! where it was never set, and deleting one succeeds without effect: both are true. Setting one is not implemented.
+//!
+//! Encryption has no such document: S3's default would claim that objects are encrypted.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use tradewind_core::store::GetRequest;
+
+use super::call::Call;
+use super::failure::{Failure, Result};
+use super::operation::Operation;
+use super::service_context::ServiceContext;
+use crate::body::ResponseBody;
+use crate::error::Code;
+
+/// The response about a setting that was never set.
+enum Unset {
+    /// A document with this root element and content.
+    Document(&'static str, String),
+    /// An error of status 404 with this message.
+    Missing(Code, &'static str),
+    /// It was deleted.
+    Deleted,
+}
+
+const XMLNS: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
+
+/// Responds to an operation on such a setting; `None` for any other operation. Fails if the bucket or the object does
+/// not exist.
+pub(super) async fn respond(service: &ServiceContext, call: &Call) -> Option<Result<Response<ResponseBody>>> {
+    let unset = unset(service, call.operation)?;
+    Some(match check_exists(service, call).await {
+        Ok(()) => response(unset),
+        Err(failure) => Err(failure),
+    })
+}
+
+async fn check_exists(service: &ServiceContext, call: &Call) -> Result<()> {
+    if call.operation == Operation::GetObjectAcl {
+        service.store.head(&call.context, &call.address()?, GetRequest::default()).await?;
+    } else {
+        service.store.head_bucket(&call.context, call.bucket()?).await?;
+    }
+    Ok(())
+}
+
+fn unset(service: &ServiceContext, operation: Operation) -> Option<Unset> {
+    let empty = |root| Unset::Document(root, String::new());
+    Some(match operation {
+        Operation::GetBucketAccelerateConfiguration => empty("AccelerateConfiguration"),
+        Operation::GetBucketAcl | Operation::GetObjectAcl => {
+            Unset::Document("AccessControlPolicy", access_control(service))
+        }
+        Operation::GetBucketCors => {
+            Unset::Missing(Code::NoSuchCorsConfiguration, "The CORS configuration does not exist")
+        }
+        Operation::GetBucketEncryption => Unset::Missing(
+            Code::EncryptionConfigurationNotFound,
+            "The server side encryption configuration was not found",
+        ),
+        Operation::GetBucketLifecycleConfiguration => {
+            Unset::Missing(Code::NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist")
+        }
+        Operation::GetBucketLogging => empty("BucketLoggingStatus"),
+        Operation::GetBucketNotificationConfiguration => empty("NotificationConfiguration"),
+        Operation::GetBucketOwnershipControls => Unset::Document(
+            "OwnershipControls",
+            "<Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule>".to_owned(),
+        ),
+        Operation::GetBucketPolicy | Operation::GetBucketPolicyStatus => {
+            Unset::Missing(Code::NoSuchBucketPolicy, "The bucket policy does not exist")
+        }
+        Operation::GetBucketReplication => Unset::Missing(
+            Code::ReplicationConfigurationNotFound,
+            "The replication configuration was not found",
+        ),
+        Operation::GetBucketRequestPayment => {
+            Unset::Document("RequestPaymentConfiguration", "<Payer>BucketOwner</Payer>".to_owned())
+        }
+        Operation::GetBucketTagging => Unset::Missing(Code::NoSuchTagSet, "The TagSet does not exist"),
+        Operation::GetBucketWebsite => Unset::Missing(
+            Code::NoSuchWebsiteConfiguration,
+            "The specified bucket does not have a website configuration",
+        ),
+        Operation::GetObjectLockConfiguration => Unset::Missing(
+            Code::ObjectLockConfigurationNotFound,
+            "Object Lock configuration does not exist for this bucket",
+        ),
+        Operation::GetPublicAccessBlock => Unset::Missing(
+            Code::NoSuchPublicAccessBlockConfiguration,
+            "The public access block configuration was not found",
+        ),
+        Operation::DeleteBucketCors
+        | Operation::DeleteBucketEncryption
+        | Operation::DeleteBucketLifecycle
+        | Operation::DeleteBucketOwnershipControls
+        | Operation::DeleteBucketPolicy
+        | Operation::DeleteBucketReplication
+        | Operation::DeleteBucketTagging
+        | Operation::DeleteBucketWebsite
+        | Operation::DeletePublicAccessBlock => Unset::Deleted,
+        _ => return None,
+    })
+}
+
+/// The content of an access control list: the owner has all permissions.
+fn access_control(service: &ServiceContext) -> String {
+    let owner = service.owner();
+    let owner = format!(
+        "<ID>{}</ID><DisplayName>{}</DisplayName>",
+        owner.id.unwrap_or_default(),
+        owner.display_name.unwrap_or_default()
+    );
+    format!(
+        "<Owner>{owner}</Owner><AccessControlList><Grant>\
+         <Grantee xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xsi:type=\"CanonicalUser\">{owner}</Grantee>\
+         <Permission>FULL_CONTROL</Permission></Grant></AccessControlList>"
+    )
+}
+
+fn response(unset: Unset) -> Result<Response<ResponseBody>> {
+    match unset {
+        Unset::Document(root, content) => {
+            let document = format!(
+                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<{root} xmlns=\"{XMLNS}\">{content}</{root}>"
+            );
+            let mut response = Response::new(ResponseBody::from(Bytes::from(document)));
+            let xml = HeaderValue::from_static("application/xml");
+            response.headers_mut().insert(header::CONTENT_TYPE, xml);
+            Ok(response)
+        }
+        Unset::Missing(code, message) => Err(Failure::new(code, message)),
+        Unset::Deleted => {
+            let mut response = Response::new(ResponseBody::empty());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            Ok(response)
+        }
+    }
+}
