@@ -11,8 +11,12 @@ use std::process::Command;
 
 use tradewind_backend::local::{self, IndexState, LocalOptions, Loss, LossProof, reindex};
 use tradewind_core::error::Reason;
+use tradewind_core::testing::context;
+use tradewind_core::{ObjectStore as _, Precondition, Versioning};
 
-use test_store::{TestStore, check, copy_tree, pattern, reason, segments, small, state_of_files, stats};
+use test_store::{
+    TestStore, address, check, copy_tree, pattern, reason, segments, small, state_of_files, stats,
+};
 
 fn accepting() -> LocalOptions {
     LocalOptions { accept_loss: true, ..small() }
@@ -86,6 +90,32 @@ async fn changed(root: &Path) {
     desk.put("new", "new").await;
     desk.delete("gone").await.unwrap();
     desk.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_versions_are_named_with_their_ids() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("store");
+    let desk = TestStore::new(&root).await;
+    desk.set_versioning(Versioning::Enabled).await;
+    desk.put("k", "old").await;
+    let gone = desk.put("gone", "old").await.version;
+    let desk = desk.reopen().await;
+    let versions = [desk.put("k", "new").await.version, desk.put("k", "newest").await.version];
+    desk.store
+        .delete(&context(), &address("gone").with_version(gone.clone()), Precondition::None)
+        .await
+        .unwrap();
+    desk.close().await;
+    SegmentDamage::Cut.apply(&last_log(&root));
+    let loss = lost(&root);
+    let [first, second] = versions.map(|version| format!("bucket/k (version {})", version.unwrap()));
+    let mut names = loss.objects.first_names;
+    names.sort();
+    let mut expected = [first, second];
+    expected.sort();
+    assert_eq!(names, expected);
+    assert_eq!(loss.deletions.first_names, [format!("bucket/gone (version {})", gone.unwrap())]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

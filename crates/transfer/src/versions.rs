@@ -52,11 +52,14 @@ impl Batch {
         if is_delete_marker { self.markers.push(item) } else { self.versions.push(item) }
     }
 
-    /// Takes the delete markers of the keys before the one listed last, which may have further versions.
+    /// Takes the delete markers of the keys before the one listed last, which may have further versions. They are in
+    /// reverse order, the oldest of a key first: a store then finds the newest remaining one at once.
     fn take_complete_markers(&mut self) -> Vec<Item> {
         let last = self.last_name.as_ref();
-        let (open, complete) = self.markers.drain(..).partition(|item| Some(&item.name) == last);
+        let (open, mut complete): (_, Vec<_>) =
+            self.markers.drain(..).partition(|item| Some(&item.name) == last);
         self.markers = open;
+        complete.reverse();
         complete
     }
 }
@@ -299,7 +302,7 @@ mod tests {
         }
         let names = |items: &[Item]| items.iter().map(|item| item.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&batch.versions), ["a", "c"]);
-        assert_eq!(names(&batch.take_complete_markers()), ["a", "b"]);
+        assert_eq!(names(&batch.take_complete_markers()), ["b", "a"]);
         assert_eq!(names(&batch.markers), ["c", "c"]);
         batch.push(version("d", false));
         assert_eq!(names(&batch.take_complete_markers()), ["c", "c"]);

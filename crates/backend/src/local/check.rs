@@ -21,7 +21,7 @@ use super::open_store::OpenStore;
 use super::options::LocalOptions;
 use super::position::Position;
 use super::read::to_usize;
-use super::record::{ExtentRun, ObjectContent, Record};
+use super::record::{ExtentRun, ObjectContent, Record, VersionName};
 use super::recovery::Recovery;
 use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
 use super::segment::Segment;
@@ -171,13 +171,11 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
         let (key, value) = entry?;
         let bucket = store.buckets.get(&keys::bucket_id(&key)?).map_or("(no bucket)", String::as_str);
         let entry = ObjectEntry::decode(&value)?;
-        let mut item = format!("{bucket}/{}", keys::object_name(&key)?);
-        if key.first() != Some(&keys::prefix::OBJECT) {
-            item = format!("{item} (version {})", entry.slot.id());
-        }
+        let id = keys::bucket_id(&key)?;
+        let version = VersionName { bucket: id, key: keys::object_name(&key)?, slot: entry.slot };
         report.objects += 1;
         if let Err(cause) = check_object(&store, &entry, &mut report.verified_bytes)? {
-            report.damage.push(Damage { item, cause });
+            report.damage.push(Damage { item: version.describe(bucket), cause });
         }
     }
     for entry in snapshot.prefix(&[keys::prefix::UPLOAD]) {

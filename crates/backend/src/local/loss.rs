@@ -83,12 +83,12 @@ pub struct Loss {
     pub proof: LossProof,
     /// The ranges of the lost records. Empty if the segments exist but records in them are damaged.
     pub ranges: Vec<LostRange>,
-    /// Objects (`bucket/key`) whose current record is lost. An older record on disk becomes current again.
+    /// Objects (`bucket/key`), or versions of them, whose newest record is lost. An older record counts again.
     pub objects: NameList,
     /// The number of `objects` with an older record, or a deletion, on disk.
     pub objects_with_older_records: u64,
-    /// Deleted objects (`bucket/key`) whose deletion is lost while an older record is on disk, which becomes current
-    /// again.
+    /// Deleted objects (`bucket/key`), or versions, whose deletion is lost while an older record is on disk, which
+    /// counts again.
     pub deletions: NameList,
     /// Objects, and parts of unfinished uploads, whose record exists but whose data is lost: they cannot be read.
     pub unreadable: NameList,
@@ -144,7 +144,7 @@ impl fmt::Display for Loss {
         let mut lost = Vec::new();
         if self.objects.count > 0 {
             lost.push(format!(
-                "newest versions of objects: {}, of which {} have an older record that becomes current again",
+                "newest records of objects: {}, of which {} have an older record that counts again",
                 self.objects, self.objects_with_older_records
             ));
         }
@@ -194,8 +194,8 @@ mod tests {
         assert_eq!(
             loss.to_string(),
             "segment 00000005 is missing (it held records up to offset 4096); segment 00000010 ends at offset \
-             32 (it held records up to offset 64); lost: newest versions of objects: 1 (b/k), of which 1 have an older record that \
-             becomes current again; deletions of objects, which reappear: 1 (b/gone)"
+             32 (it held records up to offset 64); lost: newest records of objects: 1 (b/k), of which 1 have an older record that \
+             counts again; deletions of objects, which reappear: 1 (b/gone)"
         );
     }
 }

@@ -376,11 +376,6 @@ impl LossSearch<'_> {
         self.names.get(&id).cloned().unwrap_or_else(|| format!("(bucket {id})"))
     }
 
-    /// `bucket/key` of an object's index key.
-    fn name(&self, key: &[u8]) -> Result<String> {
-        Ok(format!("{}/{}", self.bucket(keys::bucket_id(key)?), keys::object_name(key)?))
-    }
-
     fn objects(
         &mut self,
         snapshot: &IndexSnapshot,
@@ -390,22 +385,22 @@ impl LossSearch<'_> {
         for entry in snapshot.all_versions() {
             let (key, value) = entry?;
             let entry = ObjectEntry::decode(&value)?;
-            let (bucket, object) = (keys::bucket_id(&key)?, keys::object_name(&key)?);
-            let identity = version_identity(&VersionName { bucket, key: object, slot: entry.slot });
-            if self.tail.supersedes(&identity, entry.seq)
-                || self.tail.has(&keys::bucket_deleted(keys::bucket_id(&key)?))
+            let bucket = keys::bucket_id(&key)?;
+            let version = VersionName { bucket, key: keys::object_name(&key)?, slot: entry.slot };
+            if self.tail.supersedes(&version_identity(&version), entry.seq)
+                || self.tail.has(&keys::bucket_deleted(bucket))
             {
                 continue;
             }
             if (self.is_lost)(entry.location)? {
-                let name = self.name(&key)?;
+                let name = version.describe(&self.bucket(bucket));
                 self.loss.objects.add(name);
                 self.loss.objects_with_older_records += u64::from(entry.other_records > 0);
             } else if entry.in_extents
                 && !lost_extents.is_empty()
                 && lost_extents.overlaps(&manifest_runs(files, entry.location)?)
             {
-                let name = self.name(&key)?;
+                let name = version.describe(&self.bucket(bucket));
                 self.loss.unreadable.add(name);
             }
         }
@@ -422,7 +417,8 @@ impl LossSearch<'_> {
             }
             let name = keys::version_name(&key)?;
             if !self.tail.supersedes(&version_identity(&name), entry.seq) {
-                self.loss.deletions.add(format!("{}/{}", self.bucket(name.bucket), name.key));
+                let name = name.describe(&self.bucket(name.bucket));
+                self.loss.deletions.add(name);
             }
         }
         Ok(())

@@ -416,6 +416,14 @@ pub(crate) struct VersionName {
 }
 
 impl VersionName {
+    /// `bucket/key`, and the id of a version other than `null`.
+    pub fn describe(&self, bucket: &str) -> String {
+        match self.slot {
+            VersionSlot::Null => format!("{bucket}/{}", self.key),
+            slot @ VersionSlot::Own(_) => format!("{bucket}/{} (version {})", self.key, slot.id()),
+        }
+    }
+
     /// Decodes the name from the fields of a record with this seq.
     pub fn decode(fields: &[u8], seq: u64) -> Result<Self> {
         let (bucket, key) = decode_bucket_and_key(fields)?;

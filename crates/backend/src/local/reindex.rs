@@ -14,7 +14,7 @@ use super::index::entries::{
 use super::index::{Index, IndexChanges, keys};
 use super::loss::NameList;
 use super::position::Position;
-use super::record::{BucketId, ExtentRun, ObjectContent, Record, VersionSlot};
+use super::record::{BucketId, ExtentRun, ObjectContent, Record, VersionName, VersionSlot};
 use super::recovery::Recovery;
 use super::replay::{LogSurvey, MAX_REPLAY_ENTRIES, ReplayMode, apply_with_coverage, replay_log};
 use super::scan::{ScanItem, Scanner, read_payload, record_at};
@@ -199,7 +199,9 @@ fn find_unreadable(files: &SegmentFiles, index: &Index) -> Result<NameList> {
         let (key, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
         if entry.in_extents && !is_complete(&manifest_runs(files, entry.location)?)? {
-            names.add(format!("{}/{}", bucket_name(keys::bucket_id(&key)?)?, keys::object_name(&key)?));
+            let bucket = keys::bucket_id(&key)?;
+            let version = VersionName { bucket, key: keys::object_name(&key)?, slot: entry.slot };
+            names.add(version.describe(&bucket_name(bucket)?));
         }
     }
     for entry in index.snapshot().prefix(&[keys::prefix::UPLOAD]) {

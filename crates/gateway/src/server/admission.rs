@@ -43,9 +43,7 @@ pub(super) fn requirements(parts: &Parts, length: Option<u64>, limits: &Limits) 
     let (window_bytes, timeout) = match parts.method {
         Method::GET if is_object => (read_window(parts), limits.transfer_time),
         Method::GET => (LIST_WINDOW_BYTES, limits.request_time),
-        Method::PUT if is_object && parts.headers.contains_key("x-amz-copy-source") => {
-            (LARGE_WINDOW_BYTES, limits.transfer_time)
-        }
+        Method::PUT if is_object && is_copy(parts) => (LARGE_WINDOW_BYTES, limits.transfer_time),
         // A small object needs its bytes twice (received, staged). The minimum covers XML bodies.
         Method::PUT if is_object => {
             let window_bytes = length.map_or(WRITE_WINDOW_BYTES, |length| {
@@ -61,6 +59,15 @@ pub(super) fn requirements(parts: &Parts, length: Option<u64>, limits: &Limits) 
         _ => (SMALL_WINDOW_BYTES, limits.request_time),
     };
     Requirements { window_bytes: usize::try_from(window_bytes).unwrap_or(usize::MAX), timeout }
+}
+
+/// Returns true for a copy. A presigned URL may name its source in the query.
+fn is_copy(parts: &Parts) -> bool {
+    const COPY_SOURCE: &str = "x-amz-copy-source";
+    let names_source =
+        |field: &str| field.split('=').next().is_some_and(|name| name.eq_ignore_ascii_case(COPY_SOURCE));
+    parts.headers.contains_key(COPY_SOURCE)
+        || parts.uri.query().is_some_and(|query| query.split('&').any(names_source))
 }
 
 /// The window of a read. A range bounds the window. A store may read more: the rest of the range's first and last
@@ -116,5 +123,6 @@ mod tests {
         assert_eq!(window("PUT", "/b/k", "", Some(1 << 30)), WRITE_WINDOW_BYTES);
         assert_eq!(window("PUT", "/b/k", "", None), WRITE_WINDOW_BYTES);
         assert_eq!(window("HEAD", "/b/k", "", None), SMALL_WINDOW_BYTES);
+        assert_eq!(window("PUT", "/b/k?X-Amz-Copy-Source=b/source", "", Some(0)), LARGE_WINDOW_BYTES);
     }
 }
