@@ -10,6 +10,7 @@ pub(crate) mod limits;
 pub(crate) mod payload;
 mod peer;
 pub(crate) mod pool;
+mod proxy;
 pub(crate) mod query;
 mod rcv_lowat;
 pub(crate) mod renewal;
@@ -19,6 +20,8 @@ pub(crate) mod sorted_entries;
 pub(crate) mod status;
 pub(crate) mod streaming_request;
 pub(crate) mod time;
+mod tunnel;
 pub(crate) mod write_progress;
 
 pub use self::peer::Peer;
+pub use self::proxy::{NoProxy, Proxy, ProxyRules};

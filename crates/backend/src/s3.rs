@@ -59,6 +59,7 @@ use self::protocol::{S3Protocol, ServiceState};
 use self::regions::BucketRegions;
 use self::stage::{StagedWrite, WriteTarget};
 use self::upload_cache::UploadCache;
+use crate::remote::ProxyRules;
 use crate::remote::client::{Call, Client};
 use crate::remote::client_options::ClientOptions;
 use crate::remote::pool::PoolOptions;
@@ -77,8 +78,10 @@ pub struct S3Options {
     pub expires: Option<Timestamp>,
     /// Issues new credentials before these expire and when the service rejects them as expired.
     pub issuer: Option<Arc<dyn CredentialIssuer>>,
-    /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
+    /// TLS configuration with the trusted certificates. Required for an `https` endpoint or proxy.
     pub tls: Option<Arc<ClientConfig>>,
+    /// The proxies that the service is reached through.
+    pub proxies: ProxyRules,
     /// The reason why requests are not signed, if there are no credentials. It completes "the request was not signed".
     pub unsigned_because: Option<Arc<str>>,
     /// Maximum number of connections.
@@ -123,6 +126,7 @@ impl S3Options {
             read_bytes: connections.read_bytes,
             is_single_use: connections.is_single_use,
             traffic: connections.traffic,
+            proxies: connections.proxies,
             connect_timeout: connections.connect_timeout,
             response_timeout,
             stall_timeout,
@@ -140,6 +144,7 @@ impl S3Options {
                 read_bytes: self.read_bytes,
                 is_single_use: self.is_single_use,
                 traffic: self.traffic.clone(),
+                proxies: self.proxies.clone(),
             },
             tls: self.tls.clone(),
             retries: self.retries,
@@ -186,6 +191,7 @@ impl S3Store {
         });
         let protocol = Arc::new(S3Protocol::new(endpoint.clone(), None, shared.clone()));
         let client = client_options.client(&endpoint.peer, protocol, clock)?;
+        let client = Client { peer: endpoint.to_string().into(), ..client };
         let (part_bytes, buffer_budget) = (options.part_bytes, Budget::new(options.buffer_bytes));
         let client = Arc::new(client);
         Ok(Arc::new_cyclic(|this| Self {
@@ -338,7 +344,7 @@ enum Framing {
 
 impl fmt::Debug for S3Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "S3Store({})", self.client.peer)
+        write!(f, "S3Store({})", self.endpoint)
     }
 }
 

@@ -58,6 +58,7 @@ use self::replace::CompanionState;
 use self::session::{Session, SessionManager};
 use self::stage::{StagedWrite, WriteTarget};
 use self::uploads::UploadLocks;
+use crate::remote::ProxyRules;
 use crate::remote::client::Call;
 use crate::remote::client_options::ClientOptions;
 use crate::remote::limits::MAX_REQUEST_OBJECT_BYTES;
@@ -76,8 +77,10 @@ pub struct SwiftOptions {
     pub auth: Auth,
     /// The account's URL, if not the one returned with the token.
     pub account_url: Option<String>,
-    /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
+    /// TLS configuration with the trusted certificates. Required for an `https` endpoint or proxy.
     pub tls: Option<Arc<ClientConfig>>,
+    /// The proxies that the service is reached through.
+    pub proxies: ProxyRules,
     /// Maximum number of connections.
     pub max_connections: usize,
     /// Read buffer of one connection, in bytes.
@@ -120,6 +123,7 @@ impl SwiftOptions {
             read_bytes: connections.read_bytes,
             is_single_use: connections.is_single_use,
             traffic: connections.traffic,
+            proxies: connections.proxies,
             connect_timeout: connections.connect_timeout,
             response_timeout,
             stall_timeout,
@@ -138,6 +142,7 @@ impl SwiftOptions {
                 read_bytes: self.read_bytes,
                 is_single_use: self.is_single_use,
                 traffic: self.traffic.clone(),
+                proxies: self.proxies.clone(),
             },
             tls: self.tls.clone(),
             retries: self.retries,

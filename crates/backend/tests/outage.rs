@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tradewind_backend::remote::ProxyRules;
 use tradewind_backend::s3::{AddressingStyle, Endpoint, S3Options, S3Store};
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
@@ -88,6 +89,33 @@ async fn closed_port_is_retried_for_30_s() {
     let failed = simulate(&clock, failure(&store, &context())).await;
     assert!((30..36).contains(&clock.now().as_secs()), "{:?}", clock.now());
     assert!(failed.is_final() && failed.message().starts_with("retried for 3"), "{failed}");
+}
+
+/// The endpoint's name is resolved by the proxy only.
+#[tokio::test]
+async fn closed_port_of_a_proxy_is_retried_for_30_s() {
+    for endpoint in ["http://store.example", "https://store.example"] {
+        let clock = SimulatedClock::new();
+        let proxy = closed_port().await.to_string();
+        let endpoint = Endpoint::parse(endpoint, AddressingStyle::Path).unwrap();
+        let mut options = S3Options::new(endpoint, "us-east-1".to_owned(), None);
+        options.retries = RetryOptions::for_commands();
+        options.proxies =
+            ProxyRules::direct().with_http("HTTP_PROXY", &proxy).with_https("HTTPS_PROXY", &proxy);
+        options.tls = Some(trust_nothing());
+        let store = S3Store::new(options, clock.clone()).unwrap();
+        let failed = simulate(&clock, failure(&store, &context())).await;
+        assert!((30..36).contains(&clock.now().as_secs()), "{:?}", clock.now());
+        assert!(failed.message().contains(&format!("the proxy http://{proxy} failed")), "{failed}");
+    }
+}
+
+/// A TLS configuration for endpoints that are never reached.
+fn trust_nothing() -> Arc<rustls::ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use md5::{Digest as _, Md5};
+use tradewind_backend::remote::ProxyRules;
 use tradewind_backend::swift::{Auth, Domain, KeystoneCredentials, NameOrId, SwiftOptions, SwiftStore};
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::listing::ListRequest;
@@ -491,4 +492,30 @@ async fn request_about_a_version_leaves_the_object_alone() {
     assert_eq!(leaf.head(&context(), &null, GetRequest::default()).await.unwrap().info.size, 5);
     leaf.delete(&context(), &null, Precondition::None).await.unwrap();
     assert_eq!(server.count_of("DELETE", "/v1/AUTH_a/bucket/key"), 1);
+}
+
+/// The scripted service is the proxy: it gets requests to names that only a proxy resolves.
+#[tokio::test]
+async fn token_and_object_requests_are_sent_to_the_proxy() {
+    let proxy = ScriptedServer::start(|request| match &*request.path {
+        "http://keys.example/auth/v1.0" => {
+            let headers = "X-Auth-Token: t1\r\nX-Storage-Url: http://store.example:8080/v1/AUTH_a\r\n";
+            ScriptedResponse::new(200, headers, b"")
+        }
+        "http://store.example:8080/v1/AUTH_a/bucket" => ScriptedResponse::new(204, "", b""),
+        _ => ScriptedResponse::new(404, "", b""),
+    })
+    .await;
+    let auth = Auth::V1 {
+        url: "http://keys.example/auth/v1.0".to_owned(),
+        user: "a:u".to_owned(),
+        key: "k".to_owned(),
+    };
+    let proxies = ProxyRules::direct().with_http("HTTP_PROXY", &proxy.url);
+    let leaf =
+        SwiftStore::new(SwiftOptions { proxies, ..SwiftOptions::new(auth) }, SystemClock::shared()).unwrap();
+    leaf.head_bucket(&context(), &here().bucket).await.unwrap();
+    let seen = proxy.seen();
+    let hosts: Vec<_> = seen.iter().filter_map(|request| request.header("host")).collect();
+    assert_eq!(hosts, ["keys.example", "store.example:8080"], "{seen:?}");
 }

@@ -13,6 +13,7 @@ pub mod locations;
 pub mod logs;
 pub mod openstack;
 pub mod profiles;
+pub mod proxies;
 pub mod root_key;
 pub mod s3_access;
 pub mod served_plan;

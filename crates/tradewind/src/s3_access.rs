@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tradewind_backend::remote::ProxyRules;
 use tradewind_backend::s3::{CredentialIssuer, ExpiringCredentials, S3Options};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::retry::RetryOptions;
@@ -23,8 +24,8 @@ pub struct S3Flags {
     pub is_anonymous: bool,
 }
 
-/// Resolves the S3 store's options from flags, environment and `~/.aws`. Runs a `credential_process` if configured.
-pub fn resolve(overrides: &S3Flags) -> anyhow::Result<S3Options> {
+/// Resolves the S3 store's options from flags, environment and `~/.aws`. Its requests use `proxies`. Runs a `credential_process` if configured.
+pub fn resolve(overrides: &S3Flags, proxies: ProxyRules) -> anyhow::Result<S3Options> {
     let mut inputs = Inputs::gather(overrides.profile.as_deref())?;
     // Flags act like the variables with the highest precedence.
     for (variable, value) in
@@ -38,7 +39,8 @@ pub fn resolve(overrides: &S3Flags) -> anyhow::Result<S3Options> {
     let access = S3Access::resolve(&inputs, &read)?;
     let issued = if overrides.is_anonymous { None } else { access.credentials()? };
     let endpoint = access.endpoint.value.clone();
-    let tls = if endpoint.peer.is_tls {
+    let proxy = proxies.proxy_for(&endpoint.peer)?;
+    let tls = if endpoint.peer.is_tls || proxy.is_some_and(|proxy| proxy.peer().is_tls) {
         Some(aws::client_tls(access.ca_bundle.as_ref(), &inputs, &read)?)
     } else {
         None
@@ -50,7 +52,7 @@ pub fn resolve(overrides: &S3Flags) -> anyhow::Result<S3Options> {
     if !overrides.is_anonymous {
         options.issuer = Some(Arc::new(AccessReloader { inputs }));
     }
-    options.tls = tls;
+    (options.tls, options.proxies) = (tls, proxies);
     options.retries = match &access.max_attempts {
         Some(attempts) => RetryOptions::with_max_attempts(attempts.value),
         None => RetryOptions::for_commands(),

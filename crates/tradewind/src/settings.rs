@@ -41,7 +41,7 @@ pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, TimeSpan};
 pub use value::{
     AccessKeyIds, AccountId, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, Percent, Permissions, Secret,
-    SettingValue,
+    SettingValue, StoreProxy,
 };
 
 use document::Table;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tradewind_backend::local::{self, LocalStore};
+use tradewind_backend::remote::ProxyRules;
 use tradewind_backend::s3::S3Store;
 use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
 use tradewind_core::{Clock, ObjectStore, Traffic};
@@ -18,10 +19,11 @@ use tradewind_model::retry::RetryOptions;
 
 use crate::aws::{self, Origin, Traced};
 use crate::openstack::{self, Openrc, SwiftAccess};
+use crate::proxies;
 use crate::s3_access::{self, S3Flags};
 use crate::settings::{
-    ByteSize, Inputs, LocalOptions, Problems, S3Settings, Settings, Sourced, Store, StoreKind, SwiftSettings,
-    nearest_name,
+    ByteSize, Inputs, LocalOptions, Problems, S3Settings, Settings, Sourced, Store, StoreKind, StoreProxy,
+    SwiftSettings, nearest_name,
 };
 
 /// A name that always has a store.
@@ -291,7 +293,8 @@ pub fn s3_options(set: &S3Settings, flags: S3Flags) -> anyhow::Result<tradewind_
         region: flags.region.or_else(|| text(&set.region)),
         is_anonymous: flags.is_anonymous,
     };
-    let mut options = s3_access::resolve(&overrides).map_err(|error| name_origin(error, set, &given))?;
+    let mut options = s3_access::resolve(&overrides, proxy_rules(set.proxy.as_ref()))
+        .map_err(|error| name_origin(error, set, &given))?;
     if let Some(connections) = &set.max_connections {
         options.max_connections = connections.value.get();
     }
@@ -299,6 +302,11 @@ pub fn s3_options(set: &S3Settings, flags: S3Flags) -> anyhow::Result<tradewind_
         options.part_bytes = size.value.as_usize();
     }
     Ok(options)
+}
+
+/// The proxies of a store: that of its settings, otherwise those of the environment.
+fn proxy_rules(set: Option<&Sourced<StoreProxy>>) -> ProxyRules {
+    set.map_or_else(proxies::from_environment, |set| set.value.rules())
 }
 
 /// Names the flag or the setting that a problem is about. Both are resolved as if they were variables.
@@ -353,7 +361,8 @@ pub fn swift_options(set: &SwiftSettings) -> anyhow::Result<SwiftOptions> {
         Err(_) => None,
     };
     let retries = RetryOptions::for_commands();
-    let mut options = SwiftOptions { account_url, tls, retries, ..SwiftOptions::new(auth) };
+    let proxies = proxy_rules(set.proxy.as_ref());
+    let mut options = SwiftOptions { account_url, tls, proxies, retries, ..SwiftOptions::new(auth) };
     if let Some(connections) = &set.max_connections {
         options.max_connections = connections.value.get();
     }

@@ -17,6 +17,8 @@ mod completed;
 mod credentials;
 #[path = "s3_leaf/damaged.rs"]
 mod damaged;
+#[path = "s3_leaf/endpoint_path.rs"]
+mod endpoint_path;
 #[path = "s3_leaf/gzip.rs"]
 mod gzip;
 #[path = "s3_leaf/regions.rs"]
@@ -60,8 +62,8 @@ fn leaf_over(address: SocketAddr, change: impl FnOnce(&mut S3Options)) -> Arc<S3
     S3Store::new(options, SystemClock::shared()).unwrap()
 }
 
-/// A store over a gateway that serves an in-memory store.
-async fn leaf() -> Arc<dyn ObjectStore> {
+/// The address of a gateway that serves an in-memory store.
+async fn gateway() -> SocketAddr {
     let clock = SystemClock::shared();
     let key = AccessKey {
         id: ID.to_owned(),
@@ -70,14 +72,16 @@ async fn leaf() -> Arc<dyn ObjectStore> {
         buckets: Buckets::All,
     };
     let memory = MemoryStore::new(clock.clone());
-    let gateway =
-        Gateway::new(GatewayConfig::default(), memory, Keys::new([key], []), clock.clone()).unwrap();
+    let gateway = Gateway::new(GatewayConfig::default(), memory, Keys::new([key], []), clock).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
     tokio::spawn(async move { gateway.serve(listener, CancellationToken::new()).await });
-    let endpoint = Endpoint::parse(&url, AddressingStyle::Path).unwrap();
-    let credentials = Credentials { id: ID.to_owned(), secret: SECRET.to_owned(), token: None };
-    S3Store::new(S3Options::new(endpoint, "us-east-1".to_owned(), Some(credentials)), clock).unwrap()
+    address
+}
+
+/// A store over such a gateway.
+async fn leaf() -> Arc<dyn ObjectStore> {
+    leaf_over(gateway().await, |_| {})
 }
 
 fn make() -> BoxFuture<'static, Arc<dyn ObjectStore>> {

@@ -4,12 +4,15 @@
 #![allow(dead_code, reason = "each test uses only a part of this module")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
+pub mod authority;
 pub mod ceph;
 pub mod command_runner;
 pub mod content;
 pub mod crash_rounds;
 pub mod disk;
+pub mod http_server;
 pub mod model;
+pub mod proxy;
 pub mod random;
 pub mod s3;
 pub mod scripted_server;

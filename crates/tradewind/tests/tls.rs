@@ -9,46 +9,14 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
-use rustls::crypto::ring::default_provider;
-use rustls::pki_types::CertificateDer;
+use rcgen::{CertificateParams, date_time_ymd};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use support::authority::Authority;
 use support::content::Content;
 use support::s3::{Request, S3};
 use support::server::{Server, ServerSetup, root_key};
-
-/// A certificate authority.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// A certificate for `name` and its key, in PEM.
-    fn identity(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
-        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-        change(&mut params);
-        let key = KeyPair::generate().unwrap();
-        (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
-    }
-
-    /// A client configuration that trusts only this authority.
-    fn trust(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from(self.0.der().to_vec())).unwrap();
-        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
-        let builder = builder.with_protocol_versions(versions).unwrap();
-        Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
-    }
-}
 
 struct TestDir {
     directory: tempfile::TempDir,

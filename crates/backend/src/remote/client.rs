@@ -18,9 +18,11 @@ use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random}
 use super::header_fields::parse_retry_after;
 use super::payload::{BufferedBody, Payload};
 use super::pool::{Connection, Pool};
+use super::proxy::Proxy;
 use super::query::Query;
 use super::response::{HeldConnection, StoreResponse};
 use super::status::is_unavailable_status;
+use super::tunnel::credentials_rejected;
 use tradewind_model::outage::{OutageFailure, OutageTracker};
 use tradewind_model::retry::{Attempts, RetryBudget, RetryOptions, RetryableFailure};
 use tradewind_wire::sigv4::ChunkSignatureChain;
@@ -169,6 +171,8 @@ impl<'a> Call<'a> {
 pub(crate) struct RequestInfo {
     scheme: &'static str,
     endpoint: Arc<str>,
+    /// The proxy that the request is sent to; its response may be the proxy's own.
+    forward_proxy: Option<Arc<Proxy>>,
     method: Method,
     bucket: Option<Box<str>>,
     key: Option<Box<str>>,
@@ -183,11 +187,13 @@ pub(crate) struct RequestInfo {
 }
 
 impl RequestInfo {
-    /// The request in one line for messages: method, URL and endpoint.
+    /// The request in one line for messages: method, URL, endpoint, and the proxy that the request is sent to.
     pub fn description(&self) -> String {
         let bucket = self.bucket.as_deref().unwrap_or_default();
         let key = self.key.as_ref().map(|key| format!("/{key}")).unwrap_or_default();
-        format!("{} {}{bucket}{key} on {}", self.method, self.scheme, self.endpoint)
+        let proxy = self.forward_proxy.as_ref();
+        let through = proxy.map(|proxy| format!(" through the proxy {proxy}")).unwrap_or_default();
+        format!("{} {}{bucket}{key} on {}{through}", self.method, self.scheme, self.endpoint)
     }
 }
 
@@ -367,6 +373,7 @@ impl Client {
         RequestInfo {
             scheme: self.protocol.scheme(),
             endpoint: self.peer.clone(),
+            forward_proxy: self.pool.forward_proxy().cloned(),
             method: call.method.clone(),
             bucket: call.bucket.map(Into::into),
             key: call.key.map(Into::into),
@@ -433,6 +440,11 @@ impl Client {
 
     async fn read_error(&self, request_info: &RequestInfo, response: StoreResponse) -> FailedAttempt {
         let (status, headers) = (response.head.status, response.head.headers.clone());
+        if let (StatusCode::PROXY_AUTHENTICATION_REQUIRED, Some(proxy)) =
+            (status, &request_info.forward_proxy)
+        {
+            return FailedAttempt::before_sending(credentials_rejected(proxy));
+        }
         // An unreadable body is treated like an empty one: the status remains.
         let body = response.collect_document(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
         let response = ErrorResponse {
@@ -461,7 +473,7 @@ impl Client {
     ) -> Result<(Request<Payload>, Option<ChunkSignatureChain>)> {
         let (uri, host) = self.protocol.request_target(call)?;
         let mut headers = call.headers.clone();
-        headers.insert(HOST, host);
+        headers.insert(HOST, host.clone());
         // Without a length the body uses chunked transfer encoding, which marks its own end.
         if let Some(length) = length
             && (length > 0 || matches!(call.method, Method::PUT | Method::POST))
@@ -470,6 +482,11 @@ impl Client {
         }
         let now = self.clock.wall();
         let signer = self.protocol.authorize(&call.method, &uri, &mut headers, &payload, now)?;
+        // The signature is for the store: it covers neither the absolute form nor the proxy's headers.
+        let uri = match self.pool.forward_proxy() {
+            Some(proxy) => proxy.forward(uri, &host, &mut headers)?,
+            None => uri,
+        };
         let mut request = Request::new(payload);
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = uri;

@@ -13,12 +13,13 @@ use tradewind_model::retry::{RetryBudget, RetryOptions};
 use super::client::{Client, Protocol};
 use super::peer::Peer;
 use super::pool::{Pool, PoolOptions};
+use super::proxy::Proxy;
 
 /// Settings of a client.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientOptions {
     pub connections: PoolOptions,
-    /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
+    /// TLS configuration with the trusted certificates. Required for an `https` endpoint or proxy.
     pub tls: Option<Arc<ClientConfig>>,
     /// Retry policy.
     pub retries: RetryOptions,
@@ -42,18 +43,24 @@ impl Default for ClientOptions {
 }
 
 impl ClientOptions {
-    /// The TLS configuration for a peer; `None` for plain HTTP. Fails if it is required but missing.
-    pub fn tls_for(&self, peer: &Peer) -> Result<Option<Arc<ClientConfig>>> {
-        if peer.is_tls && self.tls.is_none() {
-            return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
+    /// Checks that a peer, and the proxy that it is reached through, can be connected to with these settings.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](Reason::InvalidArgument) if TLS is required but missing, or the proxy's URL is invalid.
+    pub fn check_peer(&self, peer: &Peer) -> Result<()> {
+        let proxy = self.connections.proxies.proxy_for(peer)?;
+        let secured = [Some(peer), proxy.map(Proxy::peer)].into_iter().flatten().find(|peer| peer.is_tls);
+        if let (Some(secured), None) = (secured, &self.tls) {
+            let why = format!("https://{secured} needs a TLS configuration");
+            return Err(Error::new(Reason::InvalidArgument, why));
         }
-        Ok(self.tls.clone().filter(|_| peer.is_tls))
+        Ok(())
     }
 
     /// Creates a client with its own connections and retry budget. Sends nothing.
     pub fn client(&self, peer: &Peer, protocol: Arc<dyn Protocol>, clock: Arc<dyn Clock>) -> Result<Client> {
-        let tls = self.tls_for(peer)?;
-        let pool = Pool::new(peer.clone(), tls, self.connections.clone(), clock.clone());
+        self.check_peer(peer)?;
+        let pool = Pool::new(peer.clone(), self.tls.clone(), self.connections.clone(), clock.clone());
         Ok(Client {
             protocol,
             peer: peer.to_string().into(),

@@ -40,6 +40,10 @@ impl Peer {
             return reject("contains a user; give credentials separately");
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        // An invalid port is not the default one; an empty one is.
+        if uri.port_u16().is_none() && !authority.as_str().trim_end_matches(':').ends_with(authority.host()) {
+            return reject("has no valid port");
+        }
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         Ok((Self { is_tls, host, port }, uri.path().trim_end_matches('/').to_owned()))
     }
@@ -73,7 +77,15 @@ mod tests {
         let with_path = (true, "swift.example.com".to_owned(), 443, "/v1/AUTH_x".to_owned());
         assert_eq!(read("https://swift.example.com/v1/AUTH_x/").unwrap(), with_path);
         assert_eq!(read("http://[::1]:80").unwrap(), (false, "[::1]".to_owned(), 80, String::new()));
-        for bad in ["", "host", "ftp://host", "http://user@host", "https://host?x=1"] {
+        for bad in [
+            "",
+            "host",
+            "ftp://host",
+            "http://user@host",
+            "https://host?x=1",
+            "http://host:x",
+            "http://host:70000",
+        ] {
             assert_eq!(read(bad).unwrap_err().reason(), Reason::InvalidArgument, "{bad}");
         }
     }

@@ -2,32 +2,28 @@
 //! so that surplus ones stay idle until they are closed. A connection is reused only in the runtime that created it:
 //! otherwise every arriving byte would wake one runtime from the other.
 
+mod connect;
+
 use std::future::{Future, poll_fn};
-use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::net::{TcpStream, lookup_host};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Clock, Traffic};
 
 use super::payload::Payload;
 use super::peer::Peer;
+use super::proxy::{Proxy, ProxyRules};
 use super::rcv_lowat::RcvLowat;
-use super::socket::{CountedStream, PlainSocket};
 
 /// Maximum time that a connection stays idle. After that, the store may close it at the moment it is used.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
@@ -35,8 +31,6 @@ const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
 /// Default read buffer of a connection. Half of this size doubles the number of pieces written to a file, and
 /// the kernel serializes the writes to one file.
 const DEFAULT_READ_BYTES: usize = 256 << 10;
-/// Minimum size of a read buffer: a response head must fit.
-const MIN_READ_BYTES: usize = 32 << 10;
 
 /// Settings of a pool.
 #[derive(Debug, Clone)]
@@ -51,6 +45,8 @@ pub(crate) struct PoolOptions {
     pub is_single_use: bool,
     /// Counts the bytes of all connections.
     pub traffic: Option<Arc<Traffic>>,
+    /// The proxies that peers are reached through.
+    pub proxies: ProxyRules,
 }
 
 impl Default for PoolOptions {
@@ -61,6 +57,7 @@ impl Default for PoolOptions {
             read_bytes: DEFAULT_READ_BYTES,
             is_single_use: false,
             traffic: None,
+            proxies: ProxyRules::direct(),
         }
     }
 }
@@ -68,7 +65,10 @@ impl Default for PoolOptions {
 /// Connections to one peer.
 pub(crate) struct Pool {
     peer: Peer,
+    /// TLS configuration; required if the peer or its proxy uses TLS.
     tls: Option<Arc<ClientConfig>>,
+    /// The proxy that the peer's requests are sent to.
+    forward_proxy: Option<Arc<Proxy>>,
     options: PoolOptions,
     idle: Mutex<Vec<IdleConnection>>,
     /// Connections opened in advance by [`Pool::prewarm`] and not used yet, oldest first; the oldest is taken first.
@@ -211,12 +211,21 @@ impl Pool {
         let connection_limit =
             Arc::new(Semaphore::new(options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
         let (idle, prewarmed, min_rtt_nanos) = (Mutex::default(), Mutex::default(), AtomicU64::new(NO_RTT));
-        Self { peer, tls, options, idle, prewarmed, connection_limit, min_rtt_nanos, clock }
+        // An invalid proxy is reported by the first connect.
+        let proxy = options.proxies.proxy_for(&peer).ok().flatten();
+        let forward_proxy = proxy.filter(|_| !peer.is_tls).map(|proxy| Arc::new(proxy.clone()));
+        Self { peer, tls, forward_proxy, options, idle, prewarmed, connection_limit, min_rtt_nanos, clock }
     }
 
     /// Creates a pool with the same settings for another peer; it has its own limit.
     pub fn for_peer(&self, peer: Peer) -> Self {
         Self::new(peer, self.tls.clone(), self.options.clone(), self.clock.clone())
+    }
+
+    /// The proxy that requests are sent to in absolute form; `None` if they are sent to the peer, directly or through a
+    /// tunnel.
+    pub const fn forward_proxy(&self) -> Option<&Arc<Proxy>> {
+        self.forward_proxy.as_ref()
     }
 
     /// Fails if the pool is closed.
@@ -303,25 +312,7 @@ impl Pool {
         Some(prewarmed.remove(index).task)
     }
 
-    async fn connect_with_timeout(&self) -> Result<HttpConnection> {
-        let connected = tokio::time::timeout(self.options.connect_timeout, self.connect()).await;
-        connected.map_err(|_| {
-            let address = &self.peer;
-            let seconds = self.options.connect_timeout.as_secs();
-            let why = format!("connecting to {address} timed out after {seconds} s");
-            Error::with_source(Reason::Io, why, io::Error::from(io::ErrorKind::TimedOut))
-        })?
-    }
-
-    /// Records the time that a connect took. Loopback is ignored: it may be the near end of a tunnel.
-    fn record_connect_time(&self, to: SocketAddr, took: Duration) {
-        if !to.ip().to_canonical().is_loopback() {
-            let took = u64::try_from(took.as_nanos()).unwrap_or(NO_RTT);
-            self.min_rtt_nanos.fetch_min(took, Ordering::Relaxed);
-        }
-    }
-
-    /// The lowest RTT observed, measured by TCP connects; `None` if unknown.
+    /// The lowest RTT observed, measured by connects; `None` if unknown.
     pub fn min_rtt(&self) -> Option<Duration> {
         let nanos = self.min_rtt_nanos.load(Ordering::Relaxed);
         (nanos != NO_RTT).then(|| Duration::from_nanos(nanos))
@@ -361,77 +352,6 @@ impl Pool {
         }
         None
     }
-
-    async fn connect(&self) -> Result<HttpConnection> {
-        let (Peer { host, port, .. }, runtime) = (&self.peer, current_runtime());
-        let connecting = async {
-            let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
-            let started = self.clock.now();
-            let socket = TcpStream::connect(&addresses[..]).await?;
-            self.record_connect_time(socket.peer_addr()?, self.clock.now().saturating_sub(started));
-            Ok(socket)
-        };
-        let socket = connecting.await.map_err(|e| self.connect_error("connecting to", e))?;
-        socket.set_nodelay(true).map_err(|e| self.connect_error("setting up the connection to", e))?;
-        let rcv_lowat = Arc::new(RcvLowat::default());
-        let socket = CountedStream::new(socket, self.options.traffic.clone(), rcv_lowat.clone());
-        let (sender, driver) = match &self.tls {
-            None => self.http_handshake(PlainSocket::new(socket)).await?,
-            // Boxed, so that plain connections do not pay for the size of this future.
-            Some(tls) => Box::pin(self.tls_handshake(tls, socket)).await?,
-        };
-        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat, runtime })
-    }
-
-    async fn tls_handshake(
-        &self,
-        tls: &Arc<ClientConfig>,
-        socket: CountedStream,
-    ) -> Result<(SendRequest<Payload>, Driver)> {
-        let host = &self.peer.host;
-        let name = ServerName::try_from(host.clone()).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, format!("{host:?} is not a host name"), e)
-        })?;
-        let secured = TlsConnector::from(tls.clone()).connect(name, socket).await;
-        let secured = secured.map_err(|e| self.tls_error(e))?;
-        self.http_handshake(TokioIo::new(secured)).await
-    }
-
-    /// The error of a TLS handshake. A peer that does not speak TLS will not do so on a retry.
-    fn tls_error(&self, e: io::Error) -> Error {
-        let peer = &self.peer;
-        if is_not_tls(&e) {
-            let plain = Peer { is_tls: false, ..peer.clone() };
-            let why = format!("{peer} does not speak TLS; try http://{plain}");
-            // The source would only repeat this in other words.
-            return Error::new(Reason::InvalidArgument, why);
-        }
-        self.connect_error("TLS with", e)
-    }
-
-    fn connect_error(&self, what: &str, e: io::Error) -> Error {
-        Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.peer), e)
-    }
-
-    async fn http_handshake<T>(&self, io: T) -> Result<(SendRequest<Payload>, Driver)>
-    where
-        T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + Sync + 'static,
-    {
-        let handshake = http1::Builder::new()
-            .max_buf_size(self.options.read_bytes.max(MIN_READ_BYTES))
-            .handshake(io)
-            .await;
-        let (sender, connection) = handshake.map_err(|e| {
-            Error::with_source(Reason::Io, format!("the HTTP handshake with {} failed", self.peer), e)
-        })?;
-        Ok((sender, Box::pin(connection)))
-    }
-}
-
-/// Returns true if the first bytes from the peer are not a TLS record.
-fn is_not_tls(e: &io::Error) -> bool {
-    let cause = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
-    matches!(cause, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
 #[cfg(test)]

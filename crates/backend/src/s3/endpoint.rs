@@ -3,7 +3,7 @@
 use std::fmt;
 
 use http::{HeaderValue, Uri};
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::Result;
 use tradewind_wire::sigv4::encode_path;
 
 use crate::remote::Peer;
@@ -27,36 +27,33 @@ pub struct Endpoint {
     pub peer: Peer,
     /// The position of the bucket in a URL.
     pub style: AddressingStyle,
+    /// The path before all buckets, as in a URL: empty, or with a leading and without a trailing slash.
+    pub path: String,
     /// The domain, if the host is derived from a region and this domain. Buckets of other regions then have other
     /// hosts.
     pub domain: Option<String>,
 }
 
 impl fmt::Display for Endpoint {
-    /// Writes the host, and the port unless it is the scheme's default.
+    /// Writes the host, the port unless it is the scheme's default, and the path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.peer.fmt(f)
+        write!(f, "{}{}", self.peer, self.path)
     }
 }
 
 impl Endpoint {
-    /// Parses `http://host[:port]` or `https://host[:port]`.
+    /// Parses `http://host[:port][/path]` or `https://host[:port][/path]`. The path is a prefix of all requests, as
+    /// behind a reverse proxy. Signatures cover it.
     pub fn parse(url: &str, style: AddressingStyle) -> Result<Self> {
         let (peer, path) = Peer::parse(url)?;
-        if !path.is_empty() {
-            let why = format!(
-                "endpoint {url:?} has a path; write it without the bucket, as https://HOST or http://HOST:PORT"
-            );
-            return Err(Error::new(Reason::InvalidArgument, why));
-        }
-        Ok(Self { peer, style, domain: None })
+        Ok(Self { peer, style, path, domain: None })
     }
 
     /// Amazon's endpoint of a region: `s3.REGION.DOMAIN`.
     #[must_use]
     pub fn for_region(region: &str, domain: &str, style: AddressingStyle) -> Self {
         let peer = Peer { is_tls: true, host: format!("s3.{region}.{domain}"), port: 443 };
-        Self { peer, style, domain: Some(domain.to_owned()) }
+        Self { peer, style, path: String::new(), domain: Some(domain.to_owned()) }
     }
 
     /// The endpoint for buckets of the given region. An explicitly configured endpoint stays the same.
@@ -77,7 +74,8 @@ impl Endpoint {
 
     /// The path and query of a request.
     pub(super) fn target(&self, bucket: Option<&str>, key: Option<&str>, query: &Query) -> Result<Uri> {
-        let mut path = Vec::with_capacity(64 + key.map_or(0, str::len) + query.len());
+        let mut path = Vec::with_capacity(64 + self.path.len() + key.map_or(0, str::len) + query.len());
+        path.extend_from_slice(self.path.as_bytes());
         if let Some(bucket) = bucket.filter(|_| self.style == AddressingStyle::Path) {
             path.push(b'/');
             path.extend_from_slice(bucket.as_bytes());
@@ -94,13 +92,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_rejects_an_endpoint_with_a_bucket() {
-        for bad in ["http://host/bucket", "host"] {
-            assert_eq!(
-                Endpoint::parse(bad, AddressingStyle::Path).unwrap_err().reason(),
-                Reason::InvalidArgument
-            );
+    fn target_begins_with_the_path_of_the_endpoint() {
+        for url in ["https://host/storage/v1/s3", "https://host/storage/v1/s3/"] {
+            let mut endpoint = Endpoint::parse(url, AddressingStyle::Path).unwrap();
+            let target =
+                |e: &Endpoint, bucket, key, query: &Query| e.target(bucket, key, query).unwrap().to_string();
+            let query = Query::default().flag("uploads");
+            assert_eq!(endpoint.to_string(), "host/storage/v1/s3");
+            assert_eq!(target(&endpoint, None, None, &Query::default()), "/storage/v1/s3/");
+            assert_eq!(target(&endpoint, Some("b"), None, &query), "/storage/v1/s3/b/?uploads");
+            assert_eq!(target(&endpoint, Some("b"), Some("/k k"), &query), "/storage/v1/s3/b//k%20k?uploads");
+            endpoint.style = AddressingStyle::VirtualHost;
+            assert_eq!(target(&endpoint, Some("b"), Some("k"), &query), "/storage/v1/s3/k?uploads");
+            assert_eq!(endpoint.host_header(Some("b")).unwrap(), "b.host");
+            assert_eq!(endpoint.in_region("eu-west-3"), endpoint);
         }
+        let root = Endpoint::parse("https://host/", AddressingStyle::Path).unwrap();
+        assert_eq!(root, Endpoint::parse("https://host", AddressingStyle::Path).unwrap());
     }
 
     #[test]

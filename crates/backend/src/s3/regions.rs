@@ -172,7 +172,7 @@ impl S3Store {
             (client.peer.clone(), client.pool.clone(), client.outage.clone())
         } else {
             let pool = client.pool.for_peer(endpoint.peer.clone());
-            (endpoint.peer.to_string().into(), Arc::new(pool), Arc::default())
+            (endpoint.to_string().into(), Arc::new(pool), Arc::default())
         };
         let (region, shared) = (Some(region.to_owned()), self.shared.clone());
         Client { protocol: Arc::new(S3Protocol::new(endpoint, region, shared)), peer, pool, outage, ..client }

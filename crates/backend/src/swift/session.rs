@@ -67,7 +67,7 @@ impl SessionManager {
         let protocol = Arc::new(SwiftProtocol::new(&peer, path, None)?);
         let token_client = token_options.client(&peer, protocol, clock)?;
         if let Some(url) = &options.account_url {
-            client_options.tls_for(&Peer::parse(url)?.0)?;
+            client_options.check_peer(&Peer::parse(url)?.0)?;
         }
         Ok(Self {
             auth: options.auth.clone(),

@@ -68,6 +68,7 @@ impl Operation {
                 | Self::GetObjectTagging
                 | Self::HeadObject
                 | Self::PutObjectTagging
+                | Self::RestoreObject
         )
     }
 
@@ -133,6 +134,7 @@ operations! {
     PutBucketVersioning Write SMALL_XML,
     PutObject Write BodyUse::Payload,
     PutObjectTagging Write SMALL_XML,
+    RestoreObject Write SMALL_XML,
     UploadPart Write BodyUse::Payload,
     UploadPartCopy Write BodyUse::None,
 }
@@ -326,6 +328,8 @@ pub(super) fn resolve(
             ("GET", Some("tagging")) => Operation::GetObjectTagging,
             ("GET", Some("acl")) => Operation::GetObjectAcl,
             ("GET", Some("attributes")) => Operation::GetObjectAttributes,
+            // S3 has withdrawn both.
+            ("GET", Some("torrent")) | ("POST", Some("select")) => return not_allowed(),
             ("HEAD", None) => Operation::HeadObject,
             ("PUT", None) if query.get("partNumber").is_some() => return Err(incomplete_part_parameters()),
             ("PUT", None) if is_copy => Operation::CopyObject,
@@ -339,6 +343,7 @@ pub(super) fn resolve(
             ("PUT", Some("uploadId")) if is_copy => Operation::UploadPartCopy,
             ("PUT", Some("uploadId")) => Operation::UploadPart,
             ("POST", None) => return not_allowed(),
+            ("POST", Some("restore")) => Operation::RestoreObject,
             ("POST", Some("uploads")) => Operation::CreateMultipartUpload,
             ("POST", Some("uploadId")) => Operation::CompleteMultipartUpload,
             ("DELETE", None) => Operation::DeleteObject,

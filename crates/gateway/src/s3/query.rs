@@ -72,10 +72,11 @@ impl Query {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Returns true if it has a checksum of the body by this algorithm, whose value may not be verified. See
-    /// [`lift_checksums`](Self::lift_checksums).
+    /// Returns true if it is that of a presigned URL with a checksum of the body by this algorithm, whose value may not be
+    /// verified. See [`lift_checksums`](Self::lift_checksums).
     pub(super) fn has_checksum(&self, algorithm: Algorithm) -> bool {
-        self.names().any(|name| name.eq_ignore_ascii_case(algorithm.header()))
+        self.signature_version().is_some()
+            && self.names().any(|name| name.eq_ignore_ascii_case(algorithm.header()))
     }
 
     /// Returns true if it has parameters that `s3s` must not see: those handled before it (signatures) or after it

@@ -14,6 +14,7 @@ use super::conditions;
 use super::failure::{Failure, Result};
 use super::response::{PlainResponse, http_date, object_headers, quoted_etag};
 use super::service_context::ServiceContext;
+use super::version_id;
 use crate::error::Code;
 
 /// Query parameters that override a response header.
@@ -196,6 +197,9 @@ async fn explain(service: &ServiceContext, call: &Call, request: &GetRequest, er
         let cache_control = found.info.metadata.headers.cache_control.as_deref();
         if let Some(Ok(value)) = cache_control.map(HeaderValue::from_str) {
             failure = failure.with_header(header::CACHE_CONTROL, value);
+        }
+        if let Some(Ok(value)) = found.info.version.map(|version| HeaderValue::from_str(version.as_str())) {
+            failure = failure.with_header(version_id::HEADER, value);
         }
         return failure;
     }

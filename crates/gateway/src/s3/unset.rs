@@ -1,5 +1,6 @@
-//! Settings of a bucket, and ACLs of objects, that cannot be set here. Reading one returns S3's response for a bucket
-//! where it was never set, and deleting one succeeds without effect: both are true. Setting one is not implemented.
+//! Settings of a bucket, ACLs of objects and archived objects, which cannot exist here. Reading one returns S3's response
+//! for a bucket where it was never set, and deleting one succeeds without effect: both are true. Setting one is not
+//! implemented.
 //!
 //! Encryption has no such document: S3's default would claim that objects are encrypted.
 
@@ -18,8 +19,8 @@ use crate::error::Code;
 enum Unset {
     /// A document with this root element and content.
     Document(&'static str, String),
-    /// An error of status 404 with this message.
-    Missing(Code, &'static str),
+    /// An error with this message.
+    Failed(Code, &'static str),
     /// It was deleted.
     Deleted,
 }
@@ -37,7 +38,7 @@ pub(super) async fn respond(service: &ServiceContext, call: &Call) -> Option<Res
 }
 
 async fn check_exists(service: &ServiceContext, call: &Call) -> Result<()> {
-    if call.operation == Operation::GetObjectAcl {
+    if matches!(call.operation, Operation::GetObjectAcl | Operation::RestoreObject) {
         service.store.head(&call.context, &call.address()?, GetRequest::default()).await?;
     } else {
         service.store.head_bucket(&call.context, call.bucket()?).await?;
@@ -53,14 +54,14 @@ fn unset(service: &ServiceContext, operation: Operation) -> Option<Unset> {
             Unset::Document("AccessControlPolicy", access_control(service))
         }
         Operation::GetBucketCors => {
-            Unset::Missing(Code::NoSuchCorsConfiguration, "The CORS configuration does not exist")
+            Unset::Failed(Code::NoSuchCorsConfiguration, "The CORS configuration does not exist")
         }
-        Operation::GetBucketEncryption => Unset::Missing(
+        Operation::GetBucketEncryption => Unset::Failed(
             Code::EncryptionConfigurationNotFound,
             "The server side encryption configuration was not found",
         ),
         Operation::GetBucketLifecycleConfiguration => {
-            Unset::Missing(Code::NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist")
+            Unset::Failed(Code::NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist")
         }
         Operation::GetBucketLogging => empty("BucketLoggingStatus"),
         Operation::GetBucketNotificationConfiguration => empty("NotificationConfiguration"),
@@ -69,27 +70,32 @@ fn unset(service: &ServiceContext, operation: Operation) -> Option<Unset> {
             "<Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule>".to_owned(),
         ),
         Operation::GetBucketPolicy | Operation::GetBucketPolicyStatus => {
-            Unset::Missing(Code::NoSuchBucketPolicy, "The bucket policy does not exist")
+            Unset::Failed(Code::NoSuchBucketPolicy, "The bucket policy does not exist")
         }
-        Operation::GetBucketReplication => Unset::Missing(
+        Operation::GetBucketReplication => Unset::Failed(
             Code::ReplicationConfigurationNotFound,
             "The replication configuration was not found",
         ),
         Operation::GetBucketRequestPayment => {
             Unset::Document("RequestPaymentConfiguration", "<Payer>BucketOwner</Payer>".to_owned())
         }
-        Operation::GetBucketTagging => Unset::Missing(Code::NoSuchTagSet, "The TagSet does not exist"),
-        Operation::GetBucketWebsite => Unset::Missing(
+        Operation::GetBucketTagging => Unset::Failed(Code::NoSuchTagSet, "The TagSet does not exist"),
+        Operation::GetBucketWebsite => Unset::Failed(
             Code::NoSuchWebsiteConfiguration,
             "The specified bucket does not have a website configuration",
         ),
-        Operation::GetObjectLockConfiguration => Unset::Missing(
+        Operation::GetObjectLockConfiguration => Unset::Failed(
             Code::ObjectLockConfigurationNotFound,
             "Object Lock configuration does not exist for this bucket",
         ),
-        Operation::GetPublicAccessBlock => Unset::Missing(
+        Operation::GetPublicAccessBlock => Unset::Failed(
             Code::NoSuchPublicAccessBlockConfiguration,
             "The public access block configuration was not found",
+        ),
+        // Whatever its storage class is called, an object can be read without being restored.
+        Operation::RestoreObject => Unset::Failed(
+            Code::InvalidObjectState,
+            "Restore is not allowed for the object's current storage class",
         ),
         Operation::DeleteBucketCors
         | Operation::DeleteBucketEncryption
@@ -130,7 +136,7 @@ fn response(unset: Unset) -> Result<Response<ResponseBody>> {
             response.headers_mut().insert(header::CONTENT_TYPE, xml);
             Ok(response)
         }
-        Unset::Missing(code, message) => Err(Failure::new(code, message)),
+        Unset::Failed(code, message) => Err(Failure::new(code, message)),
         Unset::Deleted => {
             let mut response = Response::new(ResponseBody::empty());
             *response.status_mut() = StatusCode::NO_CONTENT;

@@ -90,7 +90,13 @@ fn parse_url(url: &str) -> Result<Endpoint, String> {
             "the endpoint's URL contains a user; write it as https://HOST or http://HOST:PORT".to_owned()
         );
     }
-    Endpoint::parse(url, AddressingStyle::Path).map_err(|error| error.to_string())
+    let endpoint = Endpoint::parse(url, AddressingStyle::Path).map_err(|error| error.to_string())?;
+    if !endpoint.path.is_empty() && is_amazon(&endpoint.peer.host) {
+        return Err(format!(
+            "endpoint {url:?} has a path, which Amazon does not support; write it without the bucket"
+        ));
+    }
+    Ok(endpoint)
 }
 
 /// Validates a region: it becomes part of a host name and of every signature.

@@ -159,6 +159,7 @@ fn endpoint_is_resolved_in_order_of_precedence() {
         (&[("AWS_ENDPOINT_URL_S3", "")], file, "d:1 from h/.aws/config:6"),
         (&[], general, "c:1 from profile default in h/.aws/config:2"),
         (&[], only_others, "c:1 from profile default in h/.aws/config:3"),
+        (&[("AWS_ENDPOINT_URL", "https://f/storage/v1/s3/")], file, "f/storage/v1/s3 from AWS_ENDPOINT_URL"),
         (
             &[all[0], ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "TRUE")],
             file,
@@ -189,9 +190,9 @@ fn endpoint_is_resolved_in_order_of_precedence() {
             "AWS_ENDPOINT_URL: the endpoint's URL contains a user; write it as https://HOST or http://HOST:PORT",
         ),
         (
-            config("[default]\nendpoint_url = http://host/bucket\n"),
-            "h/.aws/config:2: endpoint \"http://host/bucket\" has a path; write it without the bucket, as \
-             https://HOST or http://HOST:PORT",
+            config("[default]\nendpoint_url = https://s3.amazonaws.com/bucket\n"),
+            "h/.aws/config:2: endpoint \"https://s3.amazonaws.com/bucket\" has a path, which Amazon does not support; \
+             write it without the bucket",
         ),
         (
             config("[default]\nservices = ours\n[services other]\n"),

@@ -21,6 +21,9 @@ pub(super) struct Section {
     pub settings: Vec<Declaration>,
 }
 
+const PROXY_TEXT: &str = "URL of the HTTP proxy of this store, or `none`, instead of `HTTP_PROXY` and `HTTPS_PROXY`. \
+                          It applies to loopback endpoints, too, and `NO_PROXY` does not.";
+
 /// The default of `part_size`; a test compares it with the options of the store.
 const DEFAULT_PART_SIZE: &str = "8MiB";
 /// Like [`DEFAULT_PART_SIZE`], of `segment_size` of a Swift store.
@@ -52,6 +55,7 @@ fn named_tables() -> Vec<Section> {
                 declared("endpoint", "URL of the service."),
                 declared("region", "Region."),
                 declared("profile", "Profile in `~/.aws` with its credentials."),
+                declared("proxy", PROXY_TEXT),
                 declared("max_connections", MAX_CONNECTIONS_TEXT),
                 with_default(
                     "part_size",
@@ -71,6 +75,7 @@ fn named_tables() -> Vec<Section> {
                 ),
                 declared("region", "Region in the catalog of Keystone."),
                 declared("storage_url", "URL of the account, used instead of the one issued with the token."),
+                declared("proxy", PROXY_TEXT),
                 declared("max_connections", MAX_CONNECTIONS_TEXT),
                 with_default(
                     "segment_size",

@@ -4,7 +4,7 @@
 use super::fields::Fields;
 use super::problem::Problems;
 use super::source::{SettingSource, Sourced};
-use super::value::SettingValue;
+use super::value::{SettingValue, StoreProxy};
 use std::num::NonZeroUsize;
 use tradewind_core::quantity::ByteSize;
 
@@ -17,6 +17,8 @@ pub struct S3Settings {
     pub region: Option<Sourced<String>>,
     /// Profile in `~/.aws` with its credentials.
     pub profile: Option<Sourced<String>>,
+    /// The proxy of this store.
+    pub proxy: Option<Sourced<StoreProxy>>,
     /// Maximum number of connections.
     pub max_connections: Option<Sourced<NonZeroUsize>>,
     /// Part size of writes of unknown length.
@@ -29,6 +31,7 @@ impl S3Settings {
             endpoint: fields.text("endpoint", problems),
             region: fields.text("region", problems),
             profile: fields.text("profile", problems),
+            proxy: fields.single("proxy", problems),
             max_connections: fields.single("max_connections", problems),
             part_size: fields.single("part_size", problems),
         }
@@ -50,11 +53,12 @@ impl S3Settings {
         let texts = texts
             .into_iter()
             .filter_map(|(name, set)| set.as_ref().map(|set| (name, set.value.clone(), set.source.clone())));
+        let proxy = self.proxy.iter().map(|set| ("proxy", set.value.to_text(), set.source.clone()));
         let connections = self
             .max_connections
             .iter()
             .map(|set| ("max_connections", set.value.to_text(), set.source.clone()));
         let parts = self.part_size.iter().map(|set| ("part_size", set.value.to_text(), set.source.clone()));
-        texts.chain(connections).chain(parts).collect()
+        texts.chain(proxy).chain(connections).chain(parts).collect()
     }
 }

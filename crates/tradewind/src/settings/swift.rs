@@ -8,7 +8,7 @@ use super::Inputs;
 use super::fields::Fields;
 use super::problem::Problems;
 use super::source::{SettingSource, Sourced};
-use super::value::SettingValue;
+use super::value::{SettingValue, StoreProxy};
 use tradewind_core::quantity::ByteSize;
 
 /// A `[store.NAME]` of type `swift`.
@@ -20,6 +20,8 @@ pub struct SwiftSettings {
     pub region: Option<Sourced<String>>,
     /// URL of the account, used instead of the one issued with the token.
     pub storage_url: Option<Sourced<String>>,
+    /// The proxy of this store and of the service that issues tokens.
+    pub proxy: Option<Sourced<StoreProxy>>,
     /// Maximum number of connections.
     pub max_connections: Option<Sourced<NonZeroUsize>>,
     /// Segment size of large objects; larger objects are split.
@@ -36,6 +38,7 @@ impl SwiftSettings {
             openrc,
             region: fields.text("region", problems),
             storage_url: fields.text("storage_url", problems),
+            proxy: fields.single("proxy", problems),
             max_connections: fields.single("max_connections", problems),
             segment_size: fields.single("segment_size", problems),
         }
@@ -64,6 +67,7 @@ impl SwiftSettings {
             line("openrc", self.openrc.as_ref()),
             line("region", self.region.as_ref()),
             line("storage_url", self.storage_url.as_ref()),
+            line("proxy", self.proxy.as_ref()),
             line("max_connections", self.max_connections.as_ref()),
             line("segment_size", self.segment_size.as_ref()),
         ];

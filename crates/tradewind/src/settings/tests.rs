@@ -80,6 +80,10 @@ fn planned_keys_are_rejected_with_their_own_message() {
             "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ cached = { disk = \"d\" } }, \"a\"]",
             "layer \"cached\" is planned but not built yet",
         ),
+        (
+            "[store.a]\ntype = \"s3\"\nproxy = \"socks5://p\"",
+            "store.a.proxy: the value has the scheme \"socks5\"; only http and https proxies are supported",
+        ),
         ("[bucket.abc]\nversioning = true", "\"bucket.abc.versioning\" is planned but not built yet"),
     ] {
         let problems = problem(text);
@@ -105,10 +109,11 @@ fn stores_of_each_type_are_read_and_shown() {
     let settings = read(
         "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\nregion = \"west\"\n\
          [store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\nregion = \"one\"\nsegment_size = \"64MiB\"\n\
-         storage_url = \"https://s/v1/AUTH_x\"\nmax_connections = 8\n",
+         storage_url = \"https://s/v1/AUTH_x\"\nmax_connections = 8\nproxy = \"http://me:hush@p:3128\"\n\
+         [store.near]\ntype = \"s3\"\nproxy = \"none\"\n",
     );
     let types: Vec<&str> = settings.named.stores.iter().map(Store::type_name).collect();
-    assert_eq!(types, ["local", "s3", "swift"]);
+    assert_eq!(types, ["local", "s3", "swift", "s3"]);
     let shown = settings.to_string();
     for line in [
         ["store.disk.type", "local", "etc/tw.toml:1"],
@@ -118,6 +123,9 @@ fn stores_of_each_type_are_read_and_shown() {
         ["store.cloud.segment_size", "64MiB", "etc/tw.toml:11"],
         ["store.cloud.storage_url", "https://s/v1/AUTH_x", "etc/tw.toml:12"],
         ["store.cloud.max_connections", "8", "etc/tw.toml:13"],
+        // Without the password.
+        ["store.cloud.proxy", "http://p:3128", "etc/tw.toml:14"],
+        ["store.near.proxy", "none", "etc/tw.toml:17"],
     ] {
         let is_line = |shown: &str| shown.split_whitespace().eq(line);
         assert!(shown.lines().any(is_line), "{line:?} in {shown}");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tracing_subscriber::EnvFilter;
 
+use tradewind_backend::remote::{Proxy, ProxyRules};
 use tradewind_core::BucketName;
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
@@ -54,6 +55,43 @@ impl SettingValue for PathBuf {
 
     fn relative_to(self, directory: &Path) -> Self {
         directory.join(self)
+    }
+}
+
+/// The proxy of one store, used instead of that in the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreProxy {
+    /// The store is reached directly.
+    Direct,
+    /// The store is reached through this proxy, also on loopback.
+    Through(Proxy),
+}
+
+impl StoreProxy {
+    /// The rules for the store's requests.
+    #[must_use]
+    pub fn rules(&self) -> ProxyRules {
+        match self {
+            Self::Direct => ProxyRules::direct(),
+            Self::Through(proxy) => ProxyRules::always(proxy.clone()),
+        }
+    }
+}
+
+impl SettingValue for StoreProxy {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::Direct);
+        }
+        Proxy::parse(text).map(Self::Through).map_err(|why| format!("the value {why}, or none"))
+    }
+
+    /// Without the credentials of the proxy.
+    fn to_text(&self) -> String {
+        match self {
+            Self::Direct => "none".to_owned(),
+            Self::Through(proxy) => proxy.to_string(),
+        }
     }
 }
 

@@ -195,6 +195,17 @@ async fn composite_uploads_require_the_checksum_of_each_part() {
     with(sha256).send().await.assert_success();
 }
 
+/// The query of a request that is signed in its headers has no headers in it.
+#[tokio::test]
+async fn part_of_a_composite_upload_needs_its_checksum_in_a_header() {
+    let server = TestServer::with_bucket().await;
+    let headers = [("x-amz-checksum-algorithm", "CRC32"), ("x-amz-checksum-type", "COMPOSITE")];
+    let upload = create(&server, &headers).await;
+    let uri = format!("/abc/k?partNumber=1&uploadId={upload}&x-amz-checksum-crc32=AAAAAA==");
+    server.put(&uri, b"part").await.assert_error("InvalidRequest", 400);
+    put_with_checksum(&server, &upload, 1, b"part", Algorithm::Crc32).await.assert_success();
+}
+
 #[tokio::test]
 async fn checksums_of_parts_have_the_type_full_object() {
     let server = TestServer::with_bucket().await;

@@ -19,10 +19,7 @@ async fn unsupported_operations_are_rejected_without_effect() {
         ("DELETE", "/abc?acl"),
         ("DELETE", "/abc?metadataConfiguration"),
         ("POST", "/abc"),
-        ("GET", "/abc/k?torrent"),
         ("PUT", "/abc/k?renameObject"),
-        ("POST", "/abc/k?restore"),
-        ("POST", "/abc/k?select&select-type=2"),
         ("DELETE", "/abc/k?acl"),
     ] {
         server.send(method, uri).await.assert_error("NotImplemented", 501);
@@ -36,6 +33,32 @@ async fn unsupported_operations_are_rejected_without_effect() {
         put.send().await.assert_error("NotImplemented", 501);
     }
     assert_eq!(server.send("GET", "/abc/k").await.text(), "x");
+}
+
+#[tokio::test]
+async fn withdrawn_operations_are_not_allowed() {
+    let server = TestServer::with_bucket().await;
+    server.put("/abc/k", b"x").await.assert_success();
+    for (method, uri) in [("GET", "/abc/k?torrent"), ("POST", "/abc/k?select&select-type=2")] {
+        server.send(method, uri).await.assert_error("MethodNotAllowed", 405);
+    }
+}
+
+#[tokio::test]
+async fn restore_of_an_object_that_is_not_archived_is_rejected() {
+    let server = TestServer::with_bucket().await;
+    let put = server.request("PUT", "/abc/k").header("x-amz-storage-class", "STANDARD_IA").body(&b"x"[..]);
+    put.send().await.assert_success();
+    let restore = |uri: &str| {
+        let body = "<RestoreRequest><Days>1</Days></RestoreRequest>".to_owned();
+        server.request("POST", uri).body(body)
+    };
+    let rejected = restore("/abc/k?restore").send().await;
+    rejected.assert_error("InvalidObjectState", 403);
+    let message = rejected.element("Message");
+    assert_eq!(message.as_deref(), Some("Restore is not allowed for the object's current storage class"));
+    restore("/abc/missing?restore").send().await.assert_error("NoSuchKey", 404);
+    restore("/missing/k?restore").send().await.assert_error("NoSuchBucket", 404);
 }
 
 /// Clients retry a 501, so it is not used where S3 has another error for a bucket without the feature.

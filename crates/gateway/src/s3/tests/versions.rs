@@ -658,3 +658,14 @@ async fn stores_without_versions_list_null_versions() {
     assert_eq!(server.delete("/abc/a?versionId=null").await.status, 204);
     assert_eq!(server.send("HEAD", "/abc/a?versionId=null").await.status, 404);
 }
+
+#[tokio::test]
+async fn response_304_names_the_version() {
+    let server = TestServer::with_versions().await;
+    let version = server.put_version("/abc/k", b"x").await;
+    let etag = server.send("HEAD", "/abc/k").await.header("etag").unwrap().to_owned();
+    for method in ["GET", "HEAD"] {
+        let cached = server.request(method, "/abc/k").header("if-none-match", &etag).send().await;
+        assert_eq!((cached.status.as_u16(), cached.version()), (304, version.clone()), "{method}");
+    }
+}
