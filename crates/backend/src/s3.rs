@@ -6,6 +6,7 @@ mod aws_chunked;
 mod buckets;
 mod conditions;
 mod copy;
+pub mod credential_sources;
 mod credentials;
 mod dialect;
 mod endpoint;

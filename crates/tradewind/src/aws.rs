@@ -2,18 +2,25 @@
 //! `~/.aws/config` and `~/.aws/credentials`. The settings of `tradewind serve` are not read here.
 //!
 //! [`S3Access::resolve`] is a pure function of its inputs and of the given files: it runs no program and uses no network.
-//! [`S3Access::credentials`] runs a program if the profile names one. Every value records its origin, and no message
-//! contains a secret. Where AWS's own tools disagree, `docs/decisions/0012-as-the-aws-cli-does.md` has the choice.
+//! [`S3Access::issue`] runs a program or sends a request, if the source needs that. Every value records its origin, and no
+//! message contains a secret. Where AWS's own tools disagree, `docs/decisions/0012-as-the-aws-cli-does.md` has the choice.
 
+mod container;
 mod credential_source;
 mod endpoint;
 mod expiration;
 mod ini;
+mod instance_metadata;
+mod issue;
 mod origin;
 mod process;
 mod profile;
+mod role;
 mod shell_words;
+mod sso;
+mod static_keys;
 mod trust;
+mod web_identity;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +36,8 @@ pub use origin::{Origin, Problem, Traced};
 pub use process::CredentialProcess;
 pub use trust::client_tls;
 
+use credential_source::ResolveContext;
+use issue::IssueContext;
 use profile::Files;
 
 /// A function that reads a whole file, such as `std::fs::read`.
@@ -88,7 +97,7 @@ pub struct S3Access {
     pub region: Traced<String>,
     /// The source of credentials.
     pub credential_source: CredentialSource,
-    /// Where credentials were looked for, for messages.
+    /// Where credentials were looked for, for messages; without the instance metadata service.
     pub credential_locations: String,
     /// The certificates to trust instead of the system's.
     pub ca_bundle: Option<Traced<PathBuf>>,
@@ -102,7 +111,8 @@ impl S3Access {
         let files = Files::read(inputs, read)?;
         let profile = files.profile(inputs)?;
         let (endpoint, region) = endpoint::resolve(inputs, &files, &profile)?;
-        let login = CredentialSource::resolve(inputs, &profile)?;
+        let context = ResolveContext { inputs, files: &files, profile: &profile, region: &region.value };
+        let credential_source = CredentialSource::resolve(&context)?;
         let ca_bundle = inputs.variable("AWS_CA_BUNDLE").or_else(|| profile.get_raw("ca_bundle"));
         let ca_bundle = ca_bundle.map(|given| Traced::new(inputs.expand(given.value), given.origin));
         let attempts = inputs.variable("AWS_MAX_ATTEMPTS").or_else(|| profile.get("max_attempts"));
@@ -113,17 +123,45 @@ impl S3Access {
             profile: profile.name,
             endpoint,
             region,
-            credential_source: login,
+            credential_source,
             ca_bundle,
             max_attempts,
         })
     }
 
-    /// The credentials; `None` for unsigned requests. If a program issues them, each call runs it on the calling
-    /// thread and may block for up to 30 seconds. Call it again before [`ExpiringCredentials::expires`].
-    pub fn credentials(&self) -> Result<Option<ExpiringCredentials>, Problem> {
-        self.credential_source.credentials()
+    /// Issues the credentials. If a program or a service issues them, each call blocks the calling thread for up to
+    /// 30 seconds, and as long for each role of a chain. `inputs` and `read` are those of the resolution. Call it
+    /// again before [`ExpiringCredentials::expires`].
+    pub fn issue(&self, inputs: &Inputs, read: ReadFile<'_>) -> Result<Issued, Problem> {
+        let context = IssueContext { inputs, read, ca_bundle: self.ca_bundle.as_ref() };
+        let missing =
+            |rest: &str| Issued::Missing { searched: format!("{}{rest}", self.credential_locations) };
+        let issued = self.credential_source.issue(&context);
+        match (issued, &self.credential_source) {
+            (Ok(Some(issued)), _) => Ok(Issued::Credentials(issued)),
+            (Ok(None), _) => {
+                let variable = instance_metadata::DISABLED;
+                Ok(missing(&format!("; {variable} excludes the instance metadata service")))
+            }
+            // It is the last resort on any machine, whether it is an instance or not.
+            (Err(problem), CredentialSource::InstanceMetadata(_)) => {
+                Ok(missing(&format!(" and the instance metadata service ({})", problem.message)))
+            }
+            (Err(problem), _) => Err(problem),
+        }
     }
+}
+
+/// The result of [`S3Access::issue`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Issued {
+    /// Credentials.
+    Credentials(ExpiringCredentials),
+    /// There are none.
+    Missing {
+        /// Where they were looked for. It completes "no credentials were found in".
+        searched: String,
+    },
 }
 
 fn parse_attempts(text: &str) -> Result<u32, String> {

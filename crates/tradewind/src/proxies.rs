@@ -23,7 +23,7 @@ pub fn from_environment() -> ProxyRules {
 }
 
 /// The rules of the given variables.
-fn rules(environment: &BTreeMap<String, String>) -> ProxyRules {
+pub(crate) fn rules(environment: &BTreeMap<String, String>) -> ProxyRules {
     let is_cgi = environment.contains_key(CGI_VARIABLE);
     let find = |lower: &str| {
         let upper = lower.to_ascii_uppercase();

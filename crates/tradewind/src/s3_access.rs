@@ -9,7 +9,7 @@ use tradewind_backend::s3::{CredentialIssuer, ExpiringCredentials, S3Options};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::retry::RetryOptions;
 
-use crate::aws::{self, CredentialSource, Inputs, Problem, S3Access};
+use crate::aws::{self, Inputs, Issued, Problem, S3Access};
 
 /// Command-line flags about the store. They override every other source.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +24,8 @@ pub struct S3Flags {
     pub is_anonymous: bool,
 }
 
-/// Resolves the S3 store's options from flags, environment and `~/.aws`. Its requests use `proxies`. Runs a `credential_process` if configured.
+/// Resolves the S3 store's options from flags, environment and `~/.aws`. Its requests use `proxies`. Runs the program that
+/// issues the credentials, or requests them from a service, if there is one.
 pub fn resolve(overrides: &S3Flags, proxies: ProxyRules) -> anyhow::Result<S3Options> {
     let mut inputs = Inputs::gather(overrides.profile.as_deref())?;
     // Flags act like the variables with the highest precedence.
@@ -37,7 +38,16 @@ pub fn resolve(overrides: &S3Flags, proxies: ProxyRules) -> anyhow::Result<S3Opt
     }
     let read = |path: &std::path::Path| std::fs::read(path);
     let access = S3Access::resolve(&inputs, &read)?;
-    let issued = if overrides.is_anonymous { None } else { access.credentials()? };
+    let (issued, unsigned_because) = if overrides.is_anonymous {
+        (None, Some("as --no-sign-request asks".to_owned()))
+    } else {
+        match access.issue(&inputs, &read)? {
+            Issued::Credentials(issued) => (Some(issued), None),
+            Issued::Missing { searched } => {
+                (None, Some(format!("because no credentials were found in {searched}")))
+            }
+        }
+    };
     let endpoint = access.endpoint.value.clone();
     let proxy = proxies.proxy_for(&endpoint.peer)?;
     let tls = if endpoint.peer.is_tls || proxy.is_some_and(|proxy| proxy.peer().is_tls) {
@@ -57,20 +67,12 @@ pub fn resolve(overrides: &S3Flags, proxies: ProxyRules) -> anyhow::Result<S3Opt
         Some(attempts) => RetryOptions::with_max_attempts(attempts.value),
         None => RetryOptions::for_commands(),
     };
-    options.unsigned_because = unsigned_because(&access, overrides.is_anonymous).map(Into::into);
+    options.unsigned_because = unsigned_because.map(Into::into);
     Ok(options)
 }
 
-/// The reason why requests are not signed; `None` if they are.
-fn unsigned_because(access: &S3Access, is_anonymous: bool) -> Option<String> {
-    if is_anonymous {
-        return Some("as --no-sign-request asks".to_owned());
-    }
-    (access.credential_source == CredentialSource::Anonymous)
-        .then(|| format!("because no credentials were found in {}", access.credential_locations))
-}
-
-/// Renews credentials by resolving them again: runs the program, and reads the files, which may have changed.
+/// Renews credentials by resolving them again: reads the files, which may have changed, and runs the program or sends
+/// the request.
 struct AccessReloader {
     inputs: Inputs,
 }
@@ -87,14 +89,20 @@ impl CredentialIssuer for AccessReloader {
     async fn issue(&self) -> Result<ExpiringCredentials> {
         let inputs = self.inputs.clone();
         let found = tokio::task::spawn_blocking(move || {
-            S3Access::resolve(&inputs, &|path: &std::path::Path| std::fs::read(path))?.credentials()
+            let read = |path: &std::path::Path| std::fs::read(path);
+            S3Access::resolve(&inputs, &read)?.issue(&inputs, &read)
         });
         let found = found.await.map_err(|e| Error::with_source(Reason::Defect, "a task failed", e))?;
         let rejected = |problem: Problem| {
             let what = format!("the credentials cannot be renewed: {problem}");
             Error::with_source(Reason::AccessDenied, what, problem)
         };
-        let none = || Error::new(Reason::AccessDenied, "the credentials are no longer configured");
-        found.map_err(rejected)?.ok_or_else(none)
+        match found.map_err(rejected)? {
+            Issued::Credentials(issued) => Ok(issued),
+            Issued::Missing { searched } => {
+                let what = format!("the credentials cannot be renewed: there are none in {searched}");
+                Err(Error::new(Reason::AccessDenied, what))
+            }
+        }
     }
 }

@@ -13,6 +13,8 @@ mod batched_wakeups;
 mod bodies;
 #[path = "s3_leaf/completed.rs"]
 mod completed;
+#[path = "s3_leaf/credential_sources.rs"]
+mod credential_sources;
 #[path = "s3_leaf/credentials.rs"]
 mod credentials;
 #[path = "s3_leaf/damaged.rs"]

@@ -9,6 +9,7 @@ pub mod ceph;
 pub mod command_runner;
 pub mod content;
 pub mod crash_rounds;
+pub mod credential_service;
 pub mod disk;
 pub mod http_server;
 pub mod model;

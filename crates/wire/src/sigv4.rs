@@ -34,12 +34,12 @@ pub fn string_to_sign(date: &AmzDate, scope: &str, hash: &[u8; 32]) -> Vec<u8> {
     text
 }
 
-/// The scope of a day and a region.
+/// The scope of a day, a region and a service.
 #[must_use]
-pub fn scope(date: &AmzDate, region: &str) -> String {
+pub fn scope(date: &AmzDate, region: &str, service: &str) -> String {
     let mut scope = String::with_capacity(region.len() + 32);
     scope.push_str(&String::from_utf8_lossy(date.day()));
     // Writing to a string cannot fail.
-    let _ = write!(scope, "/{region}/s3/aws4_request");
+    let _ = write!(scope, "/{region}/{service}/aws4_request");
     scope
 }

@@ -37,6 +37,11 @@ impl Query {
         self.0.len()
     }
 
+    /// The encoded parameters, which are also the body of an HTML form.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The request target: an encoded path, and the query if it has parameters.
     pub fn append_to(&self, path: Vec<u8>) -> Result<Uri> {
         let mut target = path;

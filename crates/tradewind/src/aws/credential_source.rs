@@ -1,25 +1,20 @@
-//! The source of credentials: keys in the environment, keys in the profile, a program that issues them, or none.
-//!
-//! Roles, single sign-on and the metadata services of Amazon's machines are not supported. If the CLI would use one of
-//! them, this is an error, instead of an unsigned request or one with other credentials.
+//! The source of credentials, chosen in the order of the AWS CLI (`create_credential_resolver` of botocore). The first
+//! source that is configured is used: if it fails, none after it is tried. Only the last one, the metadata service of an
+//! instance, needs no configuration.
 
+use tradewind_backend::remote::ProxyRules;
 pub use tradewind_backend::s3::ExpiringCredentials;
-use tradewind_core::Timestamp;
-use tradewind_wire::sigv4::Credentials;
+use tradewind_backend::s3::credential_sources::InstanceMetadata;
 
-use super::origin::{Origin, Problem, Traced};
+use super::container::ContainerSource;
+use super::issue::IssueContext;
+use super::origin::{Problem, Traced};
 use super::process::CredentialProcess;
-use super::profile::{AwsProfile, SharedFileKind};
-use super::{Inputs, expiration};
-
-/// Keys of a profile that require a role, which is another identity than that of the profile's own keys.
-const ROLE_KEYS: [&str; 2] = ["role_arn", "web_identity_token_file"];
-/// Keys of a profile that require a sign-on, which applies only without other credentials.
-const SIGN_ON_KEYS: [&str; 6] =
-    ["sso_session", "sso_start_url", "sso_account_id", "sso_role_name", "sso_region", "login_session"];
-/// Variables with the service that issues credentials to containers.
-const CONTAINER_VARIABLES: [&str; 2] =
-    ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
+use super::profile::{AwsProfile, Files, SharedFileKind};
+use super::role::RoleSource;
+use super::sso::SsoSource;
+use super::web_identity::WebIdentitySource;
+use super::{Inputs, container, instance_metadata, role, sso, static_keys, web_identity};
 
 /// The source of credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,125 +25,110 @@ pub enum CredentialSource {
     Keys(Traced<ExpiringCredentials>),
     /// A program that issues credentials on each run.
     Process(Traced<CredentialProcess>),
+    /// A role, assumed with the credentials of another source.
+    Role(Traced<RoleSource>),
+    /// A role, assumed with the token of another identity provider.
+    WebIdentity(Traced<WebIdentitySource>),
+    /// A role of IAM Identity Center.
+    Sso(Traced<SsoSource>),
+    /// The endpoint of the container.
+    Container(Traced<ContainerSource>),
+    /// The metadata service of the instance.
+    InstanceMetadata(Traced<InstanceMetadata>),
+}
+
+/// The inputs of the resolution.
+pub(super) struct ResolveContext<'a> {
+    pub inputs: &'a Inputs,
+    pub files: &'a Files,
+    /// The profile of the command, which determines endpoints also where a role refers to other profiles.
+    pub profile: &'a AwsProfile<'a>,
+    /// The region of STS.
+    pub region: &'a str,
 }
 
 impl CredentialSource {
-    /// Resolves the source, in this order: keys in the environment (unless `--profile` is given), keys in the
-    /// credentials file, the program, keys in the config file.
-    pub(super) fn resolve(inputs: &Inputs, profile: &AwsProfile<'_>) -> Result<Self, Problem> {
-        if inputs.profile.is_none() {
-            if let Some(issued) = environment_keys(inputs)? {
-                return Ok(Self::Keys(issued));
-            }
-            reject_variable(inputs, "AWS_WEB_IDENTITY_TOKEN_FILE", "a role by a web identity")?;
-        }
-        reject_keys(profile, &ROLE_KEYS, "a role")?;
-        if let Some(issued) = profile_keys(profile, SharedFileKind::Credentials)? {
+    /// Resolves the source. An explicit `--profile` excludes the keys and the web identity in the environment.
+    pub(super) fn resolve(context: &ResolveContext<'_>) -> Result<Self, Problem> {
+        let ResolveContext { inputs, profile, .. } = *context;
+        if inputs.profile.is_none()
+            && let Some(issued) = static_keys::in_environment(inputs)?
+        {
             return Ok(Self::Keys(issued));
         }
+        if role::is_in_profile(profile) {
+            return Ok(Self::Role(role::resolve(context)?));
+        }
+        let environment = inputs.profile.is_none().then_some(inputs);
+        if let Some(found) = Self::in_profile(context, profile, environment)? {
+            return Ok(found);
+        }
+        if let Some(container) = container::resolve(inputs)? {
+            return Ok(Self::Container(container));
+        }
+        static_keys::reject_lone_secret(inputs)?;
+        Ok(match instance_metadata::resolve(inputs, profile)? {
+            Some(metadata) => Self::InstanceMetadata(metadata),
+            None => Self::Anonymous,
+        })
+    }
+
+    /// The source in a profile, if it has one that is not `role_arn` with a source. `environment` has variables that
+    /// override the profile's web identity.
+    pub(super) fn in_profile(
+        context: &ResolveContext<'_>,
+        profile: &AwsProfile<'_>,
+        environment: Option<&Inputs>,
+    ) -> Result<Option<Self>, Problem> {
+        if let Some(web_identity) = web_identity::resolve(context, profile, environment)? {
+            return Ok(Some(Self::WebIdentity(web_identity)));
+        }
+        if let Some(sso) = sso::resolve(context, profile)? {
+            return Ok(Some(Self::Sso(sso)));
+        }
+        if let Some(issued) = static_keys::in_profile(profile, SharedFileKind::Credentials)? {
+            return Ok(Some(Self::Keys(issued)));
+        }
+        reject_login_session(profile)?;
         if let Some(command) = profile.get_raw("credential_process") {
-            return Ok(Self::Process(command.parse(CredentialProcess::parse)?));
+            return Ok(Some(Self::Process(command.parse(CredentialProcess::parse)?)));
         }
-        if let Some(issued) = profile_keys(profile, SharedFileKind::Config)? {
-            return Ok(Self::Keys(issued));
-        }
-        reject_keys(profile, &SIGN_ON_KEYS, "a sign-on")?;
-        for name in CONTAINER_VARIABLES {
-            reject_variable(inputs, name, "a container's role")?;
-        }
-        if inputs.profile.is_none() && inputs.variable("AWS_SECRET_ACCESS_KEY").is_some() {
-            return Err(half_set_error("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"));
-        }
-        Ok(Self::Anonymous)
+        Ok(static_keys::in_profile(profile, SharedFileKind::Config)?.map(Self::Keys))
     }
 
-    /// The credentials; `None` for unsigned requests. Each call runs the program, if there is one.
-    pub(super) fn credentials(&self) -> Result<Option<ExpiringCredentials>, Problem> {
-        match self {
-            Self::Anonymous => Ok(None),
-            Self::Keys(issued) => Ok(Some(issued.value.clone())),
-            Self::Process(process) => match process.value.run() {
-                Ok(issued) => Ok(Some(issued)),
-                Err(message) => Err(Problem::new(process.origin.clone(), message)),
-            },
-        }
-    }
-}
-
-fn environment_keys(inputs: &Inputs) -> Result<Option<Traced<ExpiringCredentials>>, Problem> {
-    let Some(id) = inputs.variable("AWS_ACCESS_KEY_ID") else { return Ok(None) };
-    let Some(secret) = inputs.variable("AWS_SECRET_ACCESS_KEY") else {
-        return Err(half_set_error("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"));
-    };
-    let token = inputs.variable("AWS_SESSION_TOKEN");
-    let expires =
-        inputs.variable("AWS_CREDENTIAL_EXPIRATION").map(|given| given.parse(parse_time)).transpose()?;
-    let issued = issued_credentials(id.value, secret.value, token, expires.map(|expires| expires.value));
-    Ok(Some(Traced::new(issued, id.origin)))
-}
-
-/// The keys in one of the files. Both halves must be in the same file.
-fn profile_keys(
-    profile: &AwsProfile<'_>,
-    kind: SharedFileKind,
-) -> Result<Option<Traced<ExpiringCredentials>>, Problem> {
-    let id = profile.get_from(kind, "aws_access_key_id");
-    let secret = profile.get_from(kind, "aws_secret_access_key");
-    let alone = |found: Traced<&str>, missing: &str| {
-        let message =
-            format!("profile {} has no {missing} in this file; add it next to this line", profile.name);
-        Err(Problem::new(found.origin, message))
-    };
-    match (id, secret) {
-        (None, None) => Ok(None),
-        (Some(id), None) => alone(id, "aws_secret_access_key"),
-        (None, Some(secret)) => alone(secret, "aws_access_key_id"),
-        (Some(id), Some(secret)) => {
-            let token = profile.get_from(kind, "aws_session_token");
-            Ok(Some(Traced::new(issued_credentials(id.value, secret.value, token, None), id.origin)))
-        }
+    /// Issues the credentials; `None` for unsigned requests. Each call runs the program or sends the request.
+    pub(super) fn issue(&self, context: &IssueContext<'_>) -> Result<Option<ExpiringCredentials>, Problem> {
+        let issued = match self {
+            Self::Anonymous => return Ok(None),
+            Self::Keys(issued) => Ok(issued.value.clone()),
+            Self::Process(process) => {
+                process.value.run().map_err(|message| Problem::new(process.origin.clone(), message))
+            }
+            Self::Role(role) => role.value.issue(context, &role.origin),
+            Self::WebIdentity(web_identity) => web_identity.value.issue(context, &web_identity.origin),
+            Self::Sso(sso) => sso.value.issue(context, &sso.origin),
+            Self::Container(container) => container.value.issue(context, &container.origin),
+            Self::InstanceMetadata(metadata) => {
+                let Traced { value, origin } = metadata;
+                context.issue(&value.url.peer, ProxyRules::direct(), origin, |client| async move {
+                    value.issue(&client).await
+                })
+            }
+        };
+        issued.map(Some)
     }
 }
 
-fn issued_credentials(
-    id: &str,
-    secret: &str,
-    token: Option<Traced<&str>>,
-    expires: Option<Timestamp>,
-) -> ExpiringCredentials {
-    let token = token.map(|token| token.value.to_owned());
-    ExpiringCredentials {
-        credentials: Credentials { id: id.to_owned(), secret: secret.to_owned(), token },
-        expires,
-    }
+/// Rejects `aws login`. The CLI can export such credentials.
+fn reject_login_session(profile: &AwsProfile<'_>) -> Result<(), Problem> {
+    let Some(found) = profile.get_raw("login_session") else { return Ok(()) };
+    let message = format!("a login session is not supported; {}", export_advice(&profile.name));
+    Err(Problem::new(found.origin, message))
 }
 
-fn parse_time(text: &str) -> Result<Timestamp, String> {
-    let wrong = || format!("{text:?} is not a time; write it as {}", expiration::EXAMPLE);
-    expiration::parse(text).ok_or_else(wrong)
-}
-
-fn half_set_error(missing: &'static str, found: &str) -> Problem {
-    let message = format!("it is not set, but {found} is; set both or neither");
-    Problem::new(Origin::Variable(missing), message)
-}
-
-fn reject_variable(inputs: &Inputs, name: &'static str, what: &str) -> Result<(), Problem> {
-    match inputs.variable(name) {
-        Some(found) => Err(unsupported_error(found.origin, what, "")),
-        None => Ok(()),
-    }
-}
-
-fn reject_keys(profile: &AwsProfile<'_>, keys: &[&str], what: &str) -> Result<(), Problem> {
-    match keys.iter().find_map(|key| profile.get_raw(key)) {
-        Some(found) => Err(unsupported_error(found.origin, what, &format!(" --profile {}", profile.name))),
-        None => Ok(()),
-    }
-}
-
-/// The error for an unsupported source. The AWS CLI supports all of them and can export the credentials.
-fn unsupported_error(origin: Origin, what: &str, profile: &str) -> Problem {
-    let command = format!("aws configure export-credentials{profile} --format env");
-    Problem::new(origin, format!("{what} is not supported; set the variables that \"{command}\" prints"))
+/// The advice to let the AWS CLI find the credentials of a profile.
+pub(super) fn export_advice(profile: &str) -> String {
+    format!(
+        "set the variables that \"aws configure export-credentials --profile {profile} --format env\" prints"
+    )
 }

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use tradewind_backend::s3::credential_sources::ServiceUrl;
 use tradewind_backend::s3::{AddressingStyle, Endpoint};
 
 use super::Inputs;
@@ -23,6 +24,22 @@ const PARTITIONS: [(&str, &str); 7] = [
     ("", "amazonaws.com"),
 ];
 
+/// A service whose endpoint can be configured.
+pub(super) struct Service {
+    /// The variable with its endpoint.
+    variable: &'static str,
+    /// Its name in a `services` section.
+    name: &'static str,
+    /// The host without region and domain.
+    host: &'static str,
+}
+
+const S3: Service = Service { variable: "AWS_ENDPOINT_URL_S3", name: "s3", host: "s3" };
+/// The Security Token Service.
+pub(super) const STS: Service = Service { variable: "AWS_ENDPOINT_URL_STS", name: "sts", host: "sts" };
+/// The portal of IAM Identity Center.
+pub(super) const SSO: Service = Service { variable: "AWS_ENDPOINT_URL_SSO", name: "sso", host: "portal.sso" };
+
 /// The endpoint, with the style of its URLs, and the region.
 pub(super) fn resolve(
     inputs: &Inputs,
@@ -35,7 +52,7 @@ pub(super) fn resolve(
     let style = profile.nested("s3", "addressing_style").map(|given| given.parse(parse_style)).transpose()?;
     let style = style.and_then(|style| style.value);
     let default_region = || Traced::new(DEFAULT_REGION.to_owned(), Origin::Default);
-    match configured_url(inputs, files, profile)? {
+    match configured_url(inputs, files, profile, &S3)? {
         Some(url) => {
             let mut endpoint = url.parse(parse_url)?;
             let host = &endpoint.value.peer.host;
@@ -51,8 +68,7 @@ pub(super) fn resolve(
         }
         None => {
             let region = region.unwrap_or_else(default_region);
-            let domain = PARTITIONS.iter().find(|(begin, _)| region.value.starts_with(begin));
-            let domain = domain.map_or("amazonaws.com", |(_, domain)| domain);
+            let domain = domain_of_region(&region.value);
             let style = style.unwrap_or(AddressingStyle::VirtualHost);
             let endpoint = Endpoint::for_region(&region.value, domain, style);
             Ok((Traced::new(endpoint, region.origin.clone()), region))
@@ -60,11 +76,37 @@ pub(super) fn resolve(
     }
 }
 
-/// The configured URL, if any: that of S3 before that of all services, the environment before the profile.
+/// The URL of a service other than S3: the configured one, otherwise Amazon's for the region.
+pub(super) fn service_url(
+    inputs: &Inputs,
+    files: &Files,
+    profile: &AwsProfile<'_>,
+    service: &Service,
+    region: &str,
+) -> Result<ServiceUrl, Problem> {
+    match configured_url(inputs, files, profile, service)? {
+        Some(url) => {
+            let url = url.parse(|url| ServiceUrl::parse(url).map_err(|error| error.to_string()))?;
+            Ok(url.value)
+        }
+        None => {
+            let domain = domain_of_region(region);
+            Ok(ServiceUrl::of_host(format!("{}.{region}.{domain}", service.host)))
+        }
+    }
+}
+
+fn domain_of_region(region: &str) -> &'static str {
+    let found = PARTITIONS.iter().find(|(prefix, _)| region.starts_with(prefix));
+    found.map_or("amazonaws.com", |(_, domain)| domain)
+}
+
+/// The configured URL, if any: that of the service before that of all services, the environment before the profile.
 fn configured_url<'a>(
     inputs: &'a Inputs,
     files: &'a Files,
     profile: &AwsProfile<'a>,
+    service: &Service,
 ) -> Result<Option<Traced<&'a str>>, Problem> {
     let ignore = inputs
         .variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
@@ -72,12 +114,12 @@ fn configured_url<'a>(
     if ignore.is_some_and(|ignore| ignore.value.eq_ignore_ascii_case("true")) {
         return Ok(None);
     }
-    let url = inputs.variable("AWS_ENDPOINT_URL_S3").or_else(|| inputs.variable("AWS_ENDPOINT_URL"));
+    let url = inputs.variable(service.variable).or_else(|| inputs.variable("AWS_ENDPOINT_URL"));
     if url.is_some() {
         return Ok(url);
     }
     let of_service = match profile.get("services") {
-        Some(services) => files.service_endpoint(&services)?,
+        Some(services) => files.service_endpoint(&services, service.name)?,
         None => None,
     };
     Ok(of_service.or_else(|| profile.get("endpoint_url")))
@@ -100,7 +142,7 @@ fn parse_url(url: &str) -> Result<Endpoint, String> {
 }
 
 /// Validates a region: it becomes part of a host name and of every signature.
-fn parse_region(text: &str) -> Result<String, String> {
+pub(super) fn parse_region(text: &str) -> Result<String, String> {
     let is_legal = |c: char| c.is_ascii_alphanumeric() || c == '-';
     if text.len() > 63 || text.starts_with('-') || text.ends_with('-') || !text.chars().all(is_legal) {
         return Err(format!("{text:?} is not a region; write it like us-east-1"));

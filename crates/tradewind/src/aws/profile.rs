@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::ini::{Document, Entry, Section};
 use super::origin::{Origin, Problem, Traced};
-use super::{Inputs, ReadFile, shell_words};
+use super::{Inputs, ReadFile, container, shell_words};
 use crate::settings::nearest_name;
 
 /// An existing file.
@@ -37,12 +37,17 @@ impl Files {
         Ok(Self { credentials, config, paths: locations })
     }
 
-    /// Where credentials of a profile are looked for, for messages.
+    /// Where credentials of a profile are looked for, for messages. Without the instance metadata service.
     pub fn credential_locations(&self, inputs: &Inputs, profile: &str) -> String {
-        let variables = inputs.profile.is_none().then(|| "AWS_ACCESS_KEY_ID".to_owned());
+        let variables: &[&str] = match inputs.profile {
+            None => &["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"],
+            Some(_) => &[],
+        };
+        let variables = variables.iter().map(|name| (*name).to_owned());
         let files = self.paths.iter().map(|path| path.display().to_string());
-        let locations: Vec<String> = variables.into_iter().chain(files).collect();
-        format!("{} (profile {profile})", locations.join(", "))
+        let locations: Vec<String> = variables.chain(files).collect();
+        let containers = [container::RELATIVE_URI, container::FULL_URI].join(", ");
+        format!("{} (profile {profile}), {containers}", locations.join(", "))
     }
 
     /// The profile named by the inputs, which must exist; otherwise `default`, which may be missing.
@@ -51,7 +56,19 @@ impl Files {
             Some(name) => Some(Traced::new(name.as_str(), Origin::Flag("--profile"))),
             None => inputs.variable("AWS_PROFILE").or_else(|| inputs.variable("AWS_DEFAULT_PROFILE")),
         };
-        let name = given.as_ref().map_or("default", |given| given.value);
+        match given {
+            Some(given) => self.named_profile(&given),
+            None => Ok(self.find_profile("default")),
+        }
+    }
+
+    /// A profile that must exist.
+    pub fn named_profile(&self, name: &Traced<&str>) -> Result<AwsProfile<'_>, Problem> {
+        let found = self.find_profile(name.value);
+        if found.parts.is_empty() { Err(self.missing(name)) } else { Ok(found) }
+    }
+
+    fn find_profile(&self, name: &str) -> AwsProfile<'_> {
         let mut parts = Vec::new();
         for (kind, file) in
             [(SharedFileKind::Credentials, &self.credentials), (SharedFileKind::Config, &self.config)]
@@ -64,28 +81,30 @@ impl Files {
                 sections.into_iter().filter(|section| kind.profile(&section.name).as_deref() == Some(name));
             parts.extend(sections.map(|section| ProfilePart { kind, path: &file.path, section }));
         }
-        match given {
-            Some(given) if parts.is_empty() => Err(self.missing(&given)),
-            _ => Ok(AwsProfile { name: name.to_owned(), parts }),
-        }
+        AwsProfile { name: name.to_owned(), parts }
     }
 
-    /// The endpoint of S3 in `[services NAME]`, if set.
-    pub fn service_endpoint(&self, services: &Traced<&str>) -> Result<Option<Traced<&str>>, Problem> {
-        let is_named = |section: &&Section| {
-            section_argument("services", &section.name).as_deref() == Some(services.value)
-        };
+    /// The endpoint of a service in `[services NAME]`, if set.
+    pub fn service_endpoint(
+        &self,
+        services: &Traced<&str>,
+        service: &str,
+    ) -> Result<Option<Traced<&str>>, Problem> {
+        Ok(self.config_section("services", services)?.nested(service, "endpoint_url"))
+    }
+
+    /// The section `[word NAME]` of the config file. It must exist.
+    pub fn config_section(&self, word: &str, name: &Traced<&str>) -> Result<ConfigSection<'_>, Problem> {
+        let is_named =
+            |section: &&Section| section_argument(word, &section.name).as_deref() == Some(name.value);
         let found = self.config.as_ref().and_then(|file| {
-            file.document.sections.iter().find(is_named).map(|section| (&file.path, section))
+            let section = file.document.sections.iter().find(is_named)?;
+            Some(ConfigSection { path: &file.path, section })
         });
-        let Some((path, section)) = found else {
-            let message =
-                format!("there is no section [services {}]; add it or remove this line", services.value);
-            return Err(Problem::new(services.origin.clone(), message));
-        };
-        Ok(section.nested("s3", "endpoint_url").map(|entry| {
-            Traced::new(strip_comment(&entry.value), Origin::Line { path: path.clone(), line: entry.line })
-        }))
+        found.ok_or_else(|| {
+            let message = format!("there is no section [{word} {}]; add it or remove this line", name.value);
+            Problem::new(name.origin.clone(), message)
+        })
     }
 
     fn missing(&self, given: &Traced<&str>) -> Problem {
@@ -109,6 +128,29 @@ impl Files {
             given.origin.clone(),
             format!("there is no profile {:?} in {locations}; {help}", given.value),
         )
+    }
+}
+
+/// A section of the config file that is no profile.
+pub(super) struct ConfigSection<'a> {
+    path: &'a Path,
+    section: &'a Section,
+}
+
+impl<'a> ConfigSection<'a> {
+    /// A value without a trailing comment.
+    pub fn get(&self, key: &str) -> Option<Traced<&'a str>> {
+        self.section.get(key).map(|entry| self.traced(entry))
+    }
+
+    /// The value of `key` nested under `above =`.
+    fn nested(&self, above: &str, key: &str) -> Option<Traced<&'a str>> {
+        self.section.nested(above, key).map(|entry| self.traced(entry))
+    }
+
+    fn traced(&self, entry: &'a Entry) -> Traced<&'a str> {
+        let origin = Origin::Line { path: self.path.to_owned(), line: entry.line };
+        Traced::new(strip_comment(&entry.value), origin)
     }
 }
 

@@ -1,3 +1,5 @@
+mod sources;
+
 use std::path::PathBuf;
 
 use tradewind_backend::s3::AddressingStyle;
@@ -24,8 +26,9 @@ fn inputs(setup: Setup<'_>) -> Inputs {
     Inputs { environment, profile: setup.flag.map(str::to_owned) }
 }
 
-fn find(setup: Setup<'_>) -> Result<S3Access, String> {
-    let read = |path: &Path| {
+/// The files of a setup.
+fn read(setup: Setup<'_>) -> impl Fn(&Path) -> io::Result<Vec<u8>> {
+    move |path| {
         let text = match path.to_str() {
             Some(CONFIG | "other/config") => setup.config,
             Some(CREDENTIALS | "other/credentials") => setup.credentials,
@@ -34,11 +37,29 @@ fn find(setup: Setup<'_>) -> Result<S3Access, String> {
             _ => "",
         };
         if text.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(text.as_bytes().to_vec()) }
-    };
-    let found = S3Access::resolve(&inputs(setup), &read);
+    }
+}
+
+fn find(setup: Setup<'_>) -> Result<S3Access, String> {
+    let found = S3Access::resolve(&inputs(setup), &read(setup));
     let shown = format!("{found:?} {}", found.as_ref().err().map(ToString::to_string).unwrap_or_default());
     assert!(!shown.contains("hush"), "a secret is printed: {shown}");
     found.map_err(|problem| problem.to_string())
+}
+
+/// Issues the credentials of a setup.
+fn issue(setup: Setup<'_>) -> Result<Issued, String> {
+    let issued = find(setup)?.issue(&inputs(setup), &read(setup));
+    let shown = format!("{issued:?}");
+    assert!(!shown.contains("hush"), "a secret is printed: {shown}");
+    issued.map_err(|problem| problem.to_string())
+}
+
+fn issued(setup: Setup<'_>) -> ExpiringCredentials {
+    match issue(setup).unwrap() {
+        Issued::Credentials(issued) => issued,
+        Issued::Missing { searched } => panic!("no credentials in {searched}"),
+    }
 }
 
 fn problem(setup: Setup<'_>) -> String {
@@ -60,10 +81,7 @@ fn default_access_is_amazon_without_a_signature() {
     assert_eq!(access.endpoint.value.to_string(), "s3.us-east-1.amazonaws.com");
     assert_eq!(access.endpoint.value.style, AddressingStyle::VirtualHost);
     assert_eq!(access.region, Traced::new("us-east-1".to_owned(), Origin::Default));
-    assert_eq!(
-        (access.credential_source.clone(), access.credentials()),
-        (CredentialSource::Anonymous, Ok(None))
-    );
+    assert!(matches!(access.credential_source, CredentialSource::InstanceMetadata(_)));
     assert_eq!((access.ca_bundle, access.max_attempts, access.profile.as_str()), (None, None, "default"));
     let homeless = S3Access::resolve(&Inputs::default(), &|_| Err(io::ErrorKind::PermissionDenied.into()));
     assert!(homeless.is_ok(), "without HOME no file is read");
@@ -229,70 +247,19 @@ fn addressing_style_depends_on_host_and_setting() {
     );
 }
 
-fn login(setup: Setup<'_>) -> String {
-    match find(setup).unwrap().credential_source {
-        CredentialSource::Anonymous => "anonymous".to_owned(),
-        CredentialSource::Keys(Traced { value, origin }) => format!("{} from {origin}", value.credentials.id),
-        CredentialSource::Process(Traced { value, origin }) => format!("{value:?} from {origin}"),
-    }
-}
-
-#[test]
-fn credentials_are_resolved_in_order_of_precedence() {
-    let credentials = "[default]\naws_access_key_id = c\naws_secret_access_key = hush\n[other]\n";
-    let keys = "[default]\naws_access_key_id = k\naws_secret_access_key = hush\nsso_session = s\n";
-    let process = "[default]\naws_access_key_id = k\naws_secret_access_key = hush\ncredential_process = get --now hush\n";
-    for (set, flag, credentials, config, expected) in [
-        (&[ID, SECRET][..], None, credentials, process, "env-id from AWS_ACCESS_KEY_ID"),
-        (
-            &[ID, SECRET, ("AWS_PROFILE", "other")],
-            None,
-            credentials,
-            process,
-            "env-id from AWS_ACCESS_KEY_ID",
-        ),
-        (
-            &[ID, SECRET],
-            Some("default"),
-            credentials,
-            process,
-            "c from profile default in h/.aws/credentials:2",
-        ),
-        (&[SECRET], None, credentials, process, "c from profile default in h/.aws/credentials:2"),
-        (
-            &[],
-            None,
-            "[other]\n",
-            process,
-            "CredentialProcess(\"get\", <redacted>) from profile default in h/.aws/config:4",
-        ),
-        (&[], None, "", keys, "k from profile default in h/.aws/config:2"),
-        (&[], Some("other"), credentials, keys, "anonymous"),
-        (&[ID, SECRET], Some("other"), credentials, keys, "anonymous"),
-        (&[], None, "", "[sso-session s]\nsso_region = x\n", "anonymous"),
-        (&[], None, "", "[default]\nsource_profile = other\n", "anonymous"),
-    ] {
-        assert_eq!(login(Setup { variables: set, flag, config, credentials }), expected);
-    }
-}
-
 #[test]
 fn session_tokens_and_expiry_are_read() {
     let token = ("AWS_SESSION_TOKEN", "t");
     let ends = ("AWS_CREDENTIAL_EXPIRATION", "1970-01-01T01:00:01+01:00");
-    let issued = find(variables(&[ID, SECRET, token, ends])).unwrap().credentials().unwrap().unwrap();
-    assert_eq!(issued.credentials.secret, "env-hush");
-    assert_eq!(issued.credentials.token.as_deref(), Some("t"));
-    assert_eq!(issued.expires.map(|end| end.millis()), Some(1000));
+    let found = issued(variables(&[ID, SECRET, token, ends]));
+    assert_eq!(found.credentials.secret, "env-hush");
+    assert_eq!(found.credentials.token.as_deref(), Some("t"));
+    assert_eq!(found.expires.map(|end| end.millis()), Some(1000));
     let credentials =
         "[default]\naws_access_key_id=c\naws_secret_access_key=hush # old\naws_session_token = u\n";
-    let access = find(Setup { credentials, variables: &[token, ends], ..Setup::default() }).unwrap();
-    let issued = access.credentials().unwrap().unwrap();
-    assert_eq!(
-        (issued.credentials.secret.as_str(), issued.credentials.token.as_deref()),
-        ("hush", Some("u"))
-    );
-    assert_eq!(issued.expires, None);
+    let found = issued(Setup { credentials, variables: &[token, ends], ..Setup::default() });
+    assert_eq!((found.credentials.secret.as_str(), found.credentials.token.as_deref()), ("hush", Some("u")));
+    assert_eq!(found.expires, None);
     assert_eq!(
         problem(variables(&[ID, SECRET, ("AWS_CREDENTIAL_EXPIRATION", "soon")])),
         "AWS_CREDENTIAL_EXPIRATION: \"soon\" is not a time; write it as 2026-01-02T03:04:05Z"
@@ -301,11 +268,6 @@ fn session_tokens_and_expiry_are_read() {
 
 #[test]
 fn incomplete_and_unsupported_logins_fail() {
-    let on_profile = "is not supported; set the variables that \"aws configure export-credentials --profile default \
-                      --format env\" prints";
-    let on_variable =
-        "is not supported; set the variables that \"aws configure export-credentials --format env\" prints";
-    let role = "[default]\naws_access_key_id = c\naws_secret_access_key = hush\nrole_arn = arn:hush\nsource_profile = default\n";
     for (setup, expected) in [
         (
             variables(&[ID]),
@@ -328,15 +290,11 @@ fn incomplete_and_unsupported_logins_fail() {
             "h/.aws/credentials:2: profile default has no aws_access_key_id in this file; add it next to this line"
                 .to_owned(),
         ),
-        (config(role), format!("h/.aws/config:4: a role {on_profile}")),
-        (config("[default]\nsso_account_id = 1\n"), format!("h/.aws/config:2: a sign-on {on_profile}")),
         (
-            variables(&[("AWS_WEB_IDENTITY_TOKEN_FILE", "f")]),
-            format!("AWS_WEB_IDENTITY_TOKEN_FILE: a role by a web identity {on_variable}"),
-        ),
-        (
-            variables(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://x")]),
-            format!("AWS_CONTAINER_CREDENTIALS_FULL_URI: a container's role {on_variable}"),
+            config("[default]\nlogin_session = arn:hush\n"),
+            "h/.aws/config:2: a login session is not supported; set the variables that \"aws configure \
+             export-credentials --profile default --format env\" prints"
+                .to_owned(),
         ),
         (
             config("[default]\ncredential_process = get 'hush\n"),
@@ -355,16 +313,15 @@ fn credential_process_runs_on_each_call() {
                 echo '\"SecretAccessKey\": \"hush\", \"Expiration\": \"1970-01-01T00:00:01Z\"}'\n";
     std::fs::write(&script, text).unwrap();
     let text = format!("[default]\ncredential_process = sh \"{}\" '{}'\n", script.display(), count.display());
-    let access = find(config(&text)).unwrap();
+    find(config(&text)).unwrap();
     assert!(!count.exists(), "nothing is run before credentials are requested");
     for expected in ["id1", "id2"] {
-        let issued = access.credentials().unwrap().unwrap();
-        assert_eq!(issued.credentials.id, expected);
-        assert_eq!(issued.expires.map(|end| end.seconds()), Some(1));
+        let found = issued(config(&text));
+        assert_eq!(found.credentials.id, expected);
+        assert_eq!(found.expires.map(|end| end.seconds()), Some(1));
     }
-    let access = find(config("[default]\n\ncredential_process = sh -c 'exit 3' hush\n")).unwrap();
     assert_eq!(
-        access.credentials().unwrap_err().to_string(),
+        issue(config("[default]\n\ncredential_process = sh -c 'exit 3' hush\n")).unwrap_err(),
         "h/.aws/config:3: \"sh\" failed (exit status: 3) and printed no error"
     );
 }

@@ -45,6 +45,7 @@ impl CommandRunner {
             ("AWS_ACCESS_KEY_ID", root.id),
             ("AWS_SECRET_ACCESS_KEY", root.secret),
             ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
         ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
         Self { directory: tempfile::tempdir().unwrap(), endpoint, environment }

@@ -71,8 +71,11 @@ fn unsigned_request_that_is_denied_names_the_missing_credentials() {
     let caller = caller.with_variable("AWS_ACCESS_KEY_ID", "").with_variable("AWS_SECRET_ACCESS_KEY", "");
     let home = caller.path("home").display().to_string();
     let what = "GET s3://bucket/denied on HOST: Access Denied (AccessDenied); the request was not signed";
-    let searched =
-        format!("AWS_ACCESS_KEY_ID, {home}/.aws/credentials, {home}/.aws/config (profile default)");
+    let searched = format!(
+        "AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, {home}/.aws/credentials, {home}/.aws/config (profile \
+         default), AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, AWS_CONTAINER_CREDENTIALS_FULL_URI; \
+         AWS_EC2_METADATA_DISABLED excludes the instance metadata service"
+    );
     caller.run_failing(
         &["cat", "s3://bucket/denied"],
         &[&format!("{what} because no credentials were found in {searched}")],

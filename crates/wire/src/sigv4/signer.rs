@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use http::header::{AUTHORIZATION, HOST};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
 
@@ -66,8 +66,13 @@ impl Payload {
     }
 }
 
+/// The name of S3 in a scope.
+const S3: &str = "s3";
+
 /// Signs requests, with replaceable credentials. The key derived from the secret is cached for its day and region.
 pub struct Signer {
+    /// The name of the service in the scope.
+    service: &'static str,
     region: String,
     /// `None` before the first request with these credentials.
     kept: ArcSwapOption<DayKey>,
@@ -83,10 +88,17 @@ struct DayKey {
 }
 
 impl Signer {
-    /// A signer for requests to `region`.
+    /// A signer for requests to S3 in `region`.
     #[must_use]
     pub fn new(credentials: Credentials, region: String) -> Self {
-        Self { region, kept: ArcSwapOption::const_empty(), credentials: ArcSwap::from_pointee(credentials) }
+        Self::for_service(S3, credentials, region)
+    }
+
+    /// A signer for requests to a service, such as `sts`, in `region`. Outside S3, `Content-Type` is signed as well.
+    #[must_use]
+    pub fn for_service(service: &'static str, credentials: Credentials, region: String) -> Self {
+        let credentials = ArcSwap::from_pointee(credentials);
+        Self { service, region, kept: ArcSwapOption::const_empty(), credentials }
     }
 
     /// Replaces the credentials.
@@ -115,7 +127,7 @@ impl Signer {
         if let Some(token) = &day.credentials.token {
             headers.insert(TOKEN, header(token.as_bytes())?);
         }
-        let names = signed_names(headers);
+        let names = signed_names(headers, self.service);
         let signed = SignedParts {
             method,
             path: uri.path(),
@@ -156,7 +168,7 @@ impl Signer {
         {
             return kept;
         }
-        let (region, scope) = (region.to_owned(), scope(date, region));
+        let (region, scope) = (region.to_owned(), scope(date, region, self.service));
         let key = Arc::new(SigningKey::derive(&credentials.secret, &scope));
         let mut day = [0; 8];
         day.copy_from_slice(date.day());
@@ -173,12 +185,13 @@ impl fmt::Debug for Signer {
 }
 
 /// The names of the signed headers, in order.
-fn signed_names(headers: &HeaderMap) -> String {
+fn signed_names(headers: &HeaderMap, service: &str) -> String {
     let is_signed = |name: &&str| {
         name.starts_with("x-amz-")
             || name.starts_with("x-dss-")
             || *name == HOST.as_str()
             || *name == "content-md5"
+            || (service != S3 && *name == CONTENT_TYPE.as_str())
     };
     let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).filter(is_signed).collect();
     names.sort_unstable();
@@ -218,6 +231,30 @@ mod tests {
             "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\
              SignedHeaders=host;x-amz-content-sha256;x-amz-date,\
              Signature=34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"
+        );
+    }
+
+    /// The signature is that of botocore for the same request.
+    #[test]
+    fn request_to_another_service_signs_its_content_type() {
+        let credentials = Credentials {
+            id: "AKIAIOSFODNN7EXAMPLE".to_owned(),
+            secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".to_owned(),
+            token: Some("a/token+".to_owned()),
+        };
+        let signer = Signer::for_service("sts", credentials, "us-east-1".to_owned());
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, HeaderValue::from_static("sts.us-east-1.amazonaws.com"));
+        let form = HeaderValue::from_static("application/x-www-form-urlencoded; charset=utf-8");
+        headers.insert(CONTENT_TYPE, form);
+        let (uri, payload) = (Uri::from_static("/"), Payload::Sha256(sha256(b"Action=AssumeRole")));
+        let now = Timestamp::from_millis(1_369_353_600_000);
+        signer.sign(None, &Method::POST, &uri, &mut headers, payload, now).unwrap();
+        assert_eq!(
+            headers[AUTHORIZATION],
+            "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/sts/aws4_request,\
+             SignedHeaders=content-type;host;x-amz-content-sha256;x-amz-date;x-amz-security-token,\
+             Signature=cebafed91b8fb8b62e04c686d31e2d0bd064db793619d0e04117b0cdbe71d2fd"
         );
     }
 

@@ -1,0 +1,161 @@
+//! Sends the requests for credentials: few and small, each over a connection of its own, within a bounded time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use rustls::ClientConfig;
+use tradewind_core::context::{Context, Deadline};
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Budget, Clock, Timestamp};
+use tradewind_model::retry::RetryOptions;
+use tradewind_wire::sigv4::{ChunkSignatureChain, Payload as SignedBody, Signer};
+
+use super::rejection;
+use super::service_url::ServiceUrl;
+use crate::remote::ProxyRules;
+use crate::remote::client::{Call, ClassifiedError, ErrorResponse, Protocol};
+use crate::remote::client_options::ClientOptions;
+use crate::remote::header_fields::host_value;
+use crate::remote::payload::{BufferedBody, Payload};
+use crate::remote::pool::PoolOptions;
+
+/// Maximum time of one request for credentials, with its retries.
+pub const MAX_ISSUE_TIME: Duration = Duration::from_secs(30);
+/// Longest response with credentials.
+const MAX_RESPONSE_BYTES: usize = 256 << 10;
+/// Read buffer of a connection. Responses are small.
+const READ_BYTES: usize = 32 << 10;
+
+/// A client of the services that issue credentials.
+#[derive(Debug, Clone)]
+pub struct IssuerClient {
+    /// TLS configuration with the trusted certificates. Required for an https URL and for an https proxy.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// The proxies. Services of this machine or its host, such as instance metadata, are reached directly.
+    pub proxies: ProxyRules,
+    /// The clock of signatures and deadlines.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Limits of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestLimits {
+    pub connect_timeout: Duration,
+    pub response_timeout: Duration,
+    /// Maximum number of attempts, including the first.
+    pub max_attempts: u32,
+    /// Maximum time of all attempts.
+    pub total: Duration,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(10),
+            max_attempts: 3,
+            total: MAX_ISSUE_TIME,
+        }
+    }
+}
+
+/// A request for credentials. It may be sent again: a second response does no harm.
+pub(super) struct IssueRequest<'a> {
+    pub method: Method,
+    pub url: &'a ServiceUrl,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// `None` sends an unsigned request.
+    pub signer: Option<Signer>,
+    pub limits: RequestLimits,
+}
+
+impl<'a> IssueRequest<'a> {
+    /// An unsigned request without a body, with the default limits.
+    pub fn new(method: Method, url: &'a ServiceUrl) -> Self {
+        let (headers, body) = (HeaderMap::new(), Bytes::new());
+        Self { method, url, headers, body, signer: None, limits: RequestLimits::default() }
+    }
+}
+
+impl IssuerClient {
+    /// Sends a request and returns the body of its response. An error response becomes an error whose source is a
+    /// [`Rejection`](rejection::Rejection).
+    pub(super) async fn send(&self, request: IssueRequest<'_>) -> Result<Bytes> {
+        let IssueRequest { method, url, headers, body, signer, limits } = request;
+        let uri = url.uri()?;
+        // Messages omit the query.
+        let path = uri.path().trim_start_matches('/').to_owned();
+        let host = host_value(url.peer.to_string())?;
+        let protocol = Arc::new(IssuerProtocol { host, uri, signer });
+        let client = self.client_options(limits).client(&url.peer, protocol, self.clock.clone())?;
+        let deadline = Deadline::none(self.clock.clone());
+        let window = Budget::new(1).admit(1, &deadline).await?;
+        let context = Context::new(deadline, window);
+        let mut call = Call::service(method);
+        call.key = Some(&path);
+        call.headers = headers;
+        call.payload = BufferedBody::from_buffers([body]);
+        call.may_repeat = true;
+        let sending =
+            async { client.send(&context, &call).await?.collect_document(MAX_RESPONSE_BYTES).await };
+        tokio::time::timeout(limits.total, sending).await.map_err(|e| {
+            let seconds = limits.total.as_secs();
+            Error::with_source(Reason::Io, format!("{url} did not answer within {seconds} s"), e)
+        })?
+    }
+
+    fn client_options(&self, limits: RequestLimits) -> ClientOptions {
+        ClientOptions {
+            connections: PoolOptions {
+                max_connections: 1,
+                connect_timeout: limits.connect_timeout,
+                read_bytes: READ_BYTES,
+                proxies: self.proxies.clone(),
+                ..PoolOptions::default()
+            },
+            tls: self.tls.clone(),
+            retries: RetryOptions { max_attempts: limits.max_attempts, ..RetryOptions::default() },
+            response_timeout: limits.response_timeout,
+            stall_timeout: limits.response_timeout,
+        }
+    }
+}
+
+/// One resource of a service that issues credentials.
+struct IssuerProtocol {
+    host: HeaderValue,
+    uri: Uri,
+    signer: Option<Signer>,
+}
+
+impl Protocol for IssuerProtocol {
+    /// None: messages name the path and the host.
+    fn scheme(&self) -> &'static str {
+        ""
+    }
+
+    fn request_target(&self, _call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
+        Ok((self.uri.clone(), self.host.clone()))
+    }
+
+    fn authorize(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &mut HeaderMap,
+        body: &Payload,
+        now: Timestamp,
+    ) -> Result<Option<ChunkSignatureChain>> {
+        let (Some(signer), Payload::Buffered(body)) = (&self.signer, body) else { return Ok(None) };
+        signer.sign(None, method, uri, headers, SignedBody::Sha256(body.sha256()), now).map_err(|e| {
+            Error::with_source(Reason::InvalidArgument, format!("the request cannot be signed: {e}"), e)
+        })
+    }
+
+    fn classify_and_record(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
+        rejection::classify(response)
+    }
+}
