@@ -28,6 +28,12 @@ os.environ.setdefault("BOTO_EXPERIMENTAL__NO_EMPTY_CONTINUE", "true")
 
 ENDPOINT = os.environ.get("TW_ENDPOINT", "").rstrip("/")
 REGION = os.environ.get("TW_REGION", "us-east-1")
+# The versioning of every bucket that a fixture creates: "Enabled", "Suspended", or none.
+VERSIONING = os.environ.get("TW_VERSIONING", "")
+# Set if the server rejects presigned URLs of Signature Version 2 (`server.presigned_sigv2 = false`).
+NO_SIGV2 = os.environ.get("TW_NO_PRESIGNED_SIGV2", "")
+# Client programs take seconds to start on a loaded machine.
+MAX_TEST_SECONDS = 180
 REQUIRED = ("TW_ENDPOINT", "TW_ACCESS_KEY", "TW_SECRET_KEY")
 
 
@@ -41,13 +47,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def deadline():
-    """Limits every test to one minute, even if the server makes a client wait or loop."""
+    """Limits every test, even if the server makes a client wait or loop."""
 
     def expire(*_):
-        raise TimeoutError("the test took over a minute")
+        raise TimeoutError(f"the test took over {MAX_TEST_SECONDS} seconds")
 
     signal.signal(signal.SIGALRM, expire)
-    signal.alarm(60)
+    signal.alarm(MAX_TEST_SECONDS)
     yield
     signal.alarm(0)
 
@@ -109,7 +115,7 @@ def _optional_keys(prefix):
 
 def _ensure_bucket(s3, name):
     try:
-        s3.create_bucket(Bucket=name)
+        _create_bucket(s3, name)
     except ClientError as error:
         if error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou":
             raise
@@ -152,15 +158,23 @@ def empty_bucket(s3, name):
         for upload in page.get("Uploads", []):
             s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
     for _ in range(20):  # bounded, in case the server fails to delete
-        objects = s3.list_objects_v2(Bucket=name).get("Contents")
-        if not objects:
+        page = s3.list_object_versions(Bucket=name)
+        versions = page.get("Versions", []) + page.get("DeleteMarkers", [])
+        if not versions:
             break
-        s3.delete_objects(Bucket=name, Delete={"Objects": [{"Key": o["Key"]} for o in objects], "Quiet": True})
+        named = [{"Key": version["Key"], "VersionId": version["VersionId"]} for version in versions]
+        s3.delete_objects(Bucket=name, Delete={"Objects": named, "Quiet": True})
+
+
+def _create_bucket(s3, name):
+    s3.create_bucket(Bucket=name)
+    if VERSIONING:
+        s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": VERSIONING})
 
 
 def _temporary_bucket(s3, stem):
     name = unique(stem)
-    s3.create_bucket(Bucket=name)
+    _create_bucket(s3, name)
     yield name
     # The cleanup is for long-lived servers; a failure of it must not fail the test.
     try:

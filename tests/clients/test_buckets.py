@@ -6,6 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import wire
+from conftest import empty_bucket
 from expect import refused, s3_error
 
 
@@ -77,7 +78,7 @@ def test_delete_of_a_bucket_with_objects_is_rejected(s3, fresh_bucket):
     s3.put_object(Bucket=fresh_bucket, Key="a/b", Body=b"x")
     with s3_error("BucketNotEmpty", 409):
         s3.delete_bucket(Bucket=fresh_bucket)
-    s3.delete_object(Bucket=fresh_bucket, Key="a/b")
+    empty_bucket(s3, fresh_bucket)
     s3.delete_bucket(Bucket=fresh_bucket)
 
 

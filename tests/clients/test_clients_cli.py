@@ -14,17 +14,11 @@ import time
 import pytest
 
 import wire
-from conftest import ENDPOINT, REGION
+from commands import run
+from conftest import ENDPOINT, NO_SIGV2, REGION
 from expect import payload
 
 MIB = 1 << 20
-
-
-def run(command, environment, check=True):
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    if check:
-        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
 
 
 @pytest.fixture
@@ -36,8 +30,9 @@ def aws(keys, tmp_path):
         if subprocess.run([*binary, "--version"], capture_output=True).returncode:
             pytest.skip("aws-cli is not installed")
     config = tmp_path / "aws-config"
-    # By default, version 1 of the command presigns in us-east-1 with the predecessor of SigV4.
-    config.write_text("[default]\nregion = %s\ns3 =\n  addressing_style = path\n  signature_version = s3v4\n" % REGION)
+    # By default, the command presigns in us-east-1 with the predecessor of SigV4.
+    signature = "  signature_version = s3v4\n" if NO_SIGV2 else ""
+    config.write_text(f"[default]\nregion = {REGION}\ns3 =\n  addressing_style = path\n{signature}")
     environment = {
         **os.environ,
         "AWS_ACCESS_KEY_ID": keys[0],
@@ -162,3 +157,41 @@ def test_rclone_large_file(rclone, bucket, tmp_path):
     rclone("copyto", f"tw:{bucket}/rclone-large", f"tw:{bucket}/rclone-copy")
     rclone("copyto", f"tw:{bucket}/rclone-copy", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == data
+
+
+def test_rclone_versions(rclone, s3, fresh_bucket, tmp_path):
+    s3.put_bucket_versioning(Bucket=fresh_bucket, VersioningConfiguration={"Status": "Enabled"})
+    for body in ("first", "second, longer"):
+        (tmp_path / "file.txt").write_text(body)
+        rclone("copyto", tmp_path / "file.txt", f"tw:{fresh_bucket}/file.txt")
+        time.sleep(1.1)  # the name of a version has its time, and S3 lists whole seconds
+    rclone("deletefile", f"tw:{fresh_bucket}/file.txt")
+    assert rclone("lsf", f"tw:{fresh_bucket}").stdout == ""
+    # Old versions have their time in their names.
+    names = rclone("lsf", "--s3-versions", f"tw:{fresh_bucket}").stdout.splitlines()
+    assert len(names) == 2 and all(name.startswith("file-v") for name in names)
+    bodies = {rclone("cat", "--s3-versions", f"tw:{fresh_bucket}/{name}").stdout for name in names}
+    assert bodies == {"first", "second, longer"}
+    rclone("backend", "cleanup-hidden", f"tw:{fresh_bucket}")
+    page = s3.list_object_versions(Bucket=fresh_bucket)
+    assert not page.get("Versions") and not page.get("DeleteMarkers")
+
+
+def test_rclone_finds_the_limits_of_names(rclone, fresh_bucket):
+    """Writes names with every control character, and reads them back."""
+    found = rclone("test", "info", "--check-control", "--check-normalization", f"tw:{fresh_bucket}/info").stdout
+    found = "".join(found.split())
+    # A slash separates, and no key has a NUL. Names that differ in their normal form are different.
+    assert r"stringNeedsEscaping=[]rune{'/','\x00'}" in found
+    assert "canWriteUnnormalized=truecanReadUnnormalized=truecanReadRenormalized=false" in found
+
+
+def test_rclone_checks_hashes_and_times(rclone, fresh_bucket, tree):
+    rclone("sync", "--checksum", tree, f"tw:{fresh_bucket}/tree")
+    assert "0 differences found" in rclone("check", "--download", tree, f"tw:{fresh_bucket}/tree").stderr
+    changed = pathlib.Path(tree) / "plain.txt"
+    changed.write_bytes(b"other\n")
+    assert rclone("check", tree, f"tw:{fresh_bucket}/tree", check=False).returncode == 1
+    rclone("sync", tree, f"tw:{fresh_bucket}/tree", "--server-side-across-configs")
+    rclone("move", f"tw:{fresh_bucket}/tree", f"tw:{fresh_bucket}/moved")
+    assert "0 differences found" in rclone("check", tree, f"tw:{fresh_bucket}/moved").stderr

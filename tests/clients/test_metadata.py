@@ -3,6 +3,7 @@
 import email.header
 
 import pytest
+from botocore.exceptions import ClientError
 
 from expect import absent, refused, s3_error
 
@@ -137,3 +138,45 @@ def test_unknown_storage_class_is_rejected(raw, s3, bucket, key):
     response = raw.request("PUT", f"/{bucket}/{key}2", headers={"x-amz-storage-class": "SOLID-GOLD"}, body=b"x")
     refused(response, "InvalidStorageClass", 400)
     absent(s3, bucket, key + "2")
+
+
+def test_many_small_metadata_headers(raw, bucket, key):
+    """The limit of S3 is the total of 2 KB, not the number."""
+    given = {f"x-amz-meta-name-{n}": f"value {n}" for n in range(96)}
+    path, copy = f"/{bucket}/{key}", f"/{bucket}/{key}-copy"
+
+    def stored(target):
+        headers = raw.request("HEAD", target).headers
+        return {name.lower(): value for name, value in headers if name.lower().startswith("x-amz-meta-")}
+
+    assert raw.request("PUT", path, headers=given, body=b"x").status == 200
+    assert stored(path) == given
+    assert raw.request("PUT", copy, headers={"x-amz-copy-source": path}).status == 200
+    assert stored(copy) == given
+    assert raw.request("POST", path, "uploads=", headers=given).status == 200
+
+
+def test_many_metadata_headers_of_boto3(s3, bucket, key):
+    """Not more than 80: Python reads at most 100 headers of a response."""
+    given = {f"name-{n}": f"value {n}" for n in range(80)}
+    s3.put_object(Bucket=bucket, Key=key, Body=b"x", Metadata=given)
+    assert s3.head_object(Bucket=bucket, Key=key)["Metadata"] == given
+
+
+@pytest.mark.parametrize("connection", ["new", "in use"])
+def test_too_many_headers_are_rejected_with_a_document(raw, bucket, key, connection):
+    """By the default of `limits.headers`, 200. The head was not read, so the document has no request ID."""
+    headers = {f"x-amz-meta-n{n}": "v" for n in range(250)}
+    with raw.connect() as socket:
+        if connection == "in use":
+            assert raw.request("HEAD", f"/{bucket}", connection=socket).status == 200
+        response = raw.request("PUT", f"/{bucket}/{key}", headers=headers, body=b"x", connection=socket)
+    assert (response.status, response.code) == (431, "RequestHeaderSectionTooLarge")
+    assert response.xml().findtext("Message") and response.closes, response
+    assert raw.request("HEAD", f"/{bucket}/{key}").status == 404
+
+
+def test_too_many_headers_are_explained_to_boto3(s3, bucket, key):
+    with pytest.raises(ClientError) as caught:
+        s3.put_object(Bucket=bucket, Key=key, Body=b"x", Metadata={f"n{n}": "v" for n in range(250)})
+    assert caught.value.response["Error"]["Code"] == "RequestHeaderSectionTooLarge"

@@ -1,4 +1,7 @@
-"""Unsupported operations return 501 NotImplemented and have no effect; they never pretend to work.
+"""Unsupported operations return 501 NotImplemented, or S3's error for a bucket without the feature, and have no effect.
+
+Reading a setting that cannot be set returns S3's response for a bucket where it was never set, and removing it succeeds.
+They never pretend to work.
 
 When a feature is implemented, its lines move from here to its own test file.
 """
@@ -6,12 +9,11 @@ When a feature is implemented, its lines move from here to its own test file.
 import pytest
 
 import sums
-from expect import absent, body_of, refused
+from expect import absent, body_of, refused, s3_error
 
 NS = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 BUCKET_WRITES = {
-    "versioning": f"<VersioningConfiguration {NS}><Status>Enabled</Status></VersioningConfiguration>",
     "acl": f"<AccessControlPolicy {NS}><Owner><ID>x</ID></Owner><AccessControlList/></AccessControlPolicy>",
     "policy": '{"Version":"2012-10-17","Statement":[]}',
     "cors": f"<CORSConfiguration {NS}><CORSRule><AllowedMethod>GET</AllowedMethod><AllowedOrigin>*</AllowedOrigin></CORSRule></CORSConfiguration>",
@@ -37,6 +39,15 @@ OBJECT_WRITES = {
     ("POST", "select=&select-type=2"): f"<SelectObjectContentRequest {NS}><Expression>select * from s3object</Expression><ExpressionType>SQL</ExpressionType><InputSerialization><CSV/></InputSerialization><OutputSerialization><CSV/></OutputSerialization></SelectObjectContentRequest>",
 }
 
+# Codes other than NotImplemented, of status 400: those of a bucket without the feature.
+WRITE_CODES = {
+    "acl": "AccessControlListNotSupported",
+    "acl=": "AccessControlListNotSupported",
+    "legal-hold=": "InvalidRequest",
+    "retention=": "InvalidRequest",
+}
+
+# The error code of a setting that was never set.
 UNSET = {
     "policy": "NoSuchBucketPolicy",
     "cors": "NoSuchCORSConfiguration",
@@ -46,8 +57,17 @@ UNSET = {
     "replication": "ReplicationConfigurationNotFoundError",
     "tagging": "NoSuchTagSet",
     "object-lock": "ObjectLockConfigurationNotFoundError",
-    "ownershipControls": "OwnershipControlsNotFoundError",
     "publicAccessBlock": "NoSuchPublicAccessBlockConfiguration",
+}
+
+# The root element of a setting that has a default, and an element that it must have.
+DEFAULTS = {
+    "acl": ("AccessControlPolicy", "AccessControlList/Grant/Permission", "FULL_CONTROL"),
+    "notification": ("NotificationConfiguration", None, None),
+    "logging": ("BucketLoggingStatus", None, None),
+    "accelerate": ("AccelerateConfiguration", None, None),
+    "requestPayment": ("RequestPaymentConfiguration", "Payer", "BucketOwner"),
+    "ownershipControls": ("OwnershipControls", "Rule/ObjectOwnership", "BucketOwnerEnforced"),
 }
 
 
@@ -56,35 +76,41 @@ def send(raw, method, path, query, text):
     return raw.request(method, path, query, headers={"Content-MD5": sums.content_md5(body)}, body=body)
 
 
+def refused_write(response, name):
+    if code := WRITE_CODES.get(name):
+        refused(response, code, 400)
+    else:
+        refused(response, "NotImplemented", 501)
+
+
 @pytest.mark.parametrize("name", BUCKET_WRITES)
 def test_write_of_a_bucket_setting(raw, bucket, name):
-    refused(send(raw, "PUT", f"/{bucket}", f"{name}=", BUCKET_WRITES[name]), "NotImplemented", 501)
+    refused_write(send(raw, "PUT", f"/{bucket}", f"{name}=", BUCKET_WRITES[name]), name)
 
 
-@pytest.mark.parametrize("name", [n for n in BUCKET_WRITES if n != "versioning"])
-def test_read_of_a_bucket_setting(raw, bucket, name):
-    """501, or AWS's response for a setting that was never configured; not an invented setting."""
+@pytest.mark.parametrize("name", UNSET)
+def test_read_of_a_setting_that_was_never_set(raw, bucket, name):
+    refused(raw.request("GET", f"/{bucket}", f"{name}="), UNSET[name], 404)
+    refused(raw.request("GET", f"/{bucket}-missing", f"{name}="), "NoSuchBucket", 404)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_read_of_a_setting_with_a_default(raw, bucket, name):
+    root, path, value = DEFAULTS[name]
     response = raw.request("GET", f"/{bucket}", f"{name}=")
-    if response.status == 404:
-        refused(response, UNSET[name], 404)
+    assert response.status == 200 and response.xml().tag == root, response
+    if path:
+        assert response.xml().findtext(path) == value, response
     else:
-        refused(response, "NotImplemented", 501)
+        assert len(response.xml()) == 0, response
 
 
-def test_read_of_versioning(raw, bucket):
-    """Clients query it; an empty configuration correctly reports that versioning was never enabled."""
-    response = raw.request("GET", f"/{bucket}", "versioning=")
-    if response.status == 200:
-        assert response.xml().tag == "VersioningConfiguration" and len(response.xml()) == 0
-    else:
-        refused(response, "NotImplemented", 501)
-
-
-@pytest.mark.parametrize("name", ["policy", "cors", "website", "lifecycle", "encryption", "replication", "tagging", "ownershipControls", "publicAccessBlock"])
+@pytest.mark.parametrize("name", [n for n in UNSET if n != "object-lock"] + ["ownershipControls"])
 def test_delete_of_a_bucket_setting(raw, s3, bucket, name):
     """In particular, it must not delete the bucket."""
-    refused(raw.request("DELETE", f"/{bucket}", f"{name}="), "NotImplemented", 501)
+    assert raw.request("DELETE", f"/{bucket}", f"{name}=").status == 204
     s3.head_bucket(Bucket=bucket)
+    refused(raw.request("DELETE", f"/{bucket}-missing", f"{name}="), "NoSuchBucket", 404)
 
 
 @pytest.mark.parametrize("name", ["analytics", "metrics", "inventory", "intelligent-tiering"])
@@ -93,30 +119,26 @@ def test_configurations_with_an_id(raw, bucket, name):
         refused(raw.request(method, f"/{bucket}", f"id=one&{name}="), "NotImplemented", 501)
 
 
-def test_versions(raw, bucket):
-    refused(raw.request("GET", f"/{bucket}", "versions="), "NotImplemented", 501)
-
-
 @pytest.mark.parametrize("method, query", OBJECT_WRITES, ids=[query for _, query in OBJECT_WRITES])
 def test_write_of_an_object_subresource(raw, s3, bucket, key, method, query):
     """The request must not be executed as PUT and overwrite the object with XML."""
     s3.put_object(Bucket=bucket, Key=key, Body=b"body")
-    refused(send(raw, method, f"/{bucket}/{key}", query, OBJECT_WRITES[method, query]), "NotImplemented", 501)
+    refused_write(send(raw, method, f"/{bucket}/{key}", query, OBJECT_WRITES[method, query]), query)
     assert body_of(s3, bucket, key) == b"body"
 
 
-@pytest.mark.parametrize("query", ["acl=", "legal-hold=", "retention=", "torrent="])
+@pytest.mark.parametrize("query", ["legal-hold=", "retention=", "torrent="])
 def test_read_of_an_object_subresource(raw, s3, bucket, key, query):
     s3.put_object(Bucket=bucket, Key=key, Body=b"body")
-    refused(raw.request("GET", f"/{bucket}/{key}", query), "NotImplemented", 501)
+    refused_write(raw.request("GET", f"/{bucket}/{key}", query), query)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
-def test_a_version_id(raw, s3, bucket, key, method):
+def test_acl_of_an_object_is_that_of_the_owner(s3, bucket, key):
     s3.put_object(Bucket=bucket, Key=key, Body=b"body")
-    response = raw.request(method, f"/{bucket}/{key}", "versionId=0123456789abcdef0123456789abcdef")
-    assert response.status in (400, 404, 501), response
-    assert body_of(s3, bucket, key) == b"body"
+    grants = s3.get_object_acl(Bucket=bucket, Key=key)["Grants"]
+    assert [grant["Permission"] for grant in grants] == ["FULL_CONTROL"]
+    with s3_error("NoSuchKey", 404):
+        s3.get_object_acl(Bucket=bucket, Key=key + "-missing")
 
 
 def test_form_upload(anonymous, s3, bucket, key):

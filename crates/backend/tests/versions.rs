@@ -31,6 +31,19 @@ async fn delete_version(desk: &TestStore, key: &str, version: &ListedVersion) {
     desk.store.delete(&context(), &address, Precondition::None).await.unwrap();
 }
 
+/// The time is part of the response to a client that names the marker.
+#[tokio::test(flavor = "multi_thread")]
+async fn named_delete_marker_has_its_time() {
+    let place = tempfile::tempdir().unwrap();
+    let desk = TestStore::new(&place.path().join("store")).await;
+    desk.set_versioning(Versioning::Enabled).await;
+    desk.store.delete(&context(), &address("k"), Precondition::None).await.unwrap();
+    let (listed, _) = page(&desk, &ListVersions { limit: 4, ..ListVersions::default() }).await;
+    let marker = address("k").with_version(Some(listed[0].version.clone()));
+    let error = desk.store.head(&context(), &marker, GetRequest::default()).await.unwrap_err();
+    assert_eq!(error.delete_marker_time(), Some(listed[0].modified));
+}
+
 /// A client that keeps the newest versions of each key counts while it lists, and deletes from each page.
 #[tokio::test(flavor = "multi_thread")]
 async fn listing_continues_behind_a_deleted_version() {

@@ -6,6 +6,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
+use crate::clock::Timestamp;
 use crate::multipart::PartNumber;
 use crate::version::VersionId;
 
@@ -151,9 +152,18 @@ pub struct Error {
     is_for_client: bool,
     part: Option<PartNumber>,
     outage_delay: Option<Duration>,
-    delete_marker: Option<VersionId>,
+    /// Boxed: errors are rarely about one.
+    delete_marker: Option<Box<FoundMarker>>,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The delete marker that hides an object, or that was named.
+#[derive(Debug, Clone)]
+struct FoundMarker {
+    version: VersionId,
+    /// When it was created, if it was named and the store reports it.
+    created: Option<Timestamp>,
 }
 
 impl Error {
@@ -280,8 +290,14 @@ impl Error {
 
     /// The delete marker that hides the object, or that was named.
     #[must_use]
-    pub const fn delete_marker(&self) -> Option<&VersionId> {
-        self.delete_marker.as_ref()
+    pub fn delete_marker(&self) -> Option<&VersionId> {
+        self.delete_marker.as_ref().map(|marker| &marker.version)
+    }
+
+    /// When the delete marker that was named was created, if the store reports it.
+    #[must_use]
+    pub fn delete_marker_time(&self) -> Option<Timestamp> {
+        self.delete_marker.as_ref()?.created
     }
 
     /// The message, without the source.
@@ -308,7 +324,8 @@ impl Error {
 
     /// The newest version of the object is a delete marker.
     pub fn deleted(key: &str, delete_marker: VersionId) -> Self {
-        Self { delete_marker: Some(delete_marker), ..Self::no_such_key(key) }
+        let marker = FoundMarker { version: delete_marker, created: None };
+        Self { delete_marker: Some(Box::new(marker)), ..Self::no_such_key(key) }
     }
 
     /// The version does not exist.
@@ -316,10 +333,11 @@ impl Error {
         Self::new(Reason::NoSuchVersion, format!("key {key:?} has no version {version}"))
     }
 
-    /// The version named is a delete marker.
-    pub fn is_a_delete_marker(key: &str, version: VersionId) -> Self {
+    /// The version named is a delete marker, created at `created` if that is known.
+    pub fn is_a_delete_marker(key: &str, version: VersionId, created: Option<Timestamp>) -> Self {
         let message = format!("version {version} of key {key:?} is a delete marker");
-        Self { delete_marker: Some(version), ..Self::new(Reason::DeleteMarker, message) }
+        let marker = FoundMarker { version, created };
+        Self { delete_marker: Some(Box::new(marker)), ..Self::new(Reason::DeleteMarker, message) }
     }
 
     /// The upload does not exist.

@@ -151,8 +151,16 @@ pub trait VersionCursor {
     fn next(&mut self) -> Result<Option<(String, ListedVersion)>>;
 }
 
-/// Builds one page of versions.
+/// Builds one page of versions, of a store whose ids are those of [`VersionId::from_number`].
+///
+/// # Errors
+/// `InvalidArgument` if the position has another id: from a position that is not known, a client would read the versions
+/// of its key again. An id whose version is gone is valid.
 pub fn page_versions(cursor: &mut impl VersionCursor, request: &ListVersions) -> Result<VersionsPage> {
+    let version = request.after.as_ref().and_then(|after| after.version.as_ref());
+    if version.is_some_and(|version| *version != VersionId::Null && version.number().is_none()) {
+        return Err(Error::for_client(Reason::InvalidArgument, "Invalid version id specified"));
+    }
     let mut entries: Vec<ListEntry<ListedVersion>> = Vec::new();
     if request.limit == 0 {
         return Ok(VersionsPage { entries, next: None });
@@ -266,6 +274,21 @@ mod tests {
     fn listed(number: u64) -> ListedVersion {
         let version = if number == 3 { VersionId::Null } else { VersionId::from_number(number) };
         ListedVersion { version, is_latest: false, modified: Timestamp::default(), object: None }
+    }
+
+    #[test]
+    fn an_id_of_another_store_is_no_position() {
+        let versions = [("k".to_owned(), 2), ("k".to_owned(), 1)];
+        let page = |version: VersionId| {
+            let after = Some(VersionPosition { key: "k".to_owned(), version: Some(version) });
+            let request = ListVersions { after, limit: 10, ..ListVersions::default() };
+            page_versions(&mut Sorted { versions: &versions, at: 0 }, &request)
+        };
+        let unknown = page(VersionId::parse("zzz").unwrap());
+        assert_eq!(unknown.unwrap_err().reason(), Reason::InvalidArgument);
+        assert_eq!(page(VersionId::from_number(2)).unwrap().entries.len(), 1);
+        // The version may be gone.
+        assert!(page(VersionId::from_number(9)).is_ok() && page(VersionId::Null).is_ok());
     }
 
     proptest! {

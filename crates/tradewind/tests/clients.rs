@@ -1,5 +1,6 @@
-//! Third-party clients against the real binary: the suite in `tests/clients` (boto3, aws-cli, rclone and plain
-//! sockets), on a new store and free ports.
+//! Third-party clients against the real binary: the suite in `tests/clients` (boto3, aws-cli, rclone, s5cmd, mc, s3fs,
+//! minio-js, the AWS SDK for JavaScript and plain sockets), on a new store and free ports, with versioning off, on and
+//! suspended.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
@@ -10,10 +11,9 @@ use std::process::{Command, Stdio};
 
 use support::server::{Server, ServerSetup};
 
-const SETTINGS: &str = r#"
-[server]
-domain = "s3.tradewind.test"
+const DOMAIN: &str = "s3.tradewind.test";
 
+const SETTINGS: &str = r#"
 [bucket.e2e-public]
 anonymous_read = true
 
@@ -29,6 +29,46 @@ secret = "secret-of-the-writer"
 permissions = "read-write"
 buckets = ["e2e-writer"]
 "#;
+
+/// The topics of the suite that depend on the versioning of their buckets.
+const VERSIONED_TOPICS: &[&str] = &[
+    "test_buckets.py",
+    "test_checksums.py",
+    "test_class.py",
+    "test_clients_cli.py",
+    "test_clients_go.py",
+    "test_clients_js.py",
+    "test_clients_s3fs.py",
+    "test_conditions.py",
+    "test_copy.py",
+    "test_keys.py",
+    "test_list.py",
+    "test_metadata.py",
+    "test_multi_delete.py",
+    "test_multipart.py",
+    "test_objects.py",
+    "test_permissions.py",
+    "test_presigned.py",
+    "test_ranges.py",
+    "test_tagging.py",
+];
+
+/// One run of the suite.
+#[derive(Debug, Clone, Copy)]
+struct SuiteRun {
+    /// The topics; all if empty.
+    topics: &'static [&'static str],
+    /// The versioning of the buckets; never enabled if empty.
+    versioning: &'static str,
+    /// The setting `server.presigned_sigv2`.
+    presigned_sigv2: bool,
+    /// True if the server's store is another server.
+    is_over_service: bool,
+}
+
+/// All topics, without versions, on a local store.
+const WHOLE_SUITE: SuiteRun =
+    SuiteRun { topics: &[], versioning: "", presigned_sigv2: true, is_over_service: false };
 
 /// The reason why the suite cannot run; `None` if it can.
 fn missing() -> Option<String> {
@@ -49,10 +89,11 @@ fn missing() -> Option<String> {
 }
 
 /// Starts the server under test with the suite's settings and those in `more`.
-fn start(directory: &Path, more: &str, environment: &[(&str, &str)]) -> Server {
+fn start(directory: &Path, run: SuiteRun, more: &str, environment: &[(&str, &str)]) -> Server {
     std::fs::create_dir_all(directory).unwrap();
     let settings = directory.join("settings.toml");
-    std::fs::write(&settings, format!("{SETTINGS}{more}")).unwrap();
+    let server = format!("[server]\ndomain = \"{DOMAIN}\"\npresigned_sigv2 = {}\n", run.presigned_sigv2);
+    std::fs::write(&settings, format!("{server}{SETTINGS}{more}")).unwrap();
     let mut start = ServerSetup::new(&directory.join("data"), &directory.join("log"))
         .flag("--config", settings.as_os_str());
     let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -60,13 +101,15 @@ fn start(directory: &Path, more: &str, environment: &[(&str, &str)]) -> Server {
     start.start().unwrap()
 }
 
-/// Runs the suite and terminates the server.
-fn run_suite(server: &mut Server, is_over_service: bool) {
+/// The command that runs the suite against a server.
+fn suite(server: &Server, run: SuiteRun) -> Command {
     let root = support::server::root_key();
-    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients");
-    let output = Command::new("python3")
+    let flag = |is_set: bool| if is_set { "1" } else { "" };
+    let mut command = Command::new("python3");
+    command
         .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--color=no"])
-        .current_dir(suite)
+        .args(run.topics)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("TW_ENDPOINT", format!("http://{}", server.endpoint))
         .env("TW_ADMIN", format!("http://{}", server.admin))
@@ -77,11 +120,17 @@ fn run_suite(server: &mut Server, is_over_service: bool) {
         .env("TW_WRITER_ACCESS_KEY", "e2e-writer")
         .env("TW_WRITER_SECRET_KEY", "secret-of-the-writer")
         .env("TW_PUBLIC_BUCKET", "e2e-public")
-        .env("TW_DOMAIN", "s3.tradewind.test")
-        .env("TW_OVER_SERVICE", if is_over_service { "1" } else { "" })
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+        .env("TW_DOMAIN", DOMAIN)
+        .env("TW_VERSIONING", run.versioning)
+        .env("TW_NO_PRESIGNED_SIGV2", flag(!run.presigned_sigv2))
+        .env("TW_OVER_SERVICE", flag(run.is_over_service))
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs the suite and terminates the server.
+fn run_suite(server: &mut Server, run: SuiteRun) {
+    let output = suite(server, run).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     for line in text.lines().filter(|line| line.starts_with("SKIPPED")) {
         support::skip("clients", line);
@@ -92,18 +141,37 @@ fn run_suite(server: &mut Server, is_over_service: bool) {
         String::from_utf8_lossy(&output.stderr),
         server.logged()
     );
-    support::print_uncaptured(&format!("clients: {}", text.lines().last().unwrap_or_default()));
+    let versioning = if run.versioning.is_empty() { "Off" } else { run.versioning };
+    let last = text.lines().last().unwrap_or_default();
+    support::print_uncaptured(&format!("clients: versioning {versioning}: {last}"));
     let status = server.terminate().unwrap();
     assert!(status.success(), "{status}:\n{}", server.logged());
 }
 
-#[test]
-fn third_party_clients_are_served() {
+/// Runs the suite against a server with a local store.
+fn test_local_store(run: SuiteRun) {
     if let Some(reason) = missing() {
         return support::skip("clients", &reason);
     }
     let directory = tempfile::tempdir().unwrap();
-    run_suite(&mut start(directory.path(), "", &[]), false);
+    run_suite(&mut start(directory.path(), run, "", &[]), run);
+}
+
+#[test]
+fn third_party_clients_are_served() {
+    test_local_store(WHOLE_SUITE);
+}
+
+#[test]
+fn third_party_clients_are_served_with_versioning() {
+    test_local_store(SuiteRun { topics: VERSIONED_TOPICS, versioning: "Enabled", ..WHOLE_SUITE });
+}
+
+/// Also with presigned URLs of Signature Version 2 switched off.
+#[test]
+fn third_party_clients_are_served_with_versioning_suspended() {
+    let run = SuiteRun { topics: VERSIONED_TOPICS, versioning: "Suspended", ..WHOLE_SUITE };
+    test_local_store(SuiteRun { presigned_sigv2: false, ..run });
 }
 
 /// The suite against a server whose store is another server.
@@ -112,16 +180,17 @@ fn third_party_clients_are_served_from_a_service() {
     if let Some(reason) = missing() {
         return support::skip("clients over a service", &reason);
     }
+    let run = SuiteRun { is_over_service: true, ..WHOLE_SUITE };
     let directory = tempfile::tempdir().unwrap();
-    let mut service = start(&directory.path().join("service"), "", &[]);
+    let mut service = start(&directory.path().join("service"), run, "", &[]);
     let root = support::server::root_key();
     let store = format!(
         "\n[store.behind]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n",
         service.endpoint
     );
     let keys = [("AWS_ACCESS_KEY_ID", &*root.id), ("AWS_SECRET_ACCESS_KEY", &*root.secret)];
-    let mut server = start(&directory.path().join("front"), &store, &keys);
-    run_suite(&mut server, true);
+    let mut server = start(&directory.path().join("front"), run, &store, &keys);
+    run_suite(&mut server, run);
     let status = service.terminate().unwrap();
     assert!(status.success(), "{status}:\n{}", service.logged());
 }

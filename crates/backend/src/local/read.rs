@@ -287,7 +287,7 @@ fn find_in_snapshot(snapshot: &IndexSnapshot, address: &Address, bucket: BucketI
     let slot = VersionSlot::from_id(version).ok_or_else(missing)?;
     let entry = find_version(snapshot, bucket, key, slot)?.found.ok_or_else(missing)?.entry;
     if entry.is_delete_marker {
-        return Err(Error::is_a_delete_marker(key, version.clone()));
+        return Err(Error::is_a_delete_marker(key, version.clone(), Some(entry.modified)));
     }
     Ok(entry)
 }

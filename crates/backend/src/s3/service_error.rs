@@ -5,12 +5,14 @@ use std::error::Error as _;
 use std::fmt;
 
 use http::{HeaderMap, StatusCode};
+use tradewind_core::clock::Timestamp;
 use tradewind_core::error::{Error, Reason};
 use tradewind_core::version::VersionId;
 
 use super::dialect::Dialect;
 use super::{versions, xml};
 use crate::remote::client::ResourceKind;
+use crate::remote::header_fields::last_modified;
 use crate::remote::status::{is_retryable_status, reason_of_status};
 
 /// An error response: code and message of its body, if any, and what its head says about the service. It is the source
@@ -27,6 +29,8 @@ pub(super) struct ServiceError {
     pub denial_advice: String,
     /// Set if the response is about a delete marker, with its version if the service returns it.
     pub delete_marker: Option<Option<VersionId>>,
+    /// When the delete marker was created, if the service returns it.
+    pub last_modified: Option<Timestamp>,
 }
 
 impl std::error::Error for ServiceError {}
@@ -51,6 +55,7 @@ impl ServiceError {
         error.region = error.region.or(region.map(str::to_owned));
         error.dialect = Dialect::detect(headers);
         error.delete_marker = versions::is_delete_marker(headers).then(|| versions::version_id(headers));
+        error.last_modified = last_modified(headers).ok();
         error
     }
 

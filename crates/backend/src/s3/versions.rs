@@ -224,11 +224,11 @@ pub(super) fn version_error(address: &Address, method: &Method, error: Error) ->
             Error::deleted(key, marker.clone())
         }
         (Some(version), Some(_)) if matches!(response.status.as_u16(), 404 | 405) => {
-            Error::is_a_delete_marker(key, version.clone())
+            Error::is_a_delete_marker(key, version.clone(), response.last_modified)
         }
         // The source of a copy.
         (Some(version), _) if is_about(response, "InvalidRequest", "delete marker") => {
-            Error::is_a_delete_marker(key, version.clone())
+            Error::is_a_delete_marker(key, version.clone(), None)
         }
         (Some(version), _) if is_missing_version(&error, response) => Error::no_such_version(key, version),
         // A response to HEAD has no code.

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tradewind_core::Reason;
 
 use super::operation::not_implemented_error;
+use super::response::http_date;
 use super::version_id;
 use crate::error::{Code, WireError};
 
@@ -82,9 +83,13 @@ impl From<tradewind_core::Error> for Failure {
     fn from(error: tradewind_core::Error) -> Self {
         let headers = error.delete_marker().map(|marker| Box::new(version_id::delete_marker_headers(marker)));
         let is_delete_marker = error.reason() == Reason::DeleteMarker;
-        let failure = Self { error: error.into(), headers };
+        let created = error.delete_marker_time();
+        let mut failure = Self { error: error.into(), headers };
         if is_delete_marker {
-            return failure.with_header(header::ALLOW, HeaderValue::from_static("DELETE"));
+            failure = failure.with_header(header::ALLOW, HeaderValue::from_static("DELETE"));
+        }
+        if let Some(created) = created {
+            failure = failure.with_header(header::LAST_MODIFIED, http_date(created));
         }
         failure
     }

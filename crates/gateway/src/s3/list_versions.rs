@@ -20,6 +20,7 @@ use super::operation::Operation;
 use super::paging::{NameEncoding, page_size};
 use super::response::{xml_etag, xml_time};
 use super::service_context::ServiceContext;
+use crate::error::Code;
 
 const VERSION_START: &str = "<Version>";
 const VERSION_END: &str = "</Version>";
@@ -40,7 +41,11 @@ pub(super) async fn list(
         after: position(&key_marker, &version_id_marker)?,
         limit: usize::try_from(max_keys).unwrap_or_default(),
     };
-    let VersionsPage { entries, next } = page(service, call, &request).await?;
+    let page = page(service, call, &request).await;
+    let VersionsPage { entries, next } = page.map_err(|failure| match failure.code() {
+        Code::InvalidArgument => invalid_marker(&version_id_marker),
+        _ => failure,
+    })?;
     let is_truncated = next.is_some();
     let (next_key, next_version) = next.map(|next| (next.key, next.version)).unzip();
     let (mut versions, mut common_prefixes) = (Vec::with_capacity(entries.len()), Vec::new());
@@ -82,9 +87,14 @@ fn position(key: &str, version: &str) -> Result<Option<VersionPosition>> {
     if key.is_empty() {
         return Ok(None);
     }
-    let invalid = |_| Failure::invalid_argument("Invalid version id specified", "version-id-marker", version);
     let parsed = Some(version).filter(|version| !version.is_empty()).map(VersionId::parse).transpose();
-    Ok(Some(VersionPosition { key: key.to_owned(), version: parsed.map_err(invalid)? }))
+    let version = parsed.map_err(|_| invalid_marker(version))?;
+    Ok(Some(VersionPosition { key: key.to_owned(), version }))
+}
+
+/// The error of a marker that is no version id of the store.
+fn invalid_marker(version: &str) -> Failure {
+    Failure::invalid_argument("Invalid version id specified", "version-id-marker", version)
 }
 
 /// The position after an entry.

@@ -100,13 +100,15 @@ impl Query {
     /// another value: only one of the two was signed.
     ///
     /// In version 4, checksums are omitted: see [`lift_checksums`](Self::lift_checksums). In version 2, the signature
-    /// does not tell a header from a parameter, so that a checksum that was signed as a header may come in the query.
+    /// does not tell a header from a parameter, so that a checksum that was signed as a header may come in the query. The
+    /// name of an algorithm alone is omitted in both versions: SDKs sign it without a checksum.
     pub(super) fn lift_headers(&self, headers: &mut HeaderMap) -> Result<(), WireError> {
         match self.signature_version() {
             None => Ok(()),
             Some(SignatureVersion::V2) => self.lift(headers, |name| {
-                // The signature of version 2 covers these two headers as well.
-                name.starts_with("x-amz-") || matches!(name, "content-md5" | "content-type")
+                // The signature of version 2 covers two other headers as well.
+                (name.starts_with("x-amz-") && name != SDK_CHECKSUM_ALGORITHM)
+                    || matches!(name, "content-md5" | "content-type")
             }),
             Some(SignatureVersion::V4) => {
                 self.lift(headers, |name| name.starts_with("x-amz-") && !is_body_checksum(name))
@@ -167,9 +169,12 @@ impl Query {
 const NUMBERS_AND_FLAGS: &[&str] =
     &["fetch-owner", "max-buckets", "max-keys", "max-parts", "max-uploads", "part-number-marker"];
 
+/// Names the algorithm of a checksum that the client adds in another header or in the trailer.
+const SDK_CHECKSUM_ALGORITHM: &str = "x-amz-sdk-checksum-algorithm";
+
 /// Returns true for the value of a supported checksum of the body, and for the name of its algorithm.
 fn is_body_checksum(name: &str) -> bool {
-    name == "x-amz-sdk-checksum-algorithm" || Algorithm::from_header(name).is_some()
+    name == SDK_CHECKSUM_ALGORITHM || Algorithm::from_header(name).is_some()
 }
 
 fn is_hidden_from_s3s(name: &str, value: &str) -> bool {
@@ -272,7 +277,7 @@ mod tests {
         let query = Query::parse(Some(text)).unwrap();
         let mut headers = HeaderMap::new();
         query.lift_headers(&mut headers).unwrap();
-        assert_eq!(headers.len(), 3);
+        assert_eq!(headers.len(), 2);
         assert_eq!(headers["x-amz-checksum-crc32"], "AAAAAA==");
         assert_eq!(headers["x-amz-meta-a"], "b");
         headers.insert("x-amz-checksum-crc32", HeaderValue::from_static("y/Q5Jg=="));

@@ -1,9 +1,9 @@
-//! Protection of bodies while the store's capabilities are being discovered.
+//! Protection of bodies while the store's capabilities are being discovered, and objects with many headers.
 
 use bytes::Bytes;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::object::Expected;
-use tradewind_core::store::{StageRequest, Staged};
+use tradewind_core::store::{GetRequest, StageRequest, Staged};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, ObjectStore};
 
@@ -45,4 +45,18 @@ async fn staged_write_is_never_unsigned_if_chunks_are_rejected() {
     assert_eq!(server.object("x").unwrap().len(), BYTES);
     let is_bare = |word: &str| word == "UNSIGNED-PAYLOAD";
     assert!(!server.requests().iter().any(|request| is_bare(request.header("x-amz-content-sha256"))));
+}
+
+/// An object may have a hundred small metadata entries and more.
+#[tokio::test(flavor = "multi_thread")]
+async fn object_with_many_metadata_headers_is_read() {
+    let server = ScriptedServer::start(|_, answer| {
+        let with_entry = |answer: ScriptedResponse, n| answer.with_header(&format!("x-amz-meta-n{n}"), "v");
+        Reply::Respond((0..250).fold(answer, with_entry))
+    });
+    server.put_object("x", b"bytes".to_vec());
+    let store = crate::leaf_over(server.address, |_| {});
+    let address = Address::parse(BUCKET, "x").unwrap();
+    let found = store.head(&context(), &address, GetRequest::default()).await.unwrap();
+    assert_eq!(found.info.metadata.user.len(), 250);
 }

@@ -226,9 +226,11 @@ async fn object_hidden_by_a_marker_names_the_marker() {
 #[tokio::test(flavor = "multi_thread")]
 async fn named_marker_is_reported_as_one() {
     let answer = ScriptedResponse::error(405, "MethodNotAllowed", "Not against this resource.");
+    let answer = answer.with_header("last-modified", "Thu, 01 Jan 1970 00:00:07 GMT");
     let [.., head, get] = errors(answer.with_header(MARKER, "true")).await;
     for e in [head, get] {
         assert_eq!((e.reason(), e.delete_marker()), (Reason::DeleteMarker, Some(&id("v1"))), "{e:?}");
+        assert_eq!(e.delete_marker_time().unwrap().seconds(), 7);
     }
 }
 

@@ -27,6 +27,8 @@ use crate::remote::tunnel;
 
 /// Minimum size of a read buffer: a response head must fit.
 const MIN_READ_BYTES: usize = 32 << 10;
+/// Maximum number of headers of a response. Each metadata entry of an object is one.
+const MAX_RESPONSE_HEADERS: usize = 300;
 
 /// The two halves of an HTTP connection.
 type Halves = (SendRequest<Payload>, Driver);
@@ -168,6 +170,7 @@ impl Pool {
     {
         let handshake = http1::Builder::new()
             .max_buf_size(self.options.read_bytes.max(MIN_READ_BYTES))
+            .max_headers(MAX_RESPONSE_HEADERS)
             .handshake(io)
             .await;
         let (sender, connection) = handshake.map_err(|e| {

@@ -160,7 +160,9 @@ impl MemoryState {
         match (&found.content, &address.version) {
             (Content::Object(object), _) => Ok(object.clone()),
             (Content::DeleteMarker, None) => Err(Error::deleted(key, found.id.clone())),
-            (Content::DeleteMarker, Some(_)) => Err(Error::is_a_delete_marker(key, found.id.clone())),
+            (Content::DeleteMarker, Some(_)) => {
+                Err(Error::is_a_delete_marker(key, found.id.clone(), Some(found.modified)))
+            }
         }
     }
 

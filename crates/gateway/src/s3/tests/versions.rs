@@ -247,6 +247,8 @@ async fn deleted_keys_are_hidden_by_a_marker() {
         let named = server.send(method, &format!("/abc/k?versionId={marker}")).await;
         assert_eq!((named.status.as_u16(), named.header(MARKER)), (405, Some("true")));
         assert_eq!((named.version(), named.header("allow")), (marker.clone(), Some("DELETE")));
+        assert!(named.header("last-modified").unwrap().ends_with(" GMT"));
+        assert_eq!(hidden.header("last-modified"), None);
         if method == "HEAD" {
             assert!(hidden.body.is_empty() && named.body.is_empty());
         } else {
@@ -560,6 +562,7 @@ async fn parameters_of_version_listings_are_checked() {
         "encoding-type=base64",
         "version-id-marker=v1",
         "key-marker=a&version-id-marker=%0A",
+        "key-marker=a&version-id-marker=id-of-another-store",
     ] {
         server.send("GET", &format!("/abc?versions&{bad}")).await.assert_error("InvalidArgument", 400);
     }
