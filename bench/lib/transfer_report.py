@@ -48,7 +48,9 @@ def _row(client: str, found: list[dict], ours: list[dict]) -> dict:
         "CPU quartiles": _quartiles(found, "cpu_seconds"),
         "tradewind / this, CPU": _ratio(ours, found, "cpu_seconds") if is_client else "-",
         "peak MiB": f"{max(sample['peak_resident_bytes'] for sample in found) / MIB:,.0f}" if is_client else "-",
-        "server CPU ms / object": middle("server_cpu_ms_per_object", ",.3f"),
+        "server CPU s": middle("server_cpu_seconds", ",.2f"),
+        "both CPU s": middle("both_cpu_seconds", ",.2f"),
+        "tradewind / this, both CPU": _ratio(ours, found, "both_cpu_seconds") if is_client else "-",
     }
 
 

@@ -39,12 +39,15 @@ OBJECT_WRITES = {
     ("POST", "select=&select-type=2"): f"<SelectObjectContentRequest {NS}><Expression>select * from s3object</Expression><ExpressionType>SQL</ExpressionType><InputSerialization><CSV/></InputSerialization><OutputSerialization><CSV/></OutputSerialization></SelectObjectContentRequest>",
 }
 
-# Codes other than NotImplemented, of status 400: those of a bucket without the feature.
-WRITE_CODES = {
-    "acl": "AccessControlListNotSupported",
-    "acl=": "AccessControlListNotSupported",
-    "legal-hold=": "InvalidRequest",
-    "retention=": "InvalidRequest",
+# Answers other than 501 NotImplemented: those of a bucket without the feature.
+WRITE_ANSWERS = {
+    "acl": ("AccessControlListNotSupported", 400),
+    "acl=": ("AccessControlListNotSupported", 400),
+    "legal-hold=": ("InvalidRequest", 400),
+    "retention=": ("InvalidRequest", 400),
+    "restore=": ("InvalidObjectState", 403),
+    "select=&select-type=2": ("MethodNotAllowed", 405),
+    "torrent=": ("MethodNotAllowed", 405),
 }
 
 # The error code of a setting that was never set.
@@ -77,10 +80,7 @@ def send(raw, method, path, query, text):
 
 
 def refused_write(response, name):
-    if code := WRITE_CODES.get(name):
-        refused(response, code, 400)
-    else:
-        refused(response, "NotImplemented", 501)
+    refused(response, *WRITE_ANSWERS.get(name, ("NotImplemented", 501)))
 
 
 @pytest.mark.parametrize("name", BUCKET_WRITES)

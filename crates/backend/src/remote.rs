@@ -15,6 +15,7 @@ pub(crate) mod query;
 mod rcv_lowat;
 pub(crate) mod renewal;
 pub(crate) mod response;
+mod send_queue;
 mod socket;
 pub(crate) mod sorted_entries;
 pub(crate) mod status;

@@ -2,8 +2,10 @@
 
 mod convergence;
 mod due_queue;
+mod live_window;
 pub(crate) mod load_state;
 mod pacer;
+mod payload_meter;
 pub(crate) mod request;
 mod worker;
 mod worker_pool;

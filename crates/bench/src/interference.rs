@@ -39,7 +39,12 @@ impl Slowdown {
     /// Throughput relative to running alone, 1 for no slowdown.
     #[must_use]
     pub fn throughput_ratio(&self) -> f64 {
-        self.concurrent.requests_per_second / self.alone.requests_per_second
+        // Few requests complete if they are long, and none if they are longer than the window.
+        if self.alone.bytes_per_second > 0.0 {
+            self.concurrent.bytes_per_second / self.alone.bytes_per_second
+        } else {
+            self.concurrent.requests_per_second / self.alone.requests_per_second
+        }
     }
 
     /// Median latency relative to running alone, if both are known.

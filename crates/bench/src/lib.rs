@@ -3,8 +3,8 @@
 //! previous response) or in an open loop (requests start on schedule, whether or not earlier ones have completed).
 //! Data that is read back is compared with what was written. Results are histograms, which can be merged.
 //!
-//! Measurement rules (Hou 2017, section 3): latency counts from the scheduled start, throughput counts the work done
-//! within the measurement window, and a run whose generator could not keep up reports it.
+//! Measurement rules (Hou 2017, section 3): latency counts from the scheduled start, throughput counts the bytes that
+//! pass within the measurement window, and a run whose generator could not keep up reports it.
 
 pub mod arrivals;
 pub mod batch_means;

@@ -2,6 +2,7 @@
 //! workers, processes and machines are merged from raw sums, never as averages of averages. The time series of a load
 //! is stored once for all of its workers ([`timeline`]).
 
+mod payload;
 pub(crate) mod timeline;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+pub use self::payload::Payload;
 use self::timeline::CurrentSecond;
 use crate::operation::Operation;
 
@@ -25,17 +27,15 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 pub struct RequestTiming {
     /// Scheduled start; in a closed loop, the actual start.
     pub scheduled: Duration,
-    /// Actual start.
-    pub started: Duration,
     /// First byte of the response body; the response itself if it has no body.
     pub first_byte: Duration,
     /// Last byte.
     pub ended: Duration,
 }
 
-/// The measurement window. Throughput counts each request in proportion to its time within the window, so that long
-/// requests count neither fully nor not at all. Latency covers all requests scheduled to start in it, whenever they
-/// complete: otherwise the slowest would be omitted.
+/// The measurement window. Throughput counts the bytes that pass within it, also those of requests that begin before it
+/// or end after it. The request rate counts the requests that complete in it. Latency covers all requests scheduled to
+/// start in it, whenever they complete: otherwise the slowest would be omitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeasurementWindow {
     /// Start, since the origin of the run.
@@ -59,29 +59,20 @@ impl MeasurementWindow {
         usize::try_from(time.saturating_sub(self.begin).as_secs()).unwrap_or(usize::MAX)
     }
 
-    /// The fractions of a request by 100 ms interval of the window: the index of the interval, and the fraction, 0 to
-    /// 1.
-    fn parts(&self, timing: &RequestTiming) -> impl Iterator<Item = (usize, f64)> + use<> {
-        let start = timing.started.min(timing.ended);
-        let since = |time: Duration| time.saturating_sub(self.begin).as_secs_f64() * 10.0;
-        let (from, to) = (since(start.max(self.begin)), since(timing.ended.min(self.end)));
-        let whole = (timing.ended - start).as_secs_f64() * 10.0;
-        let is_inside = if whole > 0.0 { to > from } else { self.contains(timing.ended) };
-        let (first, last) = (from as usize, to as usize);
-        (first..=last).take_while(move |_| is_inside).map(move |interval| {
-            let inside = to.min(interval as f64 + 1.0) - from.max(interval as f64);
-            (interval, if whole > 0.0 { inside.max(0.0) / whole } else { 1.0 })
-        })
+    /// The index of the 100 ms interval of the window that contains `time`.
+    fn interval(&self, time: Duration) -> usize {
+        let since_begin = time.saturating_sub(self.begin).as_millis();
+        usize::try_from(since_begin / SERIES_INTERVAL_MS).unwrap_or(usize::MAX)
     }
 }
 
-/// An amount of work: requests and their bytes. Requests may count in part.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// The work done in a period: requests that completed in it, and bytes that passed in it, of whatever requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkAmount {
-    /// Requests.
-    pub operations: f64,
-    /// Their bytes.
-    pub bytes: f64,
+    /// Requests that completed.
+    pub operations: u64,
+    /// Bytes that passed.
+    pub bytes: u64,
 }
 
 impl AddAssign for WorkAmount {
@@ -123,8 +114,8 @@ pub struct OperationStats {
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Work done within the window.
-    pub throughput: WorkAmount,
+    /// Bytes that passed within the window, of all successful requests, whenever they completed.
+    pub passed_bytes: u64,
     /// Requests that were cancelled, in flight or before they started. Their recorded latencies are lower bounds.
     pub truncated: u64,
     /// Latencies of requests scheduled to start within the window, in microseconds.
@@ -156,7 +147,7 @@ impl Default for OperationStats {
         Self {
             operations: 0,
             bytes: 0,
-            throughput: WorkAmount::default(),
+            passed_bytes: 0,
             truncated: 0,
             latency: new_histogram(),
             first_byte: new_histogram(),
@@ -231,7 +222,7 @@ impl OperationStats {
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.bytes += other.bytes;
-        self.throughput += other.throughput;
+        self.passed_bytes += other.passed_bytes;
         self.truncated += other.truncated;
         // Auto-resizing histograms cannot fail here.
         let _ = self.latency.add(&other.latency);
@@ -265,18 +256,18 @@ impl LoadRecord {
         window: MeasurementWindow,
         operation: Operation,
         timing: RequestTiming,
-        bytes: u64,
+        payload: &Payload,
     ) {
-        let mut total = WorkAmount::default();
-        for (interval, part) in window.parts(&timing) {
-            let amount = WorkAmount { operations: part, bytes: part * bytes as f64 };
-            total += amount;
-            *self.interval(interval) += amount;
+        let mut passed_bytes = 0;
+        for (interval, bytes) in payload.intervals() {
+            passed_bytes += bytes;
+            self.interval(interval).bytes += bytes;
         }
         let stats = self.stats.entry(operation).or_default();
-        stats.throughput += total;
-        if let Some(second) = stats.record_success(window, timing, bytes) {
+        stats.passed_bytes += passed_bytes;
+        if let Some(second) = stats.record_success(window, timing, payload.total()) {
             self.second(operation, window.second(timing.ended)).add(&second);
+            self.interval(window.interval(timing.ended)).operations += 1;
         }
     }
 
@@ -350,53 +341,5 @@ impl LoadRecord {
             WorkAmount::default(),
         );
         series
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const MILLI: Duration = Duration::from_millis(1);
-
-    fn parts(start: u32, ended: u32) -> Vec<(usize, f64)> {
-        let window = MeasurementWindow { begin: 1000 * MILLI, end: 2000 * MILLI };
-        let (start, ended) = (start * MILLI, ended * MILLI);
-        let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, ended };
-        window.parts(&timing).filter(|(_, part)| *part > 1e-9).collect()
-    }
-
-    #[test]
-    fn request_counts_in_proportion_to_its_time_in_the_window() {
-        let sum = |parts: Vec<(usize, f64)>| parts.iter().map(|(_, part)| part).sum::<f64>();
-        assert!(parts(1110, 1120)[0].0 == 1 && (sum(parts(1110, 1120)) - 1.0).abs() < 1e-9);
-        assert_eq!(parts(1500, 1500), [(5, 1.0)], "a request of zero duration");
-        assert_eq!(parts(900, 999), []);
-        assert_eq!(parts(2000, 2100), []);
-        assert!((sum(parts(900, 1100)) - 0.5).abs() < 1e-9);
-        assert!((sum(parts(1900, 2300)) - 0.25).abs() < 1e-9);
-        assert!((sum(parts(0, 10_000)) - 0.1).abs() < 1e-9);
-        assert_eq!(parts(0, 10_000).len(), 10);
-    }
-
-    proptest! {
-        /// Consecutive requests of any lengths fill exactly the window.
-        #[test]
-        fn throughput_is_independent_of_the_window_position(
-            lengths in proptest::collection::vec(1_u32..900, 40..60),
-            begin in 500_u32..2000,
-        ) {
-            let window = MeasurementWindow { begin: begin * MILLI, end: (begin + 3000) * MILLI };
-            let (mut at, mut busy) = (0, 0.0);
-            for length in lengths {
-                let (start, ended) = (at * MILLI, (at + length) * MILLI);
-                let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, ended };
-                busy += window.parts(&timing).map(|(_, part)| part * f64::from(length)).sum::<f64>();
-                at += length;
-            }
-            let expected = f64::from((at.min(begin + 3000)).saturating_sub(begin));
-            prop_assert!((busy - expected).abs() < 1e-3, "{busy} of {expected}");
-        }
     }
 }

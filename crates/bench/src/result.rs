@@ -138,7 +138,7 @@ pub struct Measurement {
     pub bytes_per_second: Rate,
     /// Figures by kind of request.
     pub operations: BTreeMap<Operation, OperationFigures>,
-    /// Requests and bytes per 100 ms. A request counts in each interval in proportion to the time it spends there.
+    /// Requests that completed and bytes that passed, per 100 ms.
     pub series_100ms: Vec<(f64, f64)>,
     /// CPU time of the generator, in seconds.
     pub cpu_seconds: f64,
@@ -203,9 +203,10 @@ pub struct OperationFigures {
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Request rate, in req/s. A request that overlaps either end of the window counts in proportion.
+    /// Rate of the requests that completed within the window, in req/s.
     pub requests_per_second: f64,
-    /// Throughput, in bytes per second. Requests that overlap either end count in proportion.
+    /// Throughput, in bytes per second: bytes that passed within the window, also those of requests that began before
+    /// it or completed after it.
     pub bytes_per_second: f64,
     /// Cancelled requests. They are in the latency histogram with the time waited, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -237,8 +238,8 @@ impl OperationFigures {
         Self {
             operations: stats.operations,
             bytes: stats.bytes,
-            requests_per_second: rate(stats.throughput.operations),
-            bytes_per_second: rate(stats.throughput.bytes),
+            requests_per_second: rate(stats.operations as f64),
+            bytes_per_second: rate(stats.passed_bytes as f64),
             truncated: stats.truncated,
             failures: stats.failures.clone(),
             failure_samples: stats.failure_samples.clone(),
@@ -271,7 +272,7 @@ impl Measurement {
         let series_100ms: Vec<(f64, f64)> = outcome
             .series_100ms
             .iter()
-            .map(|amount| (round_to_3_decimals(amount.operations), round_to_3_decimals(amount.bytes)))
+            .map(|amount| (amount.operations as f64, amount.bytes as f64))
             .collect();
         let (operations_per_second, bytes_per_second) =
             total_rates(&operations, &series_100ms, measured_seconds);
@@ -385,10 +386,11 @@ impl Measurement {
         self.end_reason == EndReason::Overrun
     }
 
-    /// Returns true if no request succeeded within the measurement window.
+    /// Returns true if no request succeeded within the measurement window, and none that succeeded later progressed in
+    /// it.
     #[must_use]
     pub fn has_no_success(&self) -> bool {
-        self.operations_per_second.mean <= 0.0
+        self.operations_per_second.mean <= 0.0 && self.bytes_per_second.mean <= 0.0
     }
 
     /// Network amplification: bytes on the store's connections in both directions, divided by the bytes of objects
@@ -428,9 +430,11 @@ fn total_rates(
     measured_seconds: f64,
 ) -> (Rate, Rate) {
     let max_latency = operations.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
-    // Without a latency, requests took longer than the window: all batches are parts of the same requests.
-    let has_latencies =
-        operations.values().all(|figures| figures.requests_per_second <= 0.0 || figures.latency_us.count > 0);
+    // Without a latency, requests took longer than the window: all batches are progress of the same requests.
+    let has_latencies = operations.values().all(|figures| {
+        let is_idle = figures.requests_per_second <= 0.0 && figures.bytes_per_second <= 0.0;
+        is_idle || figures.latency_us.count > 0
+    });
     let batches = if has_latencies { batch_means::interval_count(measured_seconds, max_latency) } else { 0 };
     let rate = |mean: fn(&OperationFigures) -> f64, of: fn(&(f64, f64)) -> f64| {
         let amounts: Vec<f64> = series.iter().map(of).collect();
@@ -442,11 +446,6 @@ fn total_rates(
         rate(|of| of.requests_per_second, |interval| interval.0),
         rate(|of| of.bytes_per_second, |interval| interval.1),
     )
-}
-
-/// Rounds to three decimals.
-fn round_to_3_decimals(amount: f64) -> f64 {
-    (amount * 1e3).round() / 1e3
 }
 
 /// Returns warnings about conditions that make the figures misleading.
@@ -484,12 +483,12 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
         ));
     }
     let stats_by_operation = outcome.record.stats_by_operation();
-    let operations: f64 = stats_by_operation.values().map(|stats| stats.throughput.operations).sum();
+    let has_work = |stats: &OperationStats| stats.operations > 0 || stats.passed_bytes > 0;
     let max_latency = stats_by_operation.values().map(|stats| stats.latency.max()).max().unwrap_or(0);
     let max_latency = Duration::from_micros(max_latency).as_secs_f64();
     let without_latency = stats_by_operation
         .iter()
-        .filter(|(_, stats)| stats.throughput.operations > 0.0 && stats.latency.is_empty())
+        .filter(|(_, stats)| has_work(stats) && stats.latency.is_empty())
         .map(|(operation, _)| operation.to_string());
     let without_latency: Vec<String> = without_latency.collect();
     if !without_latency.is_empty() {
@@ -498,7 +497,7 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
             without_latency.join(" and no ")
         ));
     }
-    if operations <= 0.0 {
+    if !stats_by_operation.values().any(has_work) {
         notes.push("nothing was measured: no request succeeded within the measured time".to_owned());
     } else if max_latency > seconds / MIN_WINDOW_LATENCIES {
         notes.push(format!(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::budget::Window;
 pub use crate::deadline::Deadline;
 use crate::error::Result;
+use crate::send_progress::SendProgress;
 
 /// The context of a request. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -18,19 +19,27 @@ pub struct Context {
     /// The access key id of the client, if any. For layers that treat clients differently; authorization is already
     /// done.
     pub client: Option<Arc<str>>,
+    /// The observer of a write's progress on its connections, if any. Leaves without connections ignore it.
+    pub send_progress: Option<Arc<SendProgress>>,
 }
 
 impl Context {
     /// A context for an admitted request.
     #[must_use]
     pub const fn new(deadline: Deadline, window: Arc<Window>) -> Self {
-        Self { deadline, window, client: None }
+        Self { deadline, window, client: None, send_progress: None }
     }
 
     /// Sets the client.
     #[must_use]
     pub fn with_client(self, client: Option<Arc<str>>) -> Self {
         Self { client, ..self }
+    }
+
+    /// Sets the observer of a write's progress.
+    #[must_use]
+    pub fn with_send_progress(self, progress: Arc<SendProgress>) -> Self {
+        Self { send_progress: Some(progress), ..self }
     }
 
     /// See [`Deadline::check`].

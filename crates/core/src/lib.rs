@@ -25,6 +25,7 @@ pub mod printable;
 pub mod quantity;
 pub mod random;
 pub mod range;
+pub mod send_progress;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -46,6 +47,7 @@ pub use object::{ETag, Generation, ObjectInfo};
 pub use observation::Observation;
 pub use printable::printable;
 pub use range::{ByteRange, Span};
+pub use send_progress::SendProgress;
 pub use store::{ObjectStore, Staged};
 pub use traffic::Traffic;
 pub use version::{VersionId, Versioning};

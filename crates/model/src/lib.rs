@@ -8,6 +8,7 @@ pub mod hedge;
 pub mod lanes;
 pub mod outage;
 pub mod plan;
+pub mod range_growth;
 pub mod retry;
 pub mod store_statistics;
 pub mod straggler;

@@ -1,6 +1,7 @@
 //! The plan of transfers: sizes, order and concurrency of the requests that an object is split into. [`Plan::tuned`]
 //! derives the concurrency and the range sizes from the store's surfaces; part sizes depend on the object's size alone.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::store_statistics::SizeClass;
@@ -19,6 +20,8 @@ const TARGET_PARTS: u64 = 64;
 /// Each range is 1/128 of the bytes left (guided self-scheduling): with 64 concurrent requests, as on a link with a
 /// long RTT, each has two ranges left.
 const RANGE_DIVISOR: u64 = 128;
+/// Maximum size of a range that grows where few connections fill the link. Three of them are in flight.
+const MAX_GROWN_RANGE_BYTES: u64 = 32 << 20;
 /// Minimum concurrent requests of one object, whatever their size.
 const MIN_OBJECT_CONCURRENCY: usize = 2;
 
@@ -255,59 +258,88 @@ impl Plan {
     /// Returns true if all requests of a large object have the same size, set by
     /// [`with_chunk_bytes`](Self::with_chunk_bytes).
     const fn has_fixed_chunk_size(&self) -> bool {
-        self.min_range_bytes >= self.max_range_bytes
+        self.min_tail_range_bytes >= self.max_range_bytes
     }
 
-    /// The ranges in which to fetch an object of `size` bytes from offset `from`, as offset and length, in order.
-    /// Ranges shrink towards the end, so that no slow connection holds a large last one (guided self-scheduling,
-    /// Polychronopoulos and Kuck 1987).
-    pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let (max_bytes, min_bytes) = (self.max_range_bytes.max(1), self.min_range_bytes.max(1));
-        let min_tail_range_bytes = self.min_tail_range_bytes.max(1);
-        let tail_ranges = 2 * self.range_concurrency() as u64;
-        let even_share = move |left: u64| {
-            (left / tail_ranges).next_multiple_of(min_tail_range_bytes).max(min_tail_range_bytes)
-        };
-        let mut at = from;
-        std::iter::from_fn(move || {
-            let left = size.checked_sub(at).filter(|left| *left > 0)?;
-            let wanted = (left / RANGE_DIVISOR).clamp(min_bytes, max_bytes).next_multiple_of(min_bytes);
-            let wanted = if min_tail_range_bytes < min_bytes { wanted.min(even_share(left)) } else { wanted };
-            let range = (at, wanted.min(max_bytes).min(left));
-            at += range.1;
-            Some(range)
+    /// This plan with ranges of twice the size before the tail, of which fewer are in flight. `None` if the range size
+    /// is tuned, set by a flag, or the largest.
+    #[must_use]
+    pub fn with_larger_ranges(self) -> Option<Self> {
+        let bytes = 2 * self.max_range_bytes;
+        let is_chosen = self.concurrency_by_size.is_some() || self.has_fixed_chunk_size();
+        (!is_chosen && bytes <= MAX_GROWN_RANGE_BYTES).then_some(Self {
+            max_range_bytes: bytes,
+            min_range_bytes: bytes,
+            ..self
         })
     }
 
-    /// Like [`ranges`](Self::ranges), around spans that are already stored: each is returned as one range, in order. A
-    /// span is ignored if it begins before `from` or before the end of another, or ends beyond `size`.
-    pub fn ranges_around(
-        &self,
-        from: u64,
-        size: u64,
-        stored: Vec<(u64, u64)>,
-    ) -> impl Iterator<Item = (u64, u64)> + use<> {
-        // A gap before a stored span is not the tail of the object.
-        let (plan, inner) = (*self, Self { min_tail_range_bytes: self.min_range_bytes, ..*self });
-        let ends = |(offset, length): (u64, u64)| offset.checked_add(length).filter(|end| *end <= size);
-        let mut at = from;
-        let mut kept = Vec::new();
-        for span in stored {
-            if let Some(end) = ends(span).filter(|_| span.0 >= at && span.1 > 0) {
-                kept.push(span);
-                at = end;
+    /// The size of the next range if `left` bytes are left. Ranges shrink towards the end, so that no slow connection
+    /// holds a large last one (guided self-scheduling, Polychronopoulos and Kuck 1987).
+    #[must_use]
+    pub fn next_range_bytes(&self, left: u64) -> u64 {
+        let (max_bytes, min_bytes) = (self.max_range_bytes.max(1), self.min_range_bytes.max(1));
+        let min_tail_bytes = self.min_tail_range_bytes.max(1);
+        let wanted = (left / RANGE_DIVISOR).clamp(min_bytes, max_bytes).next_multiple_of(min_bytes);
+        let wanted = if min_tail_bytes < min_bytes {
+            let tail_ranges = 2 * self.range_concurrency() as u64;
+            wanted.min((left / tail_ranges).next_multiple_of(min_tail_bytes).max(min_tail_bytes))
+        } else {
+            wanted
+        };
+        wanted.min(max_bytes).min(left)
+    }
+
+    /// The ranges in which to fetch an object of `size` bytes from offset `from`, as offset and length, in order.
+    pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (plan, mut queue) = (*self, RangeQueue::new(from, size, Vec::new()));
+        std::iter::from_fn(move || queue.next(&plan))
+    }
+}
+
+/// The ranges of a download that have not been requested yet. Each is cut by the plan that applies at that time.
+#[derive(Debug, Clone)]
+pub struct RangeQueue {
+    /// Offset of the next range.
+    at: u64,
+    size: u64,
+    /// Spans after `at` that are already stored, as offset and length, in order.
+    stored: VecDeque<(u64, u64)>,
+}
+
+impl RangeQueue {
+    /// The ranges of an object of `size` bytes from offset `from`, around spans that are already stored. A span is
+    /// ignored if it begins before `from` or before the end of another, or ends beyond `size`.
+    #[must_use]
+    pub fn new(from: u64, size: u64, mut stored: Vec<(u64, u64)>) -> Self {
+        let mut end = from;
+        stored.retain(|(offset, length)| {
+            let stored_end = offset.checked_add(*length).filter(|end| *end <= size);
+            let next_end = stored_end.filter(|_| *offset >= end && *length > 0);
+            end = next_end.unwrap_or(end);
+            next_end.is_some()
+        });
+        Self { at: from, size, stored: stored.into() }
+    }
+
+    /// Takes the next range, as offset and length. A stored span is one range. `None` at the end.
+    pub fn next(&mut self, plan: &Plan) -> Option<(u64, u64)> {
+        let range = match self.stored.front().copied() {
+            Some(stored) if stored.0 == self.at => {
+                self.stored.pop_front();
+                stored
             }
-        }
-        kept.push((size.max(at), 0));
-        kept.into_iter()
-            .scan(from, |at, (offset, length)| {
-                let before = std::mem::replace(at, offset + length);
-                Some((before, offset, length))
-            })
-            .flat_map(move |(from, offset, length)| {
-                let plan = if length > 0 { inner } else { plan };
-                plan.ranges(from, offset).chain((length > 0).then_some((offset, length)))
-            })
+            // A gap before a stored span is not the tail of the object.
+            Some((end, _)) => {
+                let plan = Plan { min_tail_range_bytes: plan.min_range_bytes, ..*plan };
+                (self.at, plan.next_range_bytes(end - self.at))
+            }
+            None => {
+                (self.at, plan.next_range_bytes(self.size.checked_sub(self.at).filter(|left| *left > 0)?))
+            }
+        };
+        self.at += range.1;
+        Some(range)
     }
 }
 
@@ -387,7 +419,8 @@ mod tests {
         assert_eq!((ends[0], *ends.last().unwrap()), (2 << 20, region.min_tail_range_bytes));
         // A gap between stored spans has no tail ranges.
         let there = vec![(1 << 20, 127 << 20), (129 << 20, 127 << 20)];
-        let gaps: Vec<_> = region.ranges_around(0, 256 << 20, there).collect();
+        let mut queue = RangeQueue::new(0, 256 << 20, there);
+        let gaps: Vec<_> = std::iter::from_fn(|| queue.next(&region)).collect();
         assert_eq!(gaps, [(0, 1 << 20), (1 << 20, 127 << 20), (128 << 20, 1 << 20), (129 << 20, 127 << 20)]);
         // On a long link each slot has two ranges, which end together.
         let far = tuned(0.128);
@@ -461,7 +494,8 @@ mod tests {
             let apart: Vec<_> = apart.filter(|(is_apart, _)| *is_apart).map(|(_, span)| span).collect();
             let mut at = from;
             let mut found = Vec::new();
-            for (offset, length) in plan.ranges_around(from, size, there) {
+            let mut queue = RangeQueue::new(from, size, there);
+            while let Some((offset, length)) = queue.next(&plan) {
                 prop_assert!(offset == at && length > 0);
                 at += length;
                 found.push((offset, length));

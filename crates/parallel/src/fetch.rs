@@ -14,7 +14,8 @@ use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Checksum, ChecksumScope, ObjectInfo, ObjectStore};
-use tradewind_model::plan::split_evenly;
+use tradewind_model::plan::{RangeQueue, split_evenly};
+use tradewind_model::range_growth::{RangeArrival, RangeGrowth};
 use tradewind_model::retry::Attempts;
 
 use super::hedge::{HedgeTimer, OpenedRange};
@@ -121,23 +122,26 @@ impl<'a> Fetch<'a> {
         let Self { transfers, origin, info, first, response_time } = self;
         let length = first.length;
         let object = VersionedObject::new(transfers, origin, info, first.requested_whole);
-        let mut rest = transfers.plan().ranges_around(length, object.info.size, sink.stored_ranges());
+        let stored = sink.stored_ranges();
+        let min_rtt = object.origin.store.min_rtt(&object.origin.address.bucket);
+        let mut growth = if stored.is_empty() {
+            RangeGrowth::new(*transfers.plan(), response_time.min(min_rtt.unwrap_or(response_time)))
+        } else {
+            // Stored ranges are read from disk, which says nothing about the link.
+            RangeGrowth::disabled(*transfers.plan())
+        };
+        let mut rest = RangeQueue::new(length, object.info.size, stored);
         let mut ranges = JoinSet::new();
         let mut found = Vec::new();
         let checksum_task = object.prefetch_checksum();
         if length < object.info.size {
             // The other ranges start while the first is read.
             let max_ranges = transfers.plan().range_concurrency();
-            let Origin { store, address } = &object.origin;
-            let mut stagger = transfers.start_stagger(store.min_rtt(&address.bucket), response_time);
-            for span in rest.by_ref().take(max_ranges) {
-                let (start, range) =
-                    (stagger.next_start(max_ranges), fetch_range(object.clone(), sink.clone(), span));
-                let clock = transfers.clock().clone();
-                ranges.spawn(async move {
-                    clock.sleep_until(start).await;
-                    range.await
-                });
+            let mut stagger = transfers.start_stagger(min_rtt, response_time);
+            while ranges.len() < max_ranges
+                && let Some(span) = rest.next(growth.plan())
+            {
+                ranges.spawn(fetch_timed(object.clone(), sink.clone(), span, stagger.next_start(max_ranges)));
             }
         }
         let fetched = async {
@@ -145,9 +149,17 @@ impl<'a> Fetch<'a> {
             sink.range_finished(0, length, &checksum);
             found.push((0, checksum, length));
             while let Some(done) = ranges.join_next().await {
-                found.push(done.map_err(task_failed)??);
-                if let Some(span) = rest.next() {
-                    ranges.spawn(fetch_range(object.clone(), sink.clone(), span));
+                let FetchedRange { range, finished_at, received_at_finish } = done.map_err(task_failed)??;
+                growth.record_range(RangeArrival {
+                    range_bytes: range.2,
+                    received_bytes: received_at_finish,
+                    now: finished_at,
+                });
+                found.push(range);
+                while ranges.len() < growth.plan().range_concurrency()
+                    && let Some(span) = rest.next(growth.plan())
+                {
+                    ranges.spawn(fetch_timed(object.clone(), sink.clone(), span, Duration::ZERO));
                 }
             }
             let spans: Vec<_> = found.iter().map(|(offset, _, length)| (*offset, *length)).collect();
@@ -155,7 +167,7 @@ impl<'a> Fetch<'a> {
                 Err(e) if e.reason() == Reason::CorruptData => {
                     // Only the checksum of the whole object is known, so any range may be damaged.
                     transfers.wait_before_retry(e, &mut Attempts::new()).await?;
-                    fetch_again(&object, &sink, &mut ranges, spans).await
+                    fetch_again(&object, &sink, spans).await
                 }
                 verified => verified,
             }
@@ -216,25 +228,53 @@ impl<'a> Fetch<'a> {
     }
 }
 
+/// A range that has arrived.
+struct FetchedRange {
+    range: RangeChecksum,
+    /// Time of its last byte. The range may be joined later.
+    finished_at: Duration,
+    /// Bytes of the object that had arrived by then.
+    received_at_finish: u64,
+}
+
+/// Fetches a range from `start` on.
+async fn fetch_timed(
+    object: Arc<VersionedObject>,
+    sink: Arc<dyn Sink>,
+    span: (u64, u64),
+    start: Duration,
+) -> Result<FetchedRange> {
+    let clock = object.transfers.clock().clone();
+    clock.sleep_until(start).await;
+    let range = fetch_range(object.clone(), sink, span).await?;
+    Ok(FetchedRange { range, finished_at: clock.now(), received_at_finish: object.received_bytes() })
+}
+
 /// Fetches all ranges of an object once more, and verifies it.
 async fn fetch_again(
     object: &Arc<VersionedObject>,
     sink: &Arc<dyn Sink>,
-    ranges: &mut JoinSet<Result<RangeChecksum>>,
     spans: Vec<(u64, u64)>,
 ) -> Result<()> {
+    let mut ranges = JoinSet::new();
     sink.bytes_discarded(object.info.size);
     let mut found = Vec::with_capacity(spans.len());
     let mut waiting = spans.into_iter();
-    loop {
+    let fetched = loop {
         while ranges.len() < object.transfers.plan().range_concurrency()
             && let Some(span) = waiting.next()
         {
             ranges.spawn(fetch_missing_range(object.clone(), sink.clone(), span));
         }
-        let Some(done) = ranges.join_next().await else { break };
-        found.push(done.map_err(task_failed)??);
-    }
+        match ranges.join_next().await.map(|done| done.map_err(task_failed).flatten()) {
+            Some(Ok(range)) => found.push(range),
+            Some(Err(e)) => break Err(e),
+            None => break Ok(()),
+        }
+    };
+    // Nothing may be written after a failure is returned.
+    ranges.shutdown().await;
+    fetched?;
     object.verify(found).await
 }
 

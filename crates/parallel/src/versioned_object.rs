@@ -2,6 +2,7 @@
 //! to ranges; a HEAD request then fetches it while the bytes arrive. It is awaited only without holding a connection.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::OnceCell;
 use tradewind_core::checksum::Hasher;
@@ -30,6 +31,8 @@ pub struct VersionedObject {
     admitted: Option<Context>,
     /// The full-object checksum; an inner `None` if the store has none to verify by.
     checksum: OnceCell<Option<Checksum>>,
+    /// Bytes that have arrived, including those that are fetched again.
+    received_bytes: AtomicU64,
 }
 
 impl VersionedObject {
@@ -43,13 +46,27 @@ impl VersionedObject {
     ) -> Arc<Self> {
         let found = expected_crc(&info);
         let checksum = OnceCell::new_with((requested_whole || found.is_some()).then_some(found));
-        Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: None, checksum })
+        Arc::new(Self {
+            transfers: transfers.clone(),
+            origin,
+            info,
+            admitted: None,
+            checksum,
+            received_bytes: AtomicU64::new(0),
+        })
     }
 
     /// Like [`new`](Self::new), but without verification.
     pub fn unverified(transfers: &Arc<TransferContext>, origin: Origin, info: ObjectInfo) -> Arc<Self> {
         let checksum = OnceCell::new_with(Some(None));
-        Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: None, checksum })
+        Arc::new(Self {
+            transfers: transfers.clone(),
+            origin,
+            info,
+            admitted: None,
+            checksum,
+            received_bytes: AtomicU64::new(0),
+        })
     }
 
     /// Like [`unverified`](Self::unverified), read on behalf of a request that has already been admitted.
@@ -60,7 +77,24 @@ impl VersionedObject {
         request: Context,
     ) -> Arc<Self> {
         let checksum = OnceCell::new_with(Some(None));
-        Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: Some(request), checksum })
+        Arc::new(Self {
+            transfers: transfers.clone(),
+            origin,
+            info,
+            admitted: Some(request),
+            checksum,
+            received_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Counts bytes of a range that have arrived.
+    pub fn record_received(&self, bytes: u64) {
+        self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of all ranges that have arrived, including those that are fetched again.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
     }
 
     /// Waits for the permits and memory of a request for a range of `bytes` bytes.

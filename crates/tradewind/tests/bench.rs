@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use support::command_runner::{CommandOutput, CommandRunner};
 use support::disk::Disk;
 use support::scripted_server::{Reply, ScriptedResponse, ScriptedServer};
+use support::slow_relay;
 use support::test_store::TestStore;
 
 /// The arguments of `tradewind bench object` with the flags in `line`.
@@ -309,6 +310,21 @@ fn caches_are_dropped_or_an_error_is_reported() {
 }
 
 #[test]
+fn upload_throughput_is_not_above_the_links_rate() {
+    const LINK_BYTES_PER_SECOND: f64 = 16e6;
+    let store = TestStore::new();
+    let relay = slow_relay::start(store.runner.endpoint(), LINK_BYTES_PER_SECOND);
+    let caller = CommandRunner::new(relay);
+    // The requests take longer than the window, and the socket buffers take half of each at once.
+    let output = caller.run_ok(&flags(
+        "s3://bucket --mix put --size 8MiB --concurrency 8 --time 1500ms --warm-up 0s --json --no-out",
+    ));
+    let measurement = &lines(&output, "measurement")[0];
+    let rate = measurement["bytes_per_second"]["mean"].as_f64().unwrap() / LINK_BYTES_PER_SECOND;
+    assert!((0.3..1.2).contains(&rate), "{rate} of the link's rate: {measurement}");
+}
+
+#[test]
 fn damaged_bytes_are_detected_and_not_retried() {
     let server = ScriptedServer::start(|request, answer: ScriptedResponse| {
         let is_every_third = request.operation == "GetObject" && request.number % 3 == 0;
@@ -344,7 +360,7 @@ fn impossible_measurements_are_rejected_with_a_reason() {
     refused(&["s3://bucket", "--workload", "nothing"], 1, "nor a built-in workload: class, hou");
     refused(&["s3://bucket", "--files", "/nonexistent/here"], 1, "cannot create /nonexistent/here");
     refused(&["nowhere://bucket"], 2, "there is no store");
-    refused(&["s3://not-there", "--mix", "get", "--count", "1"], 1, "could not be created");
+    refused(&["s3://not-there", "--mix", "get", "--count", "1"], 1, "The specified bucket does not exist");
     scene.runner.write("torn.jsonl", b"{\"line\":\"measurement\"}\n");
     let ran = scene.runner.run(&["report", "torn.jsonl"]);
     assert_eq!(ran.status.code(), Some(1));

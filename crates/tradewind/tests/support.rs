@@ -19,6 +19,7 @@ pub mod s3;
 pub mod scripted_server;
 pub mod server;
 pub mod sign;
+pub mod slow_relay;
 pub mod swift;
 pub mod test_store;
 pub mod verify;

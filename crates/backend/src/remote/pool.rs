@@ -18,12 +18,14 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::send_progress::SendQueue;
 use tradewind_core::{Clock, Traffic};
 
 use super::payload::Payload;
 use super::peer::Peer;
 use super::proxy::{Proxy, ProxyRules};
 use super::rcv_lowat::RcvLowat;
+use super::send_queue::SocketSendQueue;
 
 /// Maximum time that a connection stays idle. After that, the store may close it at the moment it is used.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
@@ -115,6 +117,8 @@ struct HttpConnection {
     /// `None` if a separate task drives the connection, or after it has ended.
     driver: Option<Driver>,
     rcv_lowat: Arc<RcvLowat>,
+    /// Set if traffic is counted.
+    send_queue: Option<Arc<SocketSendQueue>>,
     /// The runtime that opened the connection.
     runtime: Option<Id>,
 }
@@ -185,6 +189,11 @@ impl Connection {
     pub(super) fn expect_body(&self, bytes: u64) -> Arc<RcvLowat> {
         self.http.rcv_lowat.expect_body(bytes);
         self.http.rcv_lowat.clone()
+    }
+
+    /// The delivered bytes of the connection, if its traffic is counted.
+    pub fn send_queue(&self) -> Option<Arc<dyn SendQueue>> {
+        self.http.send_queue.clone().map(|queue| queue as Arc<dyn SendQueue>)
     }
 
     /// The sender of requests.

@@ -14,11 +14,14 @@ use tokio::net::TcpStream;
 use tradewind_core::Traffic;
 
 use super::rcv_lowat::{AppliedThreshold, RcvLowat};
+use super::send_queue::SocketSendQueue;
 
 /// A TCP stream that counts the bytes in each direction and applies the wake-up threshold.
 pub(super) struct CountedStream {
     stream: TcpStream,
     traffic: Option<Arc<Traffic>>,
+    /// Set if traffic is counted.
+    send_queue: Option<Arc<SocketSendQueue>>,
     rcv_lowat: Arc<RcvLowat>,
     applied_threshold: AppliedThreshold,
 }
@@ -28,14 +31,32 @@ impl CountedStream {
         if let (Some(traffic), Ok(address)) = (&traffic, stream.peer_addr()) {
             traffic.record_connection(address);
         }
-        Self { stream, traffic, rcv_lowat, applied_threshold: AppliedThreshold::DEFAULT }
+        let send_queue = traffic.is_some().then(|| Arc::new(SocketSendQueue::new(&stream)));
+        let applied_threshold = AppliedThreshold::DEFAULT;
+        Self { stream, traffic, send_queue, rcv_lowat, applied_threshold }
+    }
+
+    /// The bytes sent and delivered, if traffic is counted.
+    pub fn send_queue(&self) -> Option<Arc<SocketSendQueue>> {
+        self.send_queue.clone()
     }
 
     fn count_sent(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
         if let (Some(traffic), Poll::Ready(Ok(bytes))) = (&self.traffic, &written) {
             traffic.record_sent(*bytes);
         }
+        if let (Some(queue), Poll::Ready(Ok(bytes))) = (&self.send_queue, &written) {
+            queue.record_sent(*bytes);
+        }
         written
+    }
+}
+
+impl Drop for CountedStream {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.send_queue {
+            queue.close();
+        }
     }
 }
 
@@ -45,7 +66,7 @@ impl AsyncRead for CountedStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
-        let Self { stream, traffic, rcv_lowat, applied_threshold } = &mut *self;
+        let Self { stream, traffic, rcv_lowat, applied_threshold, .. } = &mut *self;
         if let Err(e) = applied_threshold.apply(stream, rcv_lowat, cx) {
             tracing::debug!(error = %e, "cannot set SO_RCVLOWAT: the reader is woken for each packet");
         }

@@ -71,6 +71,9 @@ impl Client {
                 }
             }
         };
+        if let (Some(progress), Some(queue)) = (&context.send_progress, connection.send_queue()) {
+            progress.start_request(queue);
+        }
         let (body_sender, body) = StreamedBody::new(length);
         let (mut request, signer) = self.build_request(call, Payload::Streamed(body), length)?;
         let continue_received = request.headers().contains_key(EXPECT).then(|| {

@@ -13,6 +13,8 @@ use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::due_queue::DueQueue;
+use super::live_window::{LiveWindow, nanos};
+use super::payload_meter::PayloadMeter;
 use crate::record::timeline::Timeline;
 use crate::record::{LoadRecord, MeasurementWindow};
 use crate::samples::{MeasurementSamples, ObjectNames, SampleCounts, Sampler};
@@ -99,10 +101,7 @@ impl Progress {
 
 /// The shared state of a load. `T` is the part of a request that is known before it starts.
 pub(crate) struct LoadState<T> {
-    clock: Arc<dyn Clock>,
-    /// Begin and end of the measurement window, in nanoseconds of the clock; `u64::MAX` until set.
-    window_begin: AtomicU64,
-    window_end: AtomicU64,
+    live_window: LiveWindow,
     /// Number of the next request.
     next_number: AtomicU64,
     max_requests: AtomicU64,
@@ -131,10 +130,6 @@ pub(crate) fn latency_histogram() -> Histogram<u64> {
     crate::record::new_histogram()
 }
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl<T> LoadState<T> {
     /// Creates the state for a number of workers and an optional request limit.
     pub fn new(
@@ -144,9 +139,7 @@ impl<T> LoadState<T> {
         names: Arc<dyn ObjectNames>,
     ) -> Self {
         Self {
-            clock,
-            window_begin: AtomicU64::new(u64::MAX),
-            window_end: AtomicU64::new(u64::MAX),
+            live_window: LiveWindow::new(clock),
             next_number: AtomicU64::new(0),
             max_requests: AtomicU64::new(max_requests.unwrap_or(u64::MAX)),
             workers,
@@ -181,14 +174,17 @@ impl<T> LoadState<T> {
     }
 
     pub fn now(&self) -> Duration {
-        self.clock.now()
+        self.live_window.now()
+    }
+
+    /// Creates the meter of a request's payload.
+    pub fn payload_meter(&self) -> PayloadMeter<'_> {
+        PayloadMeter::new(&self.live_window)
     }
 
     /// Opens the measurement window now.
     pub fn open_window(&self) -> Duration {
-        let now = self.now();
-        self.window_begin.store(nanos(now), Ordering::Relaxed);
-        now
+        self.live_window.open()
     }
 
     /// Closes the measurement window now. A closed loop starts no further requests.
@@ -202,7 +198,7 @@ impl<T> LoadState<T> {
     }
 
     fn close_window(&self, time: Duration) -> Duration {
-        self.window_end.store(nanos(time), Ordering::Relaxed);
+        self.live_window.close_at(time);
         time
     }
 
@@ -212,12 +208,11 @@ impl<T> LoadState<T> {
     }
 
     pub fn is_window_closed(&self) -> bool {
-        self.window_end.load(Ordering::Relaxed) != u64::MAX
+        self.live_window.is_closed()
     }
 
     pub fn window(&self) -> MeasurementWindow {
-        let read = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
-        MeasurementWindow { begin: read(&self.window_begin), end: read(&self.window_end) }
+        self.live_window.bounds()
     }
 
     /// Takes the number of the next request; `None` if the request limit is reached.

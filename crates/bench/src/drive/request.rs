@@ -2,20 +2,22 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tradewind_core::error::{Error, ErrorKind, Reason};
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
-use tradewind_core::{Address, Context};
+use tradewind_core::{Address, Context, SendProgress};
 use tradewind_pattern::{Content, ContentId};
 
 use super::BenchEnv;
 use super::load_state::LoadState;
+use super::payload_meter::{PayloadMeter, UploadMeter};
 use crate::files::SequentialFile;
 use crate::operation::Operation;
-use crate::record::{LoadRecord, RequestTiming};
+use crate::record::{LoadRecord, Payload, RequestTiming};
 use crate::samples::FinishedRequest;
 
 /// Bytes per write to a staged object.
@@ -32,14 +34,19 @@ pub(crate) struct Completion {
     pub first_byte: Duration,
     /// Time of the last byte. Checking the response afterwards is not counted as the store's time.
     pub last_byte: Duration,
-    /// Bytes of the object.
-    pub bytes: u64,
+    /// Bytes of the object, and when they passed.
+    pub payload: Payload,
 }
 
 impl Completion {
-    /// A response without a body, or an upload: first and last byte at the same time.
-    pub const fn without_body(completed: Duration, bytes: u64) -> Self {
-        Self { first_byte: completed, last_byte: completed, bytes }
+    /// A response without a body: first and last byte at the same time.
+    pub fn without_body(completed: Duration) -> Self {
+        Self::upload(completed, Payload::default())
+    }
+
+    /// The response to an upload.
+    pub const fn upload(completed: Duration, payload: Payload) -> Self {
+        Self { first_byte: completed, last_byte: completed, payload }
     }
 }
 
@@ -107,14 +114,11 @@ pub(crate) async fn execute_recorded<T>(
     let window = shared.window();
     shared.record_completion(ended);
     let response = match result {
-        Ok(Completion { first_byte, bytes, .. }) => {
+        Ok(Completion { first_byte, payload, .. }) => {
+            let bytes = payload.total();
             shared.progress.record_success(bytes);
-            record.record_success(
-                window,
-                operation,
-                RequestTiming { scheduled, started, first_byte, ended },
-                bytes,
-            );
+            let timing = RequestTiming { scheduled, first_byte, ended };
+            record.record_success(window, operation, timing, &payload);
             Ok((first_byte, bytes))
         }
         Err(RequestFailure { kind, message, is_missing_bucket, .. }) => {
@@ -134,8 +138,45 @@ pub(crate) async fn put_object(
     env: &BenchEnv,
     context: &Context,
     address: &Address,
+    object: (ContentId, u64),
+    file: Option<SequentialFile>,
+) -> Result<(), RequestFailure> {
+    write_object(env, context, address, object, file, &mut None).await
+}
+
+/// Like [`put_object`]; `meter` counts the bytes as they pass. Returns the counted payload.
+pub(crate) async fn put_object_metered(
+    env: &BenchEnv,
+    context: &Context,
+    address: &Address,
+    object: (ContentId, u64),
+    file: Option<SequentialFile>,
+    mut meter: PayloadMeter<'_>,
+) -> Result<Payload, RequestFailure> {
+    let (_, size) = object;
+    if size <= WRITE_BYTES {
+        // It counts when it is confirmed, so its progress is not needed.
+        put_object(env, context, address, object, file).await?;
+        meter.record_passed(size);
+        return Ok(meter.finish());
+    }
+    let progress = Arc::new(SendProgress::default());
+    let context = context.clone().with_send_progress(progress.clone());
+    let mut upload = Some(UploadMeter::new(&mut meter, progress));
+    write_object(env, &context, address, object, file, &mut upload).await?;
+    if let Some(upload) = upload {
+        upload.confirm(size);
+    }
+    Ok(meter.finish())
+}
+
+async fn write_object(
+    env: &BenchEnv,
+    context: &Context,
+    address: &Address,
     (content, size): (ContentId, u64),
     mut file: Option<SequentialFile>,
+    upload: &mut Option<UploadMeter<'_, '_>>,
 ) -> Result<(), RequestFailure> {
     let request = StageRequest { size: Some(size), ..StageRequest::default() };
     let mut staged = env.store.stage(context, address, request).await?;
@@ -147,10 +188,25 @@ pub(crate) async fn put_object(
             None => generate(&env.content, content, offset, length),
         };
         offset += buffer.len() as u64;
-        staged.write(buffer).await?;
+        // The last buffer counts when the object is confirmed.
+        let accepted = if offset < size { buffer.len() as u64 } else { 0 };
+        watch(upload, accepted, staged.write(buffer)).await?;
     }
-    staged.commit(Expected { size: Some(size), ..Expected::default() }).await?;
+    let expected = Expected { size: Some(size), ..Expected::default() };
+    watch(upload, 0, staged.commit(expected)).await?;
     Ok(())
+}
+
+/// Waits for a step of an upload that makes `accepted` more bytes accepted, and counts what passes if there is a meter.
+async fn watch<T>(
+    upload: &mut Option<UploadMeter<'_, '_>>,
+    accepted: u64,
+    step: impl Future<Output = T>,
+) -> T {
+    match upload {
+        Some(upload) => upload.watch(accepted, step).await,
+        None => step.await,
+    }
 }
 
 fn generate(generator: &Content, content: ContentId, offset: u64, length: u64) -> Bytes {

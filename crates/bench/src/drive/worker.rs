@@ -12,7 +12,7 @@ use tradewind_core::{Address, Context};
 
 use super::BenchEnv;
 use super::load_state::LoadState;
-use super::request::{Completion, FAILURE_PAUSE, RequestFailure, execute_recorded, put_object};
+use super::request::{Completion, FAILURE_PAUSE, RequestFailure, execute_recorded, put_object_metered};
 use crate::object_set::{ObjectSet, ObjectShare};
 use crate::operation::{Mix, Operation};
 use crate::random::mix;
@@ -151,10 +151,11 @@ impl Worker {
             None => None,
         };
         let guard = UncertaintyGuard(Some(&self.object_set));
-        put_object(&self.env, &self.context, &address, (content, size), file).await?;
+        let (object, meter) = ((content, size), self.shared.payload_meter());
+        let payload = put_object_metered(&self.env, &self.context, &address, object, file, meter).await?;
         guard.disarm();
         self.share.add(number);
-        Ok(Completion::without_body(self.shared.now(), size))
+        Ok(Completion::upload(self.shared.now(), payload))
     }
 
     async fn get(&self, number: u64) -> Result<Completion, RequestFailure> {
@@ -166,9 +167,11 @@ impl Worker {
         };
         let mut found = self.env.store.get(&self.context, &address, GetRequest::default()).await?;
         let (mut first_byte, mut received) = (None, 0);
+        let mut meter = self.shared.payload_meter();
         while let Some(chunk) = found.body.next().await {
             let chunk = chunk?;
             first_byte.get_or_insert_with(|| self.shared.now());
+            meter.record_passed(chunk.len() as u64);
             if let Some(offset) = self.env.content.first_difference(content, received, &chunk) {
                 let key = address.key.as_str();
                 return Err(RequestFailure::wrong_response(format!(
@@ -187,7 +190,7 @@ impl Worker {
             )));
         }
         let last_byte = self.shared.now();
-        Ok(Completion { first_byte: first_byte.unwrap_or(last_byte), last_byte, bytes: size })
+        Ok(Completion { first_byte: first_byte.unwrap_or(last_byte), last_byte, payload: meter.finish() })
     }
 
     async fn head(&self, number: u64) -> Result<Completion, RequestFailure> {
@@ -199,7 +202,7 @@ impl Worker {
                 "{key} is reported with {found} bytes, but {size} were written"
             )));
         }
-        Ok(Completion::without_body(self.shared.now(), 0))
+        Ok(Completion::without_body(self.shared.now()))
     }
 
     /// Lists a page after an object and verifies order and sizes. If the load changes no objects, every existing object
@@ -213,7 +216,7 @@ impl Worker {
             limit: MAX_PAGE_KEYS,
         };
         let page = self.env.store.list(&self.context, &self.env.bucket, &request).await?;
-        let completion = Completion::without_body(self.shared.now(), 0);
+        let completion = Completion::without_body(self.shared.now());
         let mut listed: Vec<u64> = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
@@ -250,7 +253,7 @@ impl Worker {
         let guard = UncertaintyGuard(Some(&self.object_set));
         self.env.store.delete(&self.context, &self.address(number)?, Precondition::None).await?;
         guard.disarm();
-        Ok(Completion::without_body(self.shared.now(), 0))
+        Ok(Completion::without_body(self.shared.now()))
     }
 }
 

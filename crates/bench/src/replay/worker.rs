@@ -18,7 +18,9 @@ use super::key_order::KeyOrder;
 use super::objects::ReplayObjects;
 use crate::drive::BenchEnv;
 use crate::drive::load_state::LoadState;
-use crate::drive::request::{Completion, FAILURE_PAUSE, RequestFailure, execute_recorded, put_object};
+use crate::drive::request::{
+    Completion, FAILURE_PAUSE, RequestFailure, execute_recorded, put_object_metered,
+};
 use crate::operation::Operation;
 use crate::record::LoadRecord;
 use crate::samples::{RequestSubject, Sampler, SubjectKey};
@@ -197,9 +199,10 @@ impl ReplayWorker {
         let address = self.address(object)?;
         let version = self.objects.begin_write(object, Some(size));
         let content = ReplayObjects::content(address.key.as_str(), version.number, size);
-        put_object(&self.env, &self.context, &address, (content, size), None).await?;
+        let (written, meter) = ((content, size), self.shared.payload_meter());
+        let payload = put_object_metered(&self.env, &self.context, &address, written, None, meter).await?;
         self.objects.end_write(object, version);
-        Ok(Completion::without_body(self.shared.now(), size))
+        Ok(Completion::upload(self.shared.now(), payload))
     }
 
     async fn delete(&self, object: usize) -> Result<Completion, RequestFailure> {
@@ -212,7 +215,7 @@ impl ReplayWorker {
             Err(e) => return Err(e.into()),
         }
         self.objects.end_write(object, version);
-        Ok(Completion::without_body(self.shared.now(), 0))
+        Ok(Completion::without_body(self.shared.now()))
     }
 
     /// Evaluates an error response to a read. It is correct if one of the possible versions lacks the requested bytes.
@@ -233,7 +236,7 @@ impl ReplayWorker {
             return Err(error.into());
         }
         self.counts.not_found += 1;
-        Ok(Completion::without_body(self.shared.now(), 0))
+        Ok(Completion::without_body(self.shared.now()))
     }
 
     async fn get(
@@ -272,9 +275,11 @@ impl ReplayWorker {
         }
         let end = length.map_or(size, |length| size.min(offset + length));
         let (mut first_byte, mut position, mut body) = (None, offset.min(size), found.body);
+        let mut meter = self.shared.payload_meter();
         while let Some(piece) = body.next().await {
             let piece = piece?;
             first_byte.get_or_insert_with(|| self.shared.now());
+            meter.record_passed(piece.len() as u64);
             let mut difference_position = position;
             numbers.retain(|number| {
                 let content = ReplayObjects::content(key, *number, size);
@@ -295,11 +300,7 @@ impl ReplayWorker {
             )));
         }
         let last_byte = self.shared.now();
-        Ok(Completion {
-            first_byte: first_byte.unwrap_or(last_byte),
-            last_byte,
-            bytes: position - offset.min(size),
-        })
+        Ok(Completion { first_byte: first_byte.unwrap_or(last_byte), last_byte, payload: meter.finish() })
     }
 
     async fn head(&mut self, object: usize, start: u64) -> Result<Completion, RequestFailure> {
@@ -316,7 +317,7 @@ impl ReplayWorker {
                 "{key} is reported with {size} bytes, a size it did not have at that time"
             )));
         }
-        Ok(Completion::without_body(self.shared.now(), 0))
+        Ok(Completion::without_body(self.shared.now()))
     }
 
     async fn list(&self, prefix: &str, start: u64) -> Result<Completion, RequestFailure> {
@@ -327,8 +328,7 @@ impl ReplayWorker {
             limit: PAGE_KEYS,
         };
         let page = self.env.store.list(&self.context, &self.env.bucket, &request).await?;
-        let (completion, read_end) =
-            (Completion::without_body(self.shared.now(), 0), self.objects.next_tick());
+        let (completion, read_end) = (Completion::without_body(self.shared.now()), self.objects.next_tick());
         let mut listed = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {

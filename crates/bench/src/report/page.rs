@@ -284,8 +284,8 @@ fn method() -> Markup {
         section.quiet {
             h2 { "Method" }
             p {
-                "Throughput counts successful requests within the measured time, after a warm-up. A request that overlaps either \
-                 end counts in proportion. Latency counts from the scheduled start of a request: in a closed loop when its worker \
+                "Throughput counts the bytes of successful requests that passed within the measured time, after a warm-up, and \
+                 requests/s the requests that completed in it. Latency counts from the scheduled start of a request: in a closed loop when its worker \
                  became free, in an open loop (a fixed rate) at its scheduled time, whether or not earlier requests had been \
                  answered. A closed loop sends fewer requests to a slow store, and so shows fewer slow requests than independent \
                  users would see; to measure those, use a rate. The confidence interval of a throughput is a 95 % interval from \

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatencySummary, Measurement, OperationFigures, round_to_3_decimals, total_rates};
+use super::{LatencySummary, Measurement, OperationFigures, total_rates};
 use crate::drive::EndReason;
 use crate::operation::Operation;
 use crate::record::MAX_FAILURE_SAMPLES;
@@ -105,7 +105,7 @@ impl Measurement {
             self.series_100ms.resize(other.series_100ms.len(), (0.0, 0.0));
         }
         for (own, addend) in self.series_100ms.iter_mut().zip(&other.series_100ms) {
-            *own = (round_to_3_decimals(own.0 + addend.0), round_to_3_decimals(own.1 + addend.1));
+            *own = (own.0 + addend.0, own.1 + addend.1);
         }
         self.cpu_seconds += other.cpu_seconds;
         self.cpu_threads.extend(other.cpu_threads);

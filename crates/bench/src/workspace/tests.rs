@@ -5,7 +5,6 @@ use super::*;
 use crate::arrivals::Spacing;
 use crate::drive::EndReason;
 use crate::drive::tests::env;
-use crate::result::Measurement;
 use crate::test_plan::Step;
 
 fn step(mix: &str) -> Step {
@@ -156,33 +155,4 @@ async fn delete_only_load_ends_with_the_last_object() {
     assert_eq!(outcome.record.stats_by_operation()[&Operation::Delete].operations, 20);
     assert_eq!((outcome.queued, outcome.never_started), (0, 0), "the store is not to blame");
     assert_eq!(outcome.end_reason, EndReason::Exhausted, "{:?}", outcome.duration);
-}
-
-#[tokio::test]
-async fn requests_longer_than_the_window_have_no_latency() {
-    let open = env().await;
-    let slow = FaultPlan::none().with_fault(
-        Call::Commit,
-        FaultSchedule::Always,
-        Fault::Delay(Duration::from_secs(2)),
-    );
-    let env = BenchEnv { store: Faulty::new(open.store.clone(), slow), ..open };
-    let mut workspace = Workspace::new(env, "there/".to_owned());
-    let mut step = step("put");
-    step.load.warm_up = Duration::from_millis(100);
-    step.load.stop_condition =
-        StopCondition { max_requests: None, duration: Duration::from_millis(200), max_ci_fraction: None };
-    let outcome = workspace.measure(&step, &StopSignal::default(), &Arc::default()).await.unwrap();
-    let measurement = Measurement::new(&step, Vec::new(), &outcome, 2);
-    assert_eq!(measurement.operations[&Operation::Put].latency_us.figure_if_any(|latency| latency.p50), None);
-    assert!(
-        measurement.operations_per_second.mean > 0.0
-            && measurement.operations_per_second.ci95_half_width.is_none(),
-        "{measurement:?}"
-    );
-    assert!(
-        measurement.notes.iter().any(|note| note.starts_with("no put started within the measured 0.2 s")),
-        "{:?}",
-        measurement.notes
-    );
 }

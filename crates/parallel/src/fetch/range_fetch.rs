@@ -175,6 +175,7 @@ impl<'a> RangeFetch<'a> {
                     hashers.update(&piece);
                     let received = piece.len() as u64;
                     done += received;
+                    self.object.record_received(received);
                     drop(piece);
                     stream.throttle(received).await;
                 }

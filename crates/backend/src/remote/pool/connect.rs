@@ -48,27 +48,42 @@ impl Pool {
     async fn connect(&self) -> Result<HttpConnection> {
         let runtime = current_runtime();
         let rcv_lowat = Arc::new(RcvLowat::default());
-        let (sender, driver) = match self.options.proxies.proxy_for(&self.peer)? {
-            None => self.connect_directly(&rcv_lowat).await?,
-            // Boxed, so that direct connections do not pay for the size of this future.
-            Some(proxy) => Box::pin(self.connect_through(proxy, &rcv_lowat)).await?,
+        let proxy = self.options.proxies.proxy_for(&self.peer)?;
+        let Dialed { socket, address } = match proxy {
+            None => self.dial_peer().await?,
+            Some(proxy) => self.dial_proxy(proxy).await?,
         };
-        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat, runtime })
+        let socket = CountedStream::new(socket, self.options.traffic.clone(), rcv_lowat.clone());
+        let send_queue = socket.send_queue();
+        let (sender, driver) = match proxy {
+            None => self.handshakes(socket).await?,
+            // Boxed, so that direct connections do not pay for the size of this future.
+            Some(proxy) => Box::pin(self.handshakes_through(proxy, address, socket)).await?,
+        };
+        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat, send_queue, runtime })
     }
 
-    async fn connect_directly(&self, rcv_lowat: &Arc<RcvLowat>) -> Result<Halves> {
-        let started = self.clock.now();
-        let Dialed { socket, address, connected_at } =
-            self.dial(&self.peer).await.map_err(|e| connect_error("connecting to", &self.peer, e))?;
-        self.record_connect_time(address, connected_at.saturating_sub(started));
-        self.handshakes(self.counted(socket, rcv_lowat)).await
+    async fn dial_peer(&self) -> Result<Dialed> {
+        let dialed = self.dial(&self.peer).await;
+        let TimedDial { dialed, took } = dialed.map_err(|e| connect_error("connecting to", &self.peer, e))?;
+        self.record_connect_time(dialed.address, took);
+        Ok(dialed)
     }
 
-    async fn connect_through(&self, proxy: &Proxy, rcv_lowat: &Arc<RcvLowat>) -> Result<Halves> {
+    /// The time of the connect is not that of the path to the peer.
+    async fn dial_proxy(&self, proxy: &Proxy) -> Result<Dialed> {
         let dialed = self.dial(proxy.peer()).await;
-        let Dialed { socket, address, .. } =
+        let TimedDial { dialed, .. } =
             dialed.map_err(|e| connect_error("connecting to the proxy", proxy, e))?;
-        let socket = self.counted(socket, rcv_lowat);
+        Ok(dialed)
+    }
+
+    async fn handshakes_through(
+        &self,
+        proxy: &Proxy,
+        address: SocketAddr,
+        socket: CountedStream,
+    ) -> Result<Halves> {
         if !proxy.peer().is_tls {
             return self.proxy_handshakes(proxy, address, socket).await;
         }
@@ -100,16 +115,14 @@ impl Pool {
         self.http_handshake(TokioIo::new(secured)).await
     }
 
-    async fn dial(&self, to: &Peer) -> io::Result<Dialed> {
+    async fn dial(&self, to: &Peer) -> io::Result<TimedDial> {
         let addresses: Vec<_> = lookup_host((to.host.as_str(), to.port)).await?.collect();
+        let started = self.clock.now();
         let socket = TcpStream::connect(&addresses[..]).await?;
-        let (address, connected_at) = (socket.peer_addr()?, self.clock.now());
+        let took = self.clock.now().saturating_sub(started);
+        let address = socket.peer_addr()?;
         socket.set_nodelay(true)?;
-        Ok(Dialed { socket, address, connected_at })
-    }
-
-    fn counted(&self, socket: TcpStream, rcv_lowat: &Arc<RcvLowat>) -> CountedStream {
-        CountedStream::new(socket, self.options.traffic.clone(), rcv_lowat.clone())
+        Ok(TimedDial { dialed: Dialed { socket, address }, took })
     }
 
     /// Records the time that a connect took. Loopback is ignored: it may be the near end of a tunnel.
@@ -184,8 +197,12 @@ impl Pool {
 struct Dialed {
     socket: TcpStream,
     address: SocketAddr,
-    /// When it was connected, by the pool's clock.
-    connected_at: Duration,
+}
+
+/// A TCP connection, and the time that the connect took.
+struct TimedDial {
+    dialed: Dialed,
+    took: Duration,
 }
 
 /// The failure of a TLS handshake.

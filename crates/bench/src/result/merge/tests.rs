@@ -8,7 +8,7 @@ use super::*;
 use crate::cpu_usage::CpuUsage;
 use crate::drive::LoadOutcome;
 use crate::load::{ArrivalMode, Load, StopCondition};
-use crate::record::{LoadRecord, MeasurementWindow, RequestTiming, new_histogram, record_value};
+use crate::record::{LoadRecord, MeasurementWindow, Payload, RequestTiming, new_histogram, record_value};
 use crate::test_plan::Step;
 
 const TIME: Duration = Duration::from_secs(3);
@@ -66,9 +66,10 @@ fn recorded<'a>(requests: impl Iterator<Item = &'a Request>) -> LoadRecord {
         if *fails {
             all.record_failure(window, operation, ended, "busy", "is busy");
         } else {
-            let timing =
-                RequestTiming { scheduled: start, started: start, first_byte: start + duration / 2, ended };
-            all.record_success(window, operation, timing, 1000);
+            let timing = RequestTiming { scheduled: start, first_byte: start + duration / 2, ended };
+            let mut payload = Payload::passed_at(window, start + duration / 2, 400);
+            payload.add(window, ended, 600);
+            all.record_success(window, operation, timing, &payload);
         }
     }
     all
