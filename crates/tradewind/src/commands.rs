@@ -2,6 +2,7 @@
 //! into an exit status: 0 done, 1 failed, 2 usage (wrong flags or settings), 129, 130 or 143 stopped by SIGHUP, SIGINT
 //! or SIGTERM (0 for `serve` and `sync --watch`).
 
+mod balance;
 mod bench;
 mod bundle;
 mod cp;
@@ -82,6 +83,8 @@ enum Command {
     Profiles(profiles::Command),
     Report(bench::page::Arguments),
     #[command(subcommand)]
+    Balance(balance::Command),
+    #[command(subcommand)]
     Store(store::Command),
     #[command(subcommand)]
     Settings(settings::Command),
@@ -151,6 +154,7 @@ pub fn main() -> ExitCode {
         Command::Tune(arguments) => tune::run(arguments),
         Command::Profiles(command) => profiles::run(command),
         Command::Report(arguments) => bench::page::run(&arguments),
+        Command::Balance(command) => balance::run(command),
         Command::Store(command) => store::run(command),
         Command::Settings(command) => settings::run(command),
         Command::Lab(command) => lab::run(command),

@@ -1,0 +1,89 @@
+//! The admin socket of a Ceph daemon: a JSON command, ended by a zero byte, over a Unix socket. The response is its length in
+//! four bytes (big-endian) and that many bytes. No `ceph` process is needed.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+
+/// Maximum size of a response. `perf dump` of an OSD has about 30 KB.
+const MAX_RESPONSE_BYTES: u32 = 16 << 20;
+
+/// Runs a command such as `perf dump`. Each read and write may take `timeout`.
+pub fn run(path: &Path, command: &str, timeout: Duration) -> Result<Value> {
+    let failed = |source| Error::AdminSocket { path: path.display().to_string(), source };
+    let response = request(path, command, timeout).map_err(failed)?;
+    serde_json::from_slice(&response).map_err(|e| Error::Malformed {
+        command: format!("{command} on {}", path.display()),
+        message: e.to_string(),
+    })
+}
+
+fn request(path: &Path, command: &str, timeout: Duration) -> std::io::Result<Vec<u8>> {
+    let mut socket = UnixStream::connect(path)?;
+    socket.set_read_timeout(Some(timeout))?;
+    socket.set_write_timeout(Some(timeout))?;
+    let mut message = json!({ "prefix": command }).to_string().into_bytes();
+    message.push(0);
+    socket.write_all(&message)?;
+    let mut length = [0; 4];
+    socket.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length);
+    if length > MAX_RESPONSE_BYTES {
+        return Err(std::io::Error::other(format!("a response of {length} bytes is too long")));
+    }
+    let mut response = Vec::new();
+    socket.take(length.into()).read_to_end(&mut response)?;
+    if response.len() < length as usize {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Answers one connection with these bytes.
+    fn answer(bytes: &'static [u8]) -> tempfile::TempDir {
+        let place = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(place.path().join("asok")).unwrap();
+        std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut request = [0; 64];
+            let count = socket.read(&mut request).unwrap();
+            assert_eq!(&request[..count], b"{\"prefix\":\"perf dump\"}\0");
+            socket.write_all(bytes).unwrap();
+            // The socket stays open: a short response is one that stalls.
+            std::thread::sleep(Duration::from_secs(2));
+        });
+        place
+    }
+
+    fn run_on(place: &tempfile::TempDir) -> Result<Value> {
+        run(&place.path().join("asok"), "perf dump", Duration::from_millis(500))
+    }
+
+    #[test]
+    fn response_of_the_stated_length_is_read() {
+        assert_eq!(run_on(&answer(b"\0\0\0\x07{\"a\":1}trailing")).unwrap(), json!({"a": 1}));
+    }
+
+    #[test]
+    fn stalled_long_malformed_and_absent_responses_are_errors() {
+        let stalled = run_on(&answer(b"\0\0\0\x07{\"a\"")).unwrap_err();
+        assert!(matches!(stalled, Error::AdminSocket { .. }), "{stalled}");
+        let long = run_on(&answer(b"\xff\0\0\0")).unwrap_err();
+        assert!(long.to_string().contains("too long"), "{long}");
+        assert!(matches!(run_on(&answer(b"\0\0\0\x02{]")).unwrap_err(), Error::Malformed { .. }));
+        let place = tempfile::tempdir().unwrap();
+        let absent = run_on(&place).unwrap_err();
+        assert!(absent.to_string().contains("asok"), "{absent}");
+    }
+}

@@ -1,0 +1,155 @@
+//! A cluster as the solver sees it: OSDs, affinities, and placement groups with their share of the reads.
+
+use std::collections::HashMap;
+
+use tradewind_model::affinity::Affinity;
+use tradewind_model::affinity::placement::{Placement, PlacementGroup};
+
+use crate::osd_map::{OsdMap, PgId, PoolKind};
+use crate::pg_map::Pg;
+use crate::pg_order::PgOrders;
+
+/// Reads per PG of a pool that weigh as much as the assumption that all its objects are read equally often.
+const PRIOR_READS_PER_PG: f64 = 20.0;
+
+/// PGs that affinities do not decide about, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FixedPgs {
+    /// They have a temporary set of OSDs or a temporary primary.
+    pub temporary: usize,
+    /// Their primaries are set explicitly.
+    pub explicit: usize,
+    /// Their order of OSDs is unknown, because affinities were not 1 at the start.
+    pub unknown_order: usize,
+    /// They belong to erasure-coded pools.
+    pub erasure_coded: usize,
+    /// They belong to cache tiers or to pools with one.
+    pub tiered: usize,
+}
+
+impl FixedPgs {
+    /// Number of all.
+    pub fn total(self) -> usize {
+        self.temporary + self.explicit + self.unknown_order + self.erasure_coded + self.tiered
+    }
+}
+
+/// The cluster in one round.
+#[derive(Debug, Clone)]
+pub struct ClusterView {
+    /// The OSDs that are up and in, in ascending order: the order of all vectors.
+    pub osd_ids: Vec<u32>,
+    /// Their affinities.
+    pub affinities: Vec<Affinity>,
+    /// The PGs. Those that affinities do not decide about have their primary as the only OSD.
+    pub placement: Placement,
+    /// The PGs' ids, in the order of [`Placement::primaries`].
+    pub pg_ids: Vec<PgId>,
+    /// PGs that affinities do not decide about.
+    pub fixed: FixedPgs,
+}
+
+/// The reads of each PG at some time, for the difference to a later one.
+#[derive(Debug, Clone, Default)]
+pub struct PgReads(HashMap<PgId, u64>);
+
+impl PgReads {
+    /// Notes the reads of these PGs.
+    pub fn of(pgs: &[Pg]) -> Self {
+        Self(pgs.iter().map(|pg| (pg.id, pg.reads)).collect())
+    }
+
+    fn since(&self, pg: &Pg) -> f64 {
+        self.0.get(&pg.id).map_or(0.0, |earlier| pg.reads.saturating_sub(*earlier) as f64)
+    }
+}
+
+impl ClusterView {
+    /// Builds the view. `earlier` are the reads from which the recent ones are counted.
+    pub fn new(map: &OsdMap, pgs: &[Pg], orders: &PgOrders, earlier: &PgReads) -> Self {
+        let osd_ids: Vec<u32> = map.active_osds().map(|osd| osd.id).collect();
+        let affinities = map.active_osds().map(|osd| osd.affinity).collect();
+        let loads = PoolLoads::new(pgs, earlier);
+        let (mut fixed, mut groups, mut pg_ids) = (FixedPgs::default(), Vec::new(), Vec::new());
+        for pg in pgs {
+            let (Some(pool), Some(primary)) = (map.pools.get(&pg.id.pool), pg.acting_primary) else {
+                continue;
+            };
+            if pool.kind == PoolKind::ErasureCoded {
+                fixed.erasure_coded += 1;
+                continue;
+            }
+            let count = if pool.has_tier {
+                Some(&mut fixed.tiered)
+            } else if map.temporary.contains(&pg.id) {
+                Some(&mut fixed.temporary)
+            } else if map.explicit_primaries.contains(&pg.id) {
+                Some(&mut fixed.explicit)
+            } else if orders.get(pg.id).is_none() {
+                Some(&mut fixed.unknown_order)
+            } else {
+                None
+            };
+            let is_fixed = count.map(|count| *count += 1).is_some();
+            let osds = match orders.get(pg.id) {
+                Some(order) if !is_fixed => order.to_vec(),
+                _ => vec![primary],
+            };
+            // A group without any known OSD is left out by the placement too.
+            if osds.iter().any(|id| osd_ids.binary_search(id).is_ok()) {
+                let seed = map.placement_seed(pg.id).unwrap_or_default();
+                groups.push(PlacementGroup { seed, osds, read_load: loads.of(pg, earlier) });
+                pg_ids.push(pg.id);
+            }
+        }
+        Self { placement: Placement::new(&osd_ids, &groups), osd_ids, affinities, pg_ids, fixed }
+    }
+
+    /// The ids of the PGs' primaries under these affinities.
+    pub fn primary_ids(&self, affinities: &[Affinity]) -> Vec<u32> {
+        self.placement.primaries(affinities).into_iter().map(|osd| self.osd_ids[osd]).collect()
+    }
+}
+
+/// Recent reads and objects of a pool.
+#[derive(Debug, Clone, Copy, Default)]
+struct PoolLoad {
+    reads: f64,
+    objects: f64,
+    pgs: f64,
+}
+
+struct PoolLoads {
+    pools: HashMap<u32, PoolLoad>,
+    has_reads: bool,
+}
+
+impl PoolLoads {
+    fn new(pgs: &[Pg], earlier: &PgReads) -> Self {
+        let mut pools: HashMap<u32, PoolLoad> = HashMap::new();
+        for pg in pgs {
+            let pool = pools.entry(pg.id.pool).or_default();
+            pool.reads += earlier.since(pg);
+            pool.objects += pg.objects as f64;
+            pool.pgs += 1.0;
+        }
+        let has_reads = pools.values().any(|pool| pool.reads > 0.0);
+        Self { pools, has_reads }
+    }
+
+    /// The expected reads of a PG. Few reads per PG say little about popularity: then the number of objects decides.
+    /// Before the first reads it decides about all pools.
+    fn of(&self, pg: &Pg, earlier: &PgReads) -> f64 {
+        let pool = self.pools.get(&pg.id.pool).copied().unwrap_or_default();
+        let objects = pg.objects as f64;
+        if !self.has_reads {
+            return objects;
+        }
+        let object_share = if pool.objects > 0.0 { objects / pool.objects } else { 1.0 / pool.pgs.max(1.0) };
+        let prior = PRIOR_READS_PER_PG * pool.pgs;
+        pool.reads * (object_share * prior + earlier.since(pg)) / (prior + pool.reads)
+    }
+}
+
+#[cfg(test)]
+mod tests;

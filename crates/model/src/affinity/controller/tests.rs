@@ -1,0 +1,209 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::affinity::hash::hash_pair;
+use crate::affinity::solver::tests::placement;
+
+/// A cluster that behaves as the queueing model says, with noise in what is measured of it.
+struct World {
+    placement: Placement,
+    rates: Vec<f64>,
+    in_flight: f64,
+    /// Maximum relative error of a measured rate.
+    noise: f64,
+    seed: u32,
+    affinities: Vec<Affinity>,
+    history: Vec<Vec<Affinity>>,
+    round: u32,
+}
+
+impl World {
+    fn new(rates: &[f64], noise: f64, seed: u32) -> Self {
+        Self {
+            placement: placement(rates.len() as u32, 128, 2),
+            rates: rates.to_vec(),
+            in_flight: 16.0,
+            noise,
+            seed,
+            affinities: vec![Affinity::MAX; rates.len()],
+            history: Vec::new(),
+            round: 0,
+        }
+    }
+
+    /// Reads per second that the cluster serves now.
+    fn throughput(&self) -> f64 {
+        predict(&self.placement.loads(&self.affinities), &self.rates, self.in_flight)
+            .unwrap()
+            .reads_per_second
+    }
+
+    fn read_loads(&self) -> Vec<ReadLoad> {
+        let loads = self.placement.loads(&self.affinities);
+        let total: f64 = loads.iter().sum();
+        let throughput = self.throughput();
+        let measure = |osd: usize| {
+            let random = f64::from(hash_pair(self.seed ^ self.round, osd as u32)) / f64::from(u32::MAX);
+            let rate = self.rates[osd] * (1.0 + self.noise * (2.0 * random - 1.0));
+            let reads_per_second = throughput * loads[osd] / total;
+            // The inverse of the service rate's estimate, bounded by all reads in flight.
+            let latency = 1.0 / (rate - reads_per_second).max(rate / self.in_flight);
+            ReadLoad { reads_per_second, latency_seconds: latency }
+        };
+        (0..loads.len()).map(measure).collect()
+    }
+
+    /// One round of two seconds.
+    fn step(&mut self, controller: &mut Controller) -> Decision {
+        let read_loads = self.read_loads();
+        let decision = controller.decide(&Round {
+            now: Duration::from_secs(2 * u64::from(self.round)),
+            placement: &self.placement,
+            read_loads: &read_loads,
+            affinities: &self.affinities,
+            seconds: 2.0,
+        });
+        self.round += 1;
+        if let Decision::Set { affinities, .. } | Decision::Undo { affinities, .. } = &decision {
+            self.affinities.clone_from(affinities);
+            self.history.push(affinities.clone());
+        }
+        decision
+    }
+
+    /// The largest number of direction changes of one OSD's affinity.
+    fn reversals(&self) -> usize {
+        let osds = 0..self.rates.len();
+        let reversals = osds.map(|osd| {
+            let mut values = vec![Affinity::MAX];
+            values.extend(self.history.iter().map(|affinities| affinities[osd]));
+            values.dedup();
+            let rises: Vec<bool> = values.windows(2).map(|pair| pair[1] > pair[0]).collect();
+            rises.windows(2).filter(|pair| pair[0] != pair[1]).count()
+        });
+        reversals.max().unwrap_or(0)
+    }
+}
+
+const HALF_SLOW: [f64; 8] = [20.0, 20.0, 20.0, 20.0, 5.0, 5.0, 5.0, 5.0];
+
+#[test]
+fn half_slow_cluster_is_relieved_within_ten_seconds_and_left_alone() {
+    let mut world = World::new(&HALF_SLOW, 0.1, 1);
+    let before = world.throughput();
+    let mut controller = Controller::new(8, Options::default());
+    let decisions: Vec<_> = (0..5).map(|_| world.step(&mut controller)).collect();
+    assert!(decisions.iter().any(|decision| matches!(decision, Decision::Set { .. })), "{decisions:?}");
+    assert!(world.throughput() > 1.45 * before, "{} {before}", world.throughput());
+    let later: Vec<_> = (0..300).map(|_| world.step(&mut controller)).collect();
+    assert!(later.iter().any(|decision| matches!(decision, Decision::Keep { .. })));
+    assert!(!later.iter().any(|decision| matches!(decision, Decision::Undo { .. })), "{later:?}");
+    assert!(world.history.len() <= 3, "{:?}", world.history);
+}
+
+#[test]
+fn affinities_return_when_the_osds_recover() {
+    let mut world = World::new(&HALF_SLOW, 0.1, 2);
+    let mut controller = Controller::new(8, Options::default());
+    (0..40).for_each(|_| drop(world.step(&mut controller)));
+    world.rates = vec![20.0; 8];
+    let stuck = world.throughput();
+    (0..60).for_each(|_| drop(world.step(&mut controller)));
+    assert!(world.throughput() > 1.2 * stuck, "{} {stuck} {:?}", world.throughput(), world.affinities);
+}
+
+#[test]
+fn equal_or_idle_osds_are_left_alone() {
+    let mut world = World::new(&[20.0; 8], 0.1, 3);
+    let mut controller = Controller::new(8, Options::default());
+    (0..200).for_each(|_| drop(world.step(&mut controller)));
+    assert_eq!(world.reversals(), 0, "{:?}", world.history);
+    let mut controller = Controller::new(8, Options::default());
+    let idle = [ReadLoad::default(); 8];
+    let round = Round {
+        now: Duration::ZERO,
+        placement: &world.placement,
+        read_loads: &idle,
+        affinities: &world.affinities,
+        seconds: 2.0,
+    };
+    assert_eq!(controller.decide(&round), Decision::Wait(Idle::FewReads));
+}
+
+#[test]
+fn step_without_a_gain_is_undone_and_tried_later_and_later() {
+    let mut world = World::new(&HALF_SLOW, 0.0, 4);
+    let mut controller = Controller::new(8, Options::default());
+    let slow = world.read_loads();
+    let (mut sets, mut undos) = (Vec::new(), 0);
+    for second in (0..9000).step_by(2) {
+        // Whatever is set, the reads stay as slow as before.
+        let round = Round {
+            now: Duration::from_secs(second),
+            placement: &world.placement,
+            read_loads: &slow,
+            affinities: &world.affinities,
+            seconds: 2.0,
+        };
+        match controller.decide(&round) {
+            Decision::Set { affinities, .. } => {
+                sets.push(second);
+                world.affinities = affinities;
+            }
+            Decision::Undo { affinities, measured_gain } => {
+                assert!(measured_gain.abs() < 0.01);
+                assert_eq!(affinities, [Affinity::MAX; 8]);
+                assert!(second - sets.last().unwrap() <= 15);
+                world.affinities = affinities;
+                undos += 1;
+            }
+            Decision::Keep { .. } => panic!("nothing was gained"),
+            Decision::Wait(_) => {}
+        }
+    }
+    assert_eq!(sets.len(), undos);
+    let gaps: Vec<u64> = sets.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.len() >= 2 && gaps[0] >= 900 && gaps[1] > gaps[0] * 3 / 2, "{gaps:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn constant_load_never_reverses_an_affinity_twice(
+        rates in prop::collection::vec(4.0..40.0_f64, 4..10),
+        noise in 0.0..0.25_f64,
+        seed in any::<u32>(),
+    ) {
+        let mut world = World::new(&rates, noise, seed);
+        let mut controller = Controller::new(rates.len(), Options::default());
+        (0..300).for_each(|_| drop(world.step(&mut controller)));
+        prop_assert!(world.reversals() <= 1, "{:?}", world.history);
+    }
+
+    #[test]
+    fn no_osd_changes_twice_within_a_minute(
+        rates in prop::collection::vec(4.0..40.0_f64, 4..10),
+        seed in any::<u32>(),
+    ) {
+        let mut world = World::new(&rates, 0.2, seed);
+        let mut controller = Controller::new(rates.len(), Options::default());
+        let mut last = vec![None; rates.len()];
+        for round in 0..300_u32 {
+            if round % 50 == 0 {
+                world.rates.rotate_left(1);
+            }
+            let before = world.affinities.clone();
+            let decision = world.step(&mut controller);
+            if let Decision::Set { affinities, .. } = decision {
+                for osd in 0..rates.len() {
+                    if affinities[osd] != before[osd] {
+                        let is_early = last[osd].is_some_and(|at: u32| round - at < 30);
+                        prop_assert!(!is_early, "osd {osd} in round {round}");
+                        last[osd] = Some(round);
+                    }
+                }
+            }
+        }
+    }
+}

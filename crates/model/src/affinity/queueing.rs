@@ -1,0 +1,139 @@
+//! Throughput and latency of a cluster whose OSDs are queues.
+//!
+//! Each OSD is a queue with one server; the clients keep a constant number of reads in flight. The reads in flight, the
+//! rates and the latencies follow Little's law. Throughput under other shares is that of a closed network of such
+//! queues, by mean value analysis (Reiser and Lavenberg 1980) in Schweitzer's approximation.
+
+/// The iteration ends when no queue length changes by more than this share of the reads in flight.
+const TOLERANCE: f64 = 1e-7;
+const MAX_ITERATIONS: usize = 2000;
+
+/// What was measured of an OSD over an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ReadLoad {
+    /// Completed reads per second.
+    pub reads_per_second: f64,
+    /// Mean latency of these reads in seconds, with the time in the OSD's queue.
+    pub latency_seconds: f64,
+}
+
+impl ReadLoad {
+    /// Mean number of reads in flight at the OSD (Little's law).
+    pub fn in_flight(self) -> f64 {
+        self.reads_per_second * self.latency_seconds
+    }
+
+    /// Reads per second that the OSD can serve beside its other work; `None` without reads.
+    ///
+    /// For a queue with one server, latency = 1 / (service rate - rate). The estimate holds for busy and idle OSDs: a busy
+    /// one serves what it can, an idle one answers in its service time. For an OSD that serves several reads at
+    /// once it is a lower bound.
+    pub fn service_rate(self) -> Option<f64> {
+        let has_reads = self.reads_per_second > 0.0 && self.latency_seconds > 0.0;
+        has_reads.then(|| self.reads_per_second + 1.0 / self.latency_seconds)
+    }
+}
+
+/// Predicted behaviour of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// Reads per second of all OSDs.
+    pub reads_per_second: f64,
+    /// Mean latency of a read in seconds.
+    pub latency_seconds: f64,
+}
+
+/// Predicts a cluster with `in_flight` reads in flight (a mean; below 1 counts as 1).
+///
+/// `loads` are the shares of the OSDs in any unit; `service_rates` their service rates in reads per second, above 0.
+/// `None` if no OSD has a load.
+pub fn predict(loads: &[f64], service_rates: &[f64], in_flight: f64) -> Option<Prediction> {
+    let total: f64 = loads.iter().sum();
+    if total <= 0.0 {
+        return None;
+    }
+    let in_flight = in_flight.max(1.0);
+    let shares: Vec<f64> = loads.iter().map(|load| load / total).collect();
+    let mut queues: Vec<f64> = shares.iter().map(|share| share * in_flight).collect();
+    let mut latency = 0.0;
+    for _ in 0..MAX_ITERATIONS {
+        // A read that arrives finds the queues of the others (arrival theorem).
+        let others = (in_flight - 1.0) / in_flight;
+        let residence = |osd: usize| {
+            shares[osd] * (1.0 + queues[osd] * others) / service_rates[osd].max(f64::MIN_POSITIVE)
+        };
+        let residences: Vec<f64> = (0..shares.len()).map(residence).collect();
+        latency = residences.iter().sum();
+        let mut change: f64 = 0.0;
+        for (queue, residence) in queues.iter_mut().zip(residences) {
+            let next = in_flight * residence / latency;
+            change = change.max((next - *queue).abs());
+            *queue = next;
+        }
+        if change <= TOLERANCE * in_flight {
+            break;
+        }
+    }
+    Some(Prediction { reads_per_second: in_flight / latency, latency_seconds: latency })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(loads: &[f64], service_rates: &[f64], in_flight: f64) -> f64 {
+        predict(loads, service_rates, in_flight).unwrap().reads_per_second
+    }
+
+    #[test]
+    fn one_read_in_flight_waits_for_nobody() {
+        let prediction = predict(&[1.0, 3.0], &[10.0, 20.0], 1.0).unwrap();
+        assert!((prediction.latency_seconds - (0.25 / 10.0 + 0.75 / 20.0)).abs() < 1e-9);
+        assert_eq!(predict(&[1.0, 3.0], &[10.0, 20.0], 0.1), Some(prediction));
+    }
+
+    #[test]
+    fn many_reads_in_flight_run_at_the_bottleneck() {
+        // The second OSD serves half of the reads, 5 per second.
+        assert!((rate(&[1.0, 1.0], &[20.0, 5.0], 1000.0) - 10.0).abs() < 0.1);
+        assert!((rate(&[3.0, 1.0], &[20.0, 5.0], 1000.0) - 20.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn prediction_is_close_to_exact_mean_value_analysis() {
+        let (loads, rates) = ([0.25; 4], [5.0, 5.0, 20.0, 20.0]);
+        let mut queues = [0.0; 4];
+        let mut exact = 0.0;
+        for n in 1..=16 {
+            let residences: [f64; 4] = std::array::from_fn(|i| loads[i] * (1.0 + queues[i]) / rates[i]);
+            exact = f64::from(n) / residences.iter().sum::<f64>();
+            queues = residences.map(|residence| exact * residence);
+        }
+        let ratio = rate(&loads, &rates, 16.0) / exact;
+        assert!((0.93..1.07).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn faster_osd_never_lowers_the_throughput() {
+        for in_flight in [1.0, 4.0, 16.0, 64.0] {
+            let slow = rate(&[2.0, 1.0, 1.0], &[4.0, 5.0, 6.0], in_flight);
+            assert!(rate(&[2.0, 1.0, 1.0], &[5.0, 5.0, 6.0], in_flight) > slow);
+        }
+    }
+
+    #[test]
+    fn service_rate_is_that_of_an_idle_and_of_a_busy_queue() {
+        let idle = ReadLoad { reads_per_second: 0.001, latency_seconds: 0.05 };
+        assert!((idle.service_rate().unwrap() - 20.0).abs() < 0.01);
+        let busy = ReadLoad { reads_per_second: 19.0, latency_seconds: 1.0 };
+        assert!((busy.service_rate().unwrap() - 20.0).abs() < 1e-9);
+        assert!((busy.in_flight() - 19.0).abs() < 1e-9);
+        assert_eq!(ReadLoad::default().service_rate(), None);
+    }
+
+    #[test]
+    fn nothing_is_predicted_without_load() {
+        assert_eq!(predict(&[0.0, 0.0], &[1.0, 1.0], 4.0), None);
+        assert_eq!(predict(&[], &[], 4.0), None);
+    }
+}
