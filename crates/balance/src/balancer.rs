@@ -31,7 +31,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(4);
 /// Time after which the journal belongs to the last of several balancers that start at once.
 const START_RACE_WAIT: Duration = Duration::from_secs(1);
 
-/// What a balancer may do.
+/// The permissions of a balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Say what it would do.
@@ -59,7 +59,7 @@ pub struct OsdReport {
     pub next_share: f64,
 }
 
-/// What happened in a round.
+/// The result of a round.
 #[derive(Debug, Clone)]
 pub struct RoundReport {
     /// The OSDs that are up and in.
@@ -188,9 +188,16 @@ impl Balancer {
     /// Ends without a change: the affinities stay, and so does the journal, for a later restore.
     pub fn keep(self) {}
 
-    /// Restores the affinities from before the first change. Returns how many changed.
+    /// Restores the affinities from before the first change, unless another balancer has taken over. Returns how many
+    /// changed.
     pub fn restore(mut self) -> Result<usize> {
-        if self.journal.is_none() { Ok(0) } else { restore(&mut self.ceph).map(Option::unwrap_or_default) }
+        let Some(journal) = &self.journal else { return Ok(0) };
+        match Journal::load(&mut self.ceph)? {
+            Some(current) if current.owner == journal.owner => {
+                restore(&mut self.ceph).map(Option::unwrap_or_default)
+            }
+            Some(_) | None => Ok(0),
+        }
     }
 
     fn decide(&mut self, round: &Round<'_>, view: &ClusterView) -> Result<Outcome> {
@@ -257,13 +264,13 @@ impl Balancer {
         match Journal::load(&mut self.ceph)? {
             Some(current) if current.owner == journal.owner => {}
             Some(current) => {
-                return Err(Error::Unsuitable(format!(
+                return Err(Error::Superseded(format!(
                     "{} balances this cluster now; this one stops",
                     current.owner
                 )));
             }
             None => {
-                return Err(Error::Unsuitable(
+                return Err(Error::Superseded(
                     "the affinities were restored by another command; the balancer stops".to_owned(),
                 ));
             }

@@ -146,7 +146,7 @@ impl Running {
     fn run(&mut self, words: &[&str], timeout: Duration) -> Result<Vec<String>> {
         let command = words.join(" ");
         let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-        // What an earlier command left there.
+        // Discards the output of earlier commands.
         self.read_errors();
         self.write(&format!("{}\nfsid\n", quoted.join(" ")));
         let deadline = Instant::now() + timeout;
@@ -187,7 +187,7 @@ impl Running {
         })
     }
 
-    /// What the process has printed to standard error since the last call.
+    /// The output of the process to standard error since the last call.
     fn read_errors(&mut self) -> String {
         let mut bytes = Vec::new();
         // Ends with an error once nothing is left; what was read stays.

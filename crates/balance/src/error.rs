@@ -37,7 +37,7 @@ pub enum Error {
     Malformed {
         /// The command or the file.
         command: String,
-        /// What is wrong.
+        /// The fault.
         message: String,
     },
     /// The admin socket of an OSD does not respond.
@@ -51,6 +51,9 @@ pub enum Error {
     /// Something that makes balancing impossible or useless.
     #[error("{0}")]
     Unsuitable(String),
+    /// The journal is not this balancer's any more: it must change nothing.
+    #[error("{0}")]
+    Superseded(String),
 }
 
 impl Error {

@@ -141,6 +141,25 @@ fn interrupted_balancer_restores_the_affinities() {
 }
 
 #[test]
+fn balancer_survives_rounds_that_fail_and_still_restores() {
+    let Some(cluster) = Cluster::start() else { return };
+    let running = cluster.runner.spawn(&cluster.arguments("ceph", &["--interval", "0.3"]));
+    cluster.wait_for_changes();
+    cluster.runner.write("denied", "osd stat\n");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !cluster.runner.path("was-denied").exists() {
+        assert!(Instant::now() < deadline, "no round");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::remove_file(cluster.runner.path("denied")).unwrap();
+    running.signal(Signal::INT);
+    let output = running.wait_for_output();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(output.err.contains("EACCES: access denied; trying again"), "{}", output.err);
+    cluster.assert_unchanged();
+}
+
+#[test]
 fn killed_balancer_leaves_a_journal_from_which_the_affinities_are_restored() {
     let Some(cluster) = Cluster::start() else { return };
     let running = cluster.runner.spawn(&cluster.arguments("ceph", &["--interval", "0.3"]));

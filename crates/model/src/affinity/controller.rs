@@ -64,7 +64,7 @@ impl Default for Options {
     }
 }
 
-/// What was measured in a round.
+/// The measurements of a round.
 #[derive(Debug, Clone, Copy)]
 pub struct Round<'a> {
     /// Time since any fixed start.
@@ -158,7 +158,7 @@ impl Total {
     }
 }
 
-/// What is known of an OSD.
+/// The state of an OSD.
 #[derive(Debug, Clone, Default)]
 struct OsdState {
     recent_rates: VecDeque<f64>,

@@ -39,7 +39,7 @@ pub struct Placement {
     groups_of_osd: Vec<Vec<usize>>,
 }
 
-/// What becomes of a group when one of its OSDs accepts or rejects it, with the affinities of the others unchanged.
+/// The primaries of a group if one of its OSDs accepts or rejects it, with the affinities of the others unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice {
     /// The OSD's affinity must be above this hash (of 65,536) to accept.

@@ -8,7 +8,7 @@
 const TOLERANCE: f64 = 1e-7;
 const MAX_ITERATIONS: usize = 2000;
 
-/// What was measured of an OSD over an interval.
+/// The reads of an OSD over an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ReadLoad {
     /// Completed reads per second.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand, ValueEnum};
 use tradewind_balance::balancer::{Balancer, Mode, restore};
 use tradewind_balance::policy::{Outcome, Policy};
-use tradewind_balance::{CephOptions, CephProcess};
+use tradewind_balance::{CephOptions, CephProcess, Error};
 use tradewind_model::affinity::controller::Options;
 
 use self::output::Printer;
@@ -178,7 +178,9 @@ fn balance(arguments: &CephArguments, is_stopped: &AtomicBool) -> anyhow::Result
     let result = loop {
         match balancer.round() {
             Ok(report) => printer.print(&report)?,
-            Err(e) => break Err(e),
+            Err(e @ Error::Superseded(_)) => break Err(e),
+            // A monitor that fails over or a slow command: the next round tries again.
+            Err(e) => eprintln!("warning: {e}; trying again"),
         }
         next = (next + Duration::from_secs_f64(arguments.interval)).max(Instant::now());
         while Instant::now() < next && !is_over() {

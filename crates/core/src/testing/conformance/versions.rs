@@ -148,7 +148,7 @@ async fn deleting_the_newest_version_makes_the_next_one_current(desk: Fixture) {
     desk.delete_version("k", Some(&VersionId::Null)).await;
     desk.assert_absent("k").await;
     assert!(desk.versions("").await.is_empty());
-    // What does not exist is deleted without an error.
+    // Deletion of an absent object or version succeeds.
     let again = desk.delete_version("k", old.as_ref()).await;
     assert!(!again.is_delete_marker);
     assert!(!again.existed || !desk.capabilities().reports_deleted);

@@ -274,7 +274,7 @@ async fn deletes_of_versions_name_what_they_removed() {
     let deleted = server.delete(&format!("/abc/k?versionId={new}")).await;
     assert_eq!((deleted.version(), deleted.header(MARKER)), (new.clone(), None));
     assert_eq!(server.send("GET", "/abc/k").await.text(), "old");
-    // What does not exist is deleted without an error.
+    // Deletion of an absent object or version succeeds.
     assert_eq!(server.delete(&format!("/abc/k?versionId={new}")).await.version(), new);
     server.delete(&format!("/abc/k?versionId={old}")).await;
     assert!(server.send("GET", "/abc?versions").await.entries().is_empty());

@@ -1,4 +1,4 @@
-//! What `tradewind balance` prints.
+//! The output of `tradewind balance`.
 
 use std::io::{self, Write as _};
 
