@@ -5,8 +5,9 @@
 //! affinities change in one step. The gain is then measured; without one, the step is undone.
 //!
 //! Stability: no OSD changes twice within [`Options::min_change_interval`]. An affinity reverses its direction only once
-//! the OSD's service rate, relative to its peers, has changed. An OSD whose step was undone waits for such a change too, or
-//! for [`Options::retry_interval`], which doubles with each undone step.
+//! the OSD's service rate, relative to its peers, has changed by more than its noise ([`OsdState::has_changed`]). An OSD
+//! whose step was undone waits for such a change too, or for [`Options::retry_interval`], which doubles with each undone
+//! step.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,8 +19,14 @@ use super::solver::Cluster;
 
 /// Rounds of which the median is the service rate.
 const RATE_ROUNDS: usize = 3;
-/// Minimum relative change of a service rate, compared with its peers, that lets an affinity reverse.
-const MIN_RATE_CHANGE: f64 = 0.6;
+/// Minimum change of a service rate, compared with its peers, that lets an affinity reverse: of its logarithm.
+const MIN_RATE_CHANGE: f64 = 0.2;
+/// The same in units of the rate's noise.
+const MIN_CHANGE_TO_NOISE: f64 = 4.0;
+/// Weight of the latest difference in the noise.
+const NOISE_WEIGHT: f64 = 1.0 / 32.0;
+/// Noise of a rate before it has been observed for long.
+const INITIAL_NOISE: f64 = 0.15;
 /// Reads of an OSD in a round below which its previous service rate stays.
 const MIN_ROUND_READS: f64 = 3.0;
 /// Maximum of the doubled [`Options::retry_interval`].
@@ -159,10 +166,18 @@ impl Total {
 }
 
 /// The state of an OSD.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct OsdState {
     recent_rates: VecDeque<f64>,
+    /// Mean difference of the logarithms of two successive rates.
+    noise: f64,
     last_change: Option<LastChange>,
+}
+
+impl Default for OsdState {
+    fn default() -> Self {
+        Self { recent_rates: VecDeque::new(), noise: INITIAL_NOISE, last_change: None }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -176,23 +191,33 @@ struct LastChange {
     blocked_until: Option<Duration>,
 }
 
-impl LastChange {
-    /// Returns false for a change that contradicts the last one although the OSD did not change.
-    fn allows(&self, is_increase: bool, relative_rate: f64, now: Duration) -> bool {
-        let is_free = match self.blocked_until {
-            Some(end) => now >= end,
-            None => is_increase == self.is_increase,
-        };
-        is_free || has_changed(self.relative_rate, relative_rate)
-    }
-}
-
 impl OsdState {
+    /// Returns false for a change that contradicts the last one although the OSD did not change.
+    fn allows(&self, is_increase: bool, mean_rate: f64, now: Duration) -> bool {
+        let Some(last) = self.last_change else { return true };
+        let is_free = match last.blocked_until {
+            Some(end) => now >= end,
+            None => is_increase == last.is_increase,
+        };
+        is_free || self.has_changed(last.relative_rate, mean_rate)
+    }
+
+    /// Whether every recent rate differs from an earlier one by more than noise; rates are relative to the mean of all OSDs.
+    fn has_changed(&self, earlier: f64, mean_rate: f64) -> bool {
+        let threshold = MIN_RATE_CHANGE.max(MIN_CHANGE_TO_NOISE * self.noise);
+        let changes = || self.recent_rates.iter().map(|rate| (rate / mean_rate / earlier).ln());
+        self.recent_rates.len() == RATE_ROUNDS
+            && (changes().all(|change| change > threshold) || changes().all(|change| change < -threshold))
+    }
+
     fn record(&mut self, load: ReadLoad, seconds: f64) {
         let Some(rate) = load.service_rate() else { return };
         let is_sparse = load.reads_per_second * seconds < MIN_ROUND_READS;
         if is_sparse && self.recent_rates.len() == RATE_ROUNDS {
             return;
+        }
+        if let Some(earlier) = self.recent_rates.back() {
+            self.noise += NOISE_WEIGHT * ((rate / earlier).ln().abs() - self.noise);
         }
         if self.recent_rates.len() == RATE_ROUNDS {
             self.recent_rates.pop_front();
@@ -315,13 +340,10 @@ impl Controller {
         round: &Round<'_>,
         service_rates: &[f64],
     ) -> Vec<Affinity> {
+        let mean_rate = service_rates.iter().sum::<f64>() / service_rates.len() as f64;
         let choose = |osd: usize| {
             let (best, current) = (best[osd], round.affinities[osd]);
-            let last_change = &self.osds[osd].last_change;
-            let is_allowed = best == current
-                || last_change
-                    .as_ref()
-                    .is_none_or(|last| last.allows(best > current, relative(service_rates, osd), round.now));
+            let is_allowed = best == current || self.osds[osd].allows(best > current, mean_rate, round.now);
             if is_allowed { best } else { current }
         };
         (0..best.len()).map(choose).collect()
@@ -412,10 +434,6 @@ impl PendingStep {
 /// The service rate of an OSD divided by the mean of all.
 fn relative(service_rates: &[f64], osd: usize) -> f64 {
     service_rates[osd] * service_rates.len() as f64 / service_rates.iter().sum::<f64>()
-}
-
-fn has_changed(before: f64, after: f64) -> bool {
-    after > before * (1.0 + MIN_RATE_CHANGE) || after < before / (1.0 + MIN_RATE_CHANGE)
 }
 
 #[cfg(test)]

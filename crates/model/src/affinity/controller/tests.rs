@@ -102,6 +102,17 @@ fn half_slow_cluster_is_relieved_within_ten_seconds_and_left_alone() {
 }
 
 #[test]
+fn partial_recovery_of_steady_osds_raises_their_affinities() {
+    let mut world = World { in_flight: 64.0, ..World::new(&HALF_SLOW, 0.02, 5) };
+    let mut controller = Controller::new(8, Options::default());
+    (0..60).for_each(|_| drop(world.step(&mut controller)));
+    world.rates[4..].fill(12.0);
+    let stuck = world.throughput();
+    (0..60).for_each(|_| drop(world.step(&mut controller)));
+    assert!(world.throughput() > 1.08 * stuck, "{stuck} {} {:?}", world.throughput(), world.history);
+}
+
+#[test]
 fn affinities_return_when_the_osds_recover() {
     let mut world = World::new(&HALF_SLOW, 0.1, 2);
     let mut controller = Controller::new(8, Options::default());
