@@ -4,16 +4,19 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
+use crate::deadline_socket::DeadlineSocket;
 use crate::error::{Error, Result};
 
 /// Maximum size of a response. `perf dump` of an OSD has about 30 KB.
 const MAX_RESPONSE_BYTES: u32 = 16 << 20;
 
-/// Runs a command such as `perf dump`. Each read and write may take `timeout`.
+/// Runs a command such as `perf dump`. It takes at most about `timeout`.
 pub fn run(path: &Path, command: &str, timeout: Duration) -> Result<Value> {
     let failed = |source| Error::AdminSocket { path: path.display().to_string(), source };
     let response = request(path, command, timeout).map_err(failed)?;
@@ -24,9 +27,8 @@ pub fn run(path: &Path, command: &str, timeout: Duration) -> Result<Value> {
 }
 
 fn request(path: &Path, command: &str, timeout: Duration) -> std::io::Result<Vec<u8>> {
-    let mut socket = UnixStream::connect(path)?;
-    socket.set_read_timeout(Some(timeout))?;
-    socket.set_write_timeout(Some(timeout))?;
+    let deadline = Instant::now() + timeout;
+    let mut socket = DeadlineSocket::new(open(path, timeout)?, deadline);
     let mut message = json!({ "prefix": command }).to_string().into_bytes();
     message.push(0);
     socket.write_all(&message)?;
@@ -44,9 +46,23 @@ fn request(path: &Path, command: &str, timeout: Duration) -> std::io::Result<Vec
     Ok(response)
 }
 
+/// Connects in time. The requests of a daemon that hangs stay in its queue; once that is full, connecting would wait for ever.
+/// On Linux the timeout of writes applies to it.
+fn open(path: &Path, timeout: Duration) -> std::io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(UnixStream::from(socket)),
+        Err(rustix::io::Errno::AGAIN) => Err(std::io::ErrorKind::TimedOut.into()),
+        Err(e) => Err(e.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+
+    use rustix::net::{bind, listen};
 
     use super::*;
 
@@ -85,5 +101,19 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let absent = run_on(&place).unwrap_err();
         assert!(absent.to_string().contains("asok"), "{absent}");
+    }
+
+    #[test]
+    fn daemon_that_hangs_with_a_full_queue_is_left_in_time() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("asok");
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 1).unwrap();
+        for _ in 0..5 {
+            let error = run(&path, "perf dump", Duration::from_millis(100)).unwrap_err();
+            assert!(error.to_string().contains("timed out"), "{error}");
+        }
     }
 }

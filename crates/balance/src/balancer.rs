@@ -4,32 +4,65 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tradewind_model::affinity::Affinity;
-use tradewind_model::affinity::controller::Round;
+use tradewind_model::affinity::controller::{Decision, Idle, Round};
 use tradewind_model::affinity::queueing::ReadLoad;
 
+use crate::agent::Agents;
 use crate::ceph_process::{CephOptions, CephProcess};
-use crate::cluster_view::{ClusterView, FixedPgs, PgReads};
+use crate::cluster_view::{ClusterView, FixedPgs, RecentPgReads};
 use crate::collector::Collector;
 use crate::error::{Error, Result};
 use crate::journal::{AffinityChange, Journal, apply};
+use crate::last_step::{LastStep, OriginalShare};
 use crate::osd_map::OsdMap;
 use crate::pg_map::{self, Pg};
-use crate::pg_order::PgOrders;
+use crate::pg_order::{MapAge, PgOrders};
 use crate::policy::{Outcome, Policy, PolicyState};
+use crate::replica_reads::ReplicaReads;
+use crate::signals::OsdSignals;
+use crate::slow_host::{OsdOnHost, SlowHost, slow_hosts};
+use crate::status::{ObservedJournal, observe};
 use crate::suitability::{Obstacle, find_obstacles};
 
 /// Time for the counters of one OSD.
-const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Minimum time between two looks at the placement groups and the cluster's health.
-const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
-/// The placement groups of a large cluster take long to read: this share of the time at most is spent on it.
+pub(crate) const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which the epoch of the OSD map is read. The process `ceph` takes 0.05 s of CPU to check the arguments of a
+/// command, and as much for the mark of its end.
+const POLL_INTERVAL: Duration = Duration::from_secs(20);
+/// Minimum interval at which the placement groups and the cluster's health are read.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(120);
+/// The placement groups of a large cluster take long to read: minimum interval in units of that time.
 const MAX_REFRESH_SHARE: u32 = 20;
+/// Minimum interval in these units while there is an obstacle that may pass.
+const OBSTACLE_REFRESH_SHARE: u32 = 2;
 /// Time for which the heartbeat of another balancer must stand still for it to count as ended.
-const HEARTBEAT_WAIT: Duration = Duration::from_secs(12);
+pub(crate) const HEARTBEAT_WAIT: Duration = Duration::from_secs(45);
 /// Interval between two heartbeats.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(4);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(20);
+/// Attempts to restore the affinities at the end: a monitor may just fail over.
+const MAX_RESTORE_ATTEMPTS: u32 = 4;
+const RESTORE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of affinities that are set between two heartbeats.
+const MAX_BATCH_CHANGES: usize = 64;
+/// Maximum age of PGs and health when a step is made.
+const MAX_DECISION_AGE: Duration = Duration::from_secs(10);
+/// Minimum share of the primaries that must be as predicted.
+const MIN_CORRECT_SHARE: f64 = 0.98;
+/// Time after a change of the map in which PGs may not have reported their OSDs.
+const REPORT_WAIT: Duration = Duration::from_secs(15);
+/// Time in which PGs elect primaries and report them.
+const ELECTION_WAIT: Duration = Duration::from_secs(5);
 /// Time after which the journal belongs to the last of several balancers that start at once.
 const START_RACE_WAIT: Duration = Duration::from_secs(1);
+
+/// The way to a cluster and to the counters of its OSDs.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterAccess {
+    /// The command and its flags.
+    pub ceph: CephOptions,
+    /// The agents of hosts that have one.
+    pub agents: Agents,
+}
 
 /// The permissions of a balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +78,14 @@ pub enum Mode {
 pub struct OsdReport {
     /// Its id.
     pub osd: u32,
+    /// Name of its host, if known.
+    pub hostname: Option<String>,
     /// Its reads; `None` in the first round.
     pub reads: Option<ReadLoad>,
-    /// Its estimated service rate in reads per second.
+    /// Its estimated service rate in reads per second: that of the policy, or else that of this round.
     pub service_rate: Option<f64>,
+    /// The signals of its device and host.
+    pub signals: OsdSignals,
     /// Its current affinity.
     pub affinity: Affinity,
     /// The affinity that the decision sets.
@@ -70,10 +107,31 @@ pub struct RoundReport {
     pub primaries: PrimaryCheck,
     /// Why nothing may be done.
     pub obstacles: Vec<Obstacle>,
-    /// OSDs without counters, with the reason.
-    pub silent: Vec<String>,
+    /// OSDs without counters.
+    pub silent: Vec<SilentOsd>,
+    /// Failures without an effect on the decision.
+    pub warnings: Vec<String>,
     /// The outcome; `None` with obstacles or silent OSDs.
     pub outcome: Option<Outcome>,
+}
+
+/// An OSD without counters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SilentOsd {
+    /// Its id.
+    pub osd: u32,
+    /// Why there are none.
+    pub reason: String,
+}
+
+impl RoundReport {
+    /// Hosts whose OSDs are slow together.
+    pub fn slow_hosts(&self) -> Vec<SlowHost> {
+        let osds = self.osds.iter().filter_map(|osd| {
+            Some(OsdOnHost { hostname: osd.hostname.as_deref()?, service_rate: osd.service_rate? })
+        });
+        slow_hosts(&osds.collect::<Vec<_>>())
+    }
 }
 
 /// Predicted primaries compared with the cluster's.
@@ -95,18 +153,28 @@ pub struct Balancer {
     map: OsdMap,
     pgs: Vec<Pg>,
     orders: PgOrders,
-    earlier_reads: PgReads,
+    recent_reads: RecentPgReads,
     obstacles: Vec<Obstacle>,
-    /// True if the PGs are to be read before the next decision.
+    replica_reads: ReplicaReads,
+    /// True if map, PGs and health must be read before the next decision.
     is_stale: bool,
+    map_changed: Instant,
+    /// When the epoch of the map was read.
+    polled: Instant,
     refreshed: Instant,
     refresh_time: Duration,
+    agents: Agents,
+    /// The OSDs of the collector and the policy.
+    osd_ids: Vec<u32>,
     collector: Collector,
     policy_state: PolicyState,
     last_round: Option<Instant>,
     /// The journal in [`Mode::Act`].
     journal: Option<Journal>,
     last_heartbeat: Instant,
+    last_step: Option<LastStep>,
+    /// For the next report.
+    warnings: Vec<String>,
 }
 
 impl Balancer {
@@ -114,23 +182,27 @@ impl Balancer {
     /// left behind which is not.
     ///
     /// `owner` identifies this process, for example by host and process id.
-    pub fn connect(ceph: CephOptions, mode: Mode, policy: Policy, owner: String) -> Result<Self> {
+    pub fn connect(cluster: ClusterAccess, mode: Mode, policy: Policy, owner: String) -> Result<Self> {
+        let ClusterAccess { ceph, agents } = cluster;
         let mut ceph = CephProcess::start(ceph)?;
         if mode == Mode::Act {
             take_over(&mut ceph)?;
         }
         let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
-        let journal = if mode == Mode::Act { Some(claim(&mut ceph, owner, &map)?) } else { None };
         let pgs = pg_map::parse(ceph.json(&["pg", "dump"])?)?;
         let ids: Vec<u32> = map.active_osds().map(|osd| osd.id).collect();
-        let collector = Collector::new(ceph.options(), &ids, COLLECT_TIMEOUT);
+        let collector = Collector::new(&mut ceph, &ids, &agents, COLLECT_TIMEOUT)?;
+        collector.check_agents()?;
         let obstacles = find_obstacles(&mut ceph, &map, &pgs)?;
         let mut orders = PgOrders::default();
-        orders.update(&map, &pgs);
+        orders.update(&map, &pgs, MapAge::Settled);
+        let policy_state = PolicyState::new(policy, &collector)?;
+        // Last: an error above must not leave a journal.
+        let journal = if mode == Mode::Act { Some(claim(&mut ceph, owner, &map)?) } else { None };
         let now = Instant::now();
         Ok(Self {
-            policy_state: PolicyState::new(policy, &ids, &mut ceph)?,
-            earlier_reads: PgReads::of(&pgs),
+            policy_state,
+            recent_reads: RecentPgReads::new(&pgs),
             ceph,
             mode,
             policy,
@@ -139,13 +211,20 @@ impl Balancer {
             pgs,
             orders,
             obstacles,
+            replica_reads: ReplicaReads::default(),
             is_stale: false,
+            map_changed: now,
+            polled: now,
             refreshed: now,
             refresh_time: Duration::ZERO,
+            agents,
+            osd_ids: ids,
             collector,
             last_round: None,
             journal,
             last_heartbeat: now,
+            last_step: None,
+            warnings: Vec::new(),
         })
     }
 
@@ -153,24 +232,33 @@ impl Balancer {
     pub fn round(&mut self) -> Result<RoundReport> {
         self.heartbeat()?;
         self.refresh()?;
-        let view = ClusterView::new(&self.map, &self.pgs, &self.orders, &self.earlier_reads);
+        let view = ClusterView::new(&self.map, &self.pgs, &self.orders, self.recent_reads.earliest());
         let reads = self.collector.collect();
         let now = Instant::now();
         let seconds = self.last_round.replace(now).map_or(0.0, |last| (now - last).as_secs_f64());
         let mut silent = Vec::new();
         let mut loads = Vec::with_capacity(reads.len());
+        let signals: Vec<OsdSignals> = reads.iter().map(|reads| reads.signals).collect();
         for reads in reads {
             match reads.load {
                 Ok(load) => loads.push(load),
                 Err(e) => {
-                    silent.push(format!("osd.{}: {e}", reads.osd));
+                    silent.push(SilentOsd { osd: reads.osd, reason: e.to_string() });
                     loads.push(None);
                 }
             }
         }
         let known: Option<Vec<ReadLoad>> = loads.iter().copied().collect();
+        let mut obstacles = self.obstacles.clone();
+        if let Some(read_loads) = &known {
+            let reads: Vec<f64> = read_loads.iter().map(|load| load.reads_per_second * seconds).collect();
+            self.replica_reads.record(self.map.epoch, &reads);
+            // A step made before brings no gain, and is undone first.
+            let is_evident = !self.policy_state.is_verifying() && self.replica_reads.are_evident(&view);
+            obstacles.extend(is_evident.then_some(Obstacle::ReplicaReads));
+        }
         let outcome = match known {
-            Some(read_loads) if silent.is_empty() && self.obstacles.is_empty() => {
+            Some(read_loads) if silent.is_empty() && obstacles.is_empty() => {
                 let round = Round {
                     now: now - self.start,
                     placement: &view.placement,
@@ -182,20 +270,36 @@ impl Balancer {
             }
             _ => None,
         };
-        Ok(self.report(&view, &loads, silent, outcome))
+        let mut report = self.report(&view, &loads, outcome);
+        for (osd, signals) in report.osds.iter_mut().zip(signals) {
+            osd.signals = signals;
+        }
+        let warnings = std::mem::take(&mut self.warnings);
+        Ok(RoundReport { obstacles, silent, warnings, ..report })
     }
 
     /// Ends without a change: the affinities stay, and so does the journal, for a later restore.
     pub fn keep(self) {}
 
     /// Restores the affinities from before the first change, unless another balancer has taken over. Returns how many
-    /// changed.
+    /// changed. Tries again if it fails; each attempt may take the time of several commands.
     pub fn restore(mut self) -> Result<usize> {
+        let mut attempts = 1;
+        loop {
+            match self.try_restore() {
+                Err(_) if attempts < MAX_RESTORE_ATTEMPTS => {
+                    attempts += 1;
+                    std::thread::sleep(RESTORE_RETRY_INTERVAL);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn try_restore(&mut self) -> Result<usize> {
         let Some(journal) = &self.journal else { return Ok(0) };
         match Journal::load(&mut self.ceph)? {
-            Some(current) if current.owner == journal.owner => {
-                restore(&mut self.ceph).map(Option::unwrap_or_default)
-            }
+            Some(current) if current.has_same_owner(journal) => restore_from(&mut self.ceph, &current),
             Some(_) | None => Ok(0),
         }
     }
@@ -203,7 +307,12 @@ impl Balancer {
     fn decide(&mut self, round: &Round<'_>, view: &ClusterView) -> Result<Outcome> {
         // A dry run keeps what the policy measured, but not a step that was not made.
         let mut state = self.policy_state.clone();
-        let outcome = state.decide(round)?;
+        let outcome = state.decide(round, self.collector.signal_counters())?;
+        let is_confirming = matches!(outcome, Outcome::Predict(Decision::Wait(Idle::Confirming(_))));
+        if is_confirming && self.refreshed.elapsed() > MAX_DECISION_AGE {
+            // The next round may make a step.
+            self.is_stale = true;
+        }
         match outcome.changed_affinities() {
             Some(affinities) if self.mode == Mode::Act => {
                 self.set(view, affinities)?;
@@ -212,42 +321,112 @@ impl Balancer {
             Some(_) => {}
             None => self.policy_state = state,
         }
+        self.record_step(&outcome, view);
         Ok(outcome)
     }
 
-    fn set(&mut self, view: &ClusterView, affinities: &[Affinity]) -> Result<()> {
-        let current = view.osd_ids.iter().zip(&view.affinities);
-        let changes = current.zip(affinities).filter_map(|((osd, current), next)| {
-            (current != next).then_some(AffinityChange { osd: *osd, affinity: *next })
-        });
-        apply(&mut self.ceph, &changes.collect::<Vec<_>>())?;
-        self.map = OsdMap::parse(self.ceph.json(&["osd", "dump"])?)?;
-        self.is_stale = true;
-        Ok(())
+    /// Writes down what was done, for `status`. A failure must not hide the step from the next round: it is a warning.
+    fn record_step(&mut self, outcome: &Outcome, view: &ClusterView) {
+        let Some(journal) = &self.journal else { return };
+        let original_shares = || {
+            let osds = view.osd_ids.iter().zip(&view.affinities);
+            let originals: Vec<Affinity> =
+                osds.map(|(osd, affinity)| journal.original(*osd).unwrap_or(*affinity)).collect();
+            let shares = view.osd_ids.iter().zip(view.shares(&originals));
+            shares.map(|(osd, share)| OriginalShare { osd: *osd, share }).collect()
+        };
+        let step = LastStep::after(outcome, self.last_step.as_ref(), &journal.owner, original_shares);
+        if let Some(step) = step {
+            if let Err(e) = step.save(&mut self.ceph) {
+                self.warnings.push(format!("the last step is not recorded: {e}"));
+            }
+            self.last_step = Some(step);
+        }
     }
 
-    /// Reads the map if it changed, and the PGs and the health once in a while.
+    /// Makes a step. If it cannot be completed, as much of it as possible is taken back.
+    fn set(&mut self, view: &ClusterView, affinities: &[Affinity]) -> Result<()> {
+        if self.is_map_outdated()? {
+            self.is_stale = true;
+            return Err(Error::Unsuitable("the OSD map changed during the decision".to_owned()));
+        }
+        let current = view.osd_ids.iter().zip(&view.affinities);
+        let changes: Vec<AffinityChange> = current
+            .zip(affinities)
+            .filter(|((_, current), next)| current != next)
+            .map(|((osd, _), next)| AffinityChange { osd: *osd, affinity: *next })
+            .collect();
+        if let Some(journal) = &mut self.journal {
+            journal.note(&changes, &self.map);
+        }
+        self.prove_alive()?;
+        self.is_stale = true;
+        let result = self.apply_in_batches(&changes);
+        if let Err(e) = &result {
+            self.take_back(&changes, view, matches!(e, Error::Superseded(_)));
+        }
+        result
+    }
+
+    /// Between batches, another balancer must not take a long step for the end of this one.
+    fn apply_in_batches(&mut self, changes: &[AffinityChange]) -> Result<()> {
+        for batch in changes.chunks(MAX_BATCH_CHANGES) {
+            apply(&mut self.ceph, batch)?;
+            self.heartbeat()?;
+        }
+        // Whoever restored the affinities meanwhile did not see all changes.
+        self.prove_alive()
+    }
+
+    /// Sets the affinities from before a step, or the original ones.
+    fn take_back(&mut self, changes: &[AffinityChange], view: &ClusterView, to_originals: bool) {
+        let before = |osd: u32| {
+            let original =
+                self.journal.as_ref().filter(|_| to_originals).and_then(|journal| journal.original(osd));
+            let index = view.osd_ids.binary_search(&osd).ok()?;
+            Some(AffinityChange { osd, affinity: original.unwrap_or(view.affinities[index]) })
+        };
+        let changes: Vec<AffinityChange> = changes.iter().filter_map(|change| before(change.osd)).collect();
+        if let Err(e) = apply(&mut self.ceph, &changes) {
+            self.warnings.push(format!("a step that failed is still in force: {e}"));
+        }
+    }
+
+    /// Reads the epoch, the PGs and the health once in a while, and the map if it changed.
     fn refresh(&mut self) -> Result<()> {
-        let epoch = self.ceph.json(&["osd", "stat"])?.get("epoch").and_then(Value::as_u64);
-        let is_changed = epoch != Some(self.map.epoch);
+        let is_calm = self.obstacles.is_empty() && !self.is_stale && !self.policy_state.is_verifying();
+        if is_calm && self.polled.elapsed() < POLL_INTERVAL {
+            return Ok(());
+        }
+        let is_changed = self.is_map_outdated()?;
         if is_changed {
             let map = OsdMap::parse(self.ceph.json(&["osd", "dump"])?)?;
-            let has_other_osds =
-                !map.active_osds().map(|osd| osd.id).eq(self.map.active_osds().map(|osd| osd.id));
-            self.map = map;
-            if has_other_osds {
-                let ids: Vec<u32> = self.map.active_osds().map(|osd| osd.id).collect();
-                self.collector = Collector::new(self.ceph.options(), &ids, COLLECT_TIMEOUT);
-                self.policy_state = PolicyState::new(self.policy, &ids, &mut self.ceph)?;
+            let ids: Vec<u32> = map.active_osds().map(|osd| osd.id).collect();
+            if ids != self.osd_ids {
+                let collector = Collector::new(&mut self.ceph, &ids, &self.agents, COLLECT_TIMEOUT)?;
+                self.policy_state = PolicyState::new(self.policy, &collector)?;
+                self.collector = collector;
+                self.osd_ids = ids;
                 self.last_round = None;
             }
+            // Last: after an error above, the next round sees the change again. After one below, the PGs are still stale.
+            self.map = map;
+            self.map_changed = Instant::now();
+            self.is_stale = true;
         }
-        let interval = MIN_REFRESH_INTERVAL.max(self.refresh_time * MAX_REFRESH_SHARE);
-        if is_changed || self.is_stale || self.refreshed.elapsed() >= interval {
+        let interval = if self.obstacles.is_empty() {
+            MIN_REFRESH_INTERVAL.max(self.refresh_time * MAX_REFRESH_SHARE)
+        } else {
+            // PGs that elect primaries after a step are clean again within seconds.
+            self.refresh_time * OBSTACLE_REFRESH_SHARE
+        };
+        if self.is_stale || self.refreshed.elapsed() >= interval {
             let start = Instant::now();
             self.pgs = pg_map::parse(self.ceph.json(&["pg", "dump"])?)?;
-            self.orders.update(&self.map, &self.pgs);
+            self.orders.update(&self.map, &self.pgs, self.map_age());
+            self.recent_reads.record(&self.pgs);
             self.obstacles = find_obstacles(&mut self.ceph, &self.map, &self.pgs)?;
+            self.obstacles.extend(self.differing_primaries());
             self.is_stale = false;
             self.refreshed = Instant::now();
             self.refresh_time = start.elapsed();
@@ -255,14 +434,26 @@ impl Balancer {
         Ok(())
     }
 
-    /// Tells other balancers that this one is alive, and finds out whether another has taken over.
-    fn heartbeat(&mut self) -> Result<()> {
+    fn map_age(&self) -> MapAge {
+        if self.map_changed.elapsed() < REPORT_WAIT { MapAge::New } else { MapAge::Settled }
+    }
+
+    fn is_map_outdated(&mut self) -> Result<bool> {
+        let epoch = self.ceph.json(&["osd", "stat"])?.get("epoch").and_then(Value::as_u64);
+        self.polled = Instant::now();
+        Ok(epoch != Some(self.map.epoch))
+    }
+
+    /// Tells other balancers that this one is alive, and finds out whether another has taken over. Does nothing if it was
+    /// called within the last 20 s. Between rounds that are further apart, the caller must call it.
+    pub fn heartbeat(&mut self) -> Result<()> {
+        if self.last_heartbeat.elapsed() < HEARTBEAT_INTERVAL { Ok(()) } else { self.prove_alive() }
+    }
+
+    fn prove_alive(&mut self) -> Result<()> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        if self.last_heartbeat.elapsed() < HEARTBEAT_INTERVAL {
-            return Ok(());
-        }
         match Journal::load(&mut self.ceph)? {
-            Some(current) if current.owner == journal.owner => {}
+            Some(current) if current.has_same_owner(journal) => {}
             Some(current) => {
                 return Err(Error::Superseded(format!(
                     "{} balances this cluster now; this one stops",
@@ -281,26 +472,37 @@ impl Balancer {
         Ok(())
     }
 
+    /// Wrong predictions must not lead to a step. After one, the PGs' reports are old for a moment.
+    fn differing_primaries(&self) -> Option<Obstacle> {
+        let view = ClusterView::new(&self.map, &self.pgs, &self.orders, self.recent_reads.earliest());
+        let PrimaryCheck { predicted, correct } = self.check_primaries(&view);
+        let is_wrong = (correct as f64) < MIN_CORRECT_SHARE * predicted as f64;
+        (is_wrong && !self.policy_state.is_verifying())
+            .then_some(Obstacle::UnexpectedPrimaries { predicted, correct })
+    }
+
     fn report(
         &self,
         view: &ClusterView,
         loads: &[Option<ReadLoad>],
-        silent: Vec<String>,
         outcome: Option<Outcome>,
     ) -> RoundReport {
         let changed = outcome.as_ref().and_then(Outcome::changed_affinities);
         let next = changed.unwrap_or(&view.affinities);
-        let shares = |affinities: &[Affinity]| {
-            let loads = view.placement.loads(affinities);
-            let total = loads.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-            loads.into_iter().map(|load| load / total).collect::<Vec<_>>()
-        };
-        let (now_shares, next_shares) = (shares(&view.affinities), shares(next));
+        let (now_shares, next_shares) = (view.shares(&view.affinities), view.shares(next));
         let rates = self.policy_state.service_rates();
+        let hostnames = self.collector.hostnames();
         let osds = view.osd_ids.iter().enumerate().map(|(index, osd)| OsdReport {
             osd: *osd,
+            hostname: hostnames.get(index).cloned().flatten(),
+            signals: OsdSignals::default(),
             reads: loads.get(index).copied().flatten(),
-            service_rate: rates.get(index).copied().flatten(),
+            // The policy forgets its estimates when it makes a step.
+            service_rate: rates
+                .get(index)
+                .copied()
+                .flatten()
+                .or_else(|| loads.get(index).copied().flatten()?.service_rate()),
             affinity: view.affinities[index],
             next_affinity: next[index],
             share: now_shares[index],
@@ -310,8 +512,9 @@ impl Balancer {
             osds: osds.collect(),
             fixed: view.fixed,
             primaries: self.check_primaries(view),
-            obstacles: self.obstacles.clone(),
-            silent,
+            obstacles: Vec::new(),
+            silent: Vec::new(),
+            warnings: Vec::new(),
             outcome,
         }
     }
@@ -334,29 +537,36 @@ impl Balancer {
 /// Restores the affinities of the cluster's journal and removes it. `None` if there is no journal; otherwise the number of
 /// OSDs that changed.
 pub fn restore(ceph: &mut CephProcess) -> Result<Option<usize>> {
-    let Some(journal) = Journal::load(ceph)? else { return Ok(None) };
+    Journal::load(ceph)?.map(|journal| restore_from(ceph, &journal)).transpose()
+}
+
+fn restore_from(ceph: &mut CephProcess, journal: &Journal) -> Result<usize> {
     let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
     let changes = journal.changes_to_restore(&map);
+    let is_different = |change: &&AffinityChange| {
+        map.osds.iter().any(|osd| osd.id == change.osd && osd.affinity != change.affinity)
+    };
+    let count = changes.iter().filter(is_different).count();
     apply(ceph, &changes)?;
-    Journal::remove(ceph)?;
-    Ok(Some(changes.len()))
+    // Another balancer may have begun with its own.
+    if Journal::load(ceph)?.is_some_and(|current| current.has_same_owner(journal)) {
+        Journal::remove(ceph)?;
+    }
+    Ok(count)
 }
 
 /// Restores what a balancer left behind that no longer runs.
 fn take_over(ceph: &mut CephProcess) -> Result<()> {
-    let Some(found) = Journal::load(ceph)? else { return Ok(()) };
-    std::thread::sleep(HEARTBEAT_WAIT);
-    match Journal::load(ceph)? {
-        Some(now) if now != found => {
-            Err(Error::Unsuitable(format!("{} balances this cluster already; stop it first", now.owner)))
+    let found = Journal::load(ceph)?;
+    match observe(ceph, found)? {
+        Some(ObservedJournal { journal, is_alive: true }) => {
+            Err(Error::Unsuitable(format!("{} balances this cluster already; stop it first", journal.owner)))
         }
-        Some(_) => {
-            let changed = restore(ceph)?.unwrap_or_default();
-            tracing::info!(
-                owner = found.owner,
-                changed,
-                "restored the affinities that an ended balancer left"
-            );
+        Some(ObservedJournal { journal, is_alive: false }) => {
+            if restore_from(ceph, &journal)? > 0 {
+                // The PGs elect their primaries, and report them.
+                std::thread::sleep(ELECTION_WAIT);
+            }
             Ok(())
         }
         None => Ok(()),
@@ -369,7 +579,7 @@ fn claim(ceph: &mut CephProcess, owner: String, map: &OsdMap) -> Result<Journal>
     journal.save(ceph)?;
     std::thread::sleep(START_RACE_WAIT);
     match Journal::load(ceph)? {
-        Some(current) if current.owner == journal.owner => Ok(journal),
+        Some(current) if current.has_same_owner(&journal) => Ok(journal),
         Some(current) => {
             Err(Error::Unsuitable(format!("{} balances this cluster already; stop it first", current.owner)))
         }

@@ -9,7 +9,8 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
@@ -45,7 +46,7 @@ impl Default for CephOptions {
 impl CephOptions {
     /// A command of this program with the flags for the cluster.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = own_group(&self.program);
         if let Some(config) = &self.config {
             command.arg("--conf").arg(config);
         }
@@ -55,6 +56,13 @@ impl CephOptions {
         command.stdin(Stdio::null());
         command
     }
+}
+
+/// A command in its own process group: Ctrl-C in a terminal ends this process, which still needs `ceph` to restore.
+pub(crate) fn own_group(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.process_group(0);
+    command
 }
 
 /// A connection to the cluster's monitors.

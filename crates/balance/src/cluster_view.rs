@@ -1,6 +1,7 @@
 //! A cluster as the solver sees it: OSDs, affinities, and placement groups with their share of the reads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use tradewind_model::affinity::Affinity;
 use tradewind_model::affinity::placement::{Placement, PlacementGroup};
@@ -11,6 +12,10 @@ use crate::pg_order::PgOrders;
 
 /// Reads per PG of a pool that weigh as much as the assumption that all its objects are read equally often.
 const PRIOR_READS_PER_PG: f64 = 20.0;
+
+/// Samples of the PGs' reads, and the time between two: reads of the last 5 to 15 minutes count.
+const MAX_READ_SAMPLES: usize = 3;
+const READ_SAMPLE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// PGs that affinities do not decide about, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +69,43 @@ impl PgReads {
     }
 }
 
+/// The reads of PGs of the last minutes: popularity changes.
+#[derive(Debug, Clone)]
+pub struct RecentPgReads {
+    samples: VecDeque<PgReadSample>,
+}
+
+#[derive(Debug, Clone)]
+struct PgReadSample {
+    at: Instant,
+    reads: PgReads,
+}
+
+impl RecentPgReads {
+    /// Begins with these PGs.
+    pub fn new(pgs: &[Pg]) -> Self {
+        let sample = PgReadSample { at: Instant::now(), reads: PgReads::of(pgs) };
+        Self { samples: VecDeque::from([sample]) }
+    }
+
+    /// Adds a sample if the last one is old enough, and drops those that are too old.
+    pub fn record(&mut self, pgs: &[Pg]) {
+        if self.samples.back().is_some_and(|last| last.at.elapsed() < READ_SAMPLE_INTERVAL) {
+            return;
+        }
+        if self.samples.len() == MAX_READ_SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(PgReadSample { at: Instant::now(), reads: PgReads::of(pgs) });
+    }
+
+    /// The reads from which the recent ones are counted.
+    pub fn earliest(&self) -> &PgReads {
+        // There is always a sample.
+        &self.samples[0].reads
+    }
+}
+
 impl ClusterView {
     /// Builds the view. `earlier` are the reads from which the recent ones are counted.
     pub fn new(map: &OsdMap, pgs: &[Pg], orders: &PgOrders, earlier: &PgReads) -> Self {
@@ -103,6 +145,13 @@ impl ClusterView {
             }
         }
         Self { placement: Placement::new(&osd_ids, &groups), osd_ids, affinities, pg_ids, fixed }
+    }
+
+    /// The share of the reads that each OSD serves under these affinities, from 0 to 1.
+    pub fn shares(&self, affinities: &[Affinity]) -> Vec<f64> {
+        let loads = self.placement.loads(affinities);
+        let total = loads.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        loads.into_iter().map(|load| load / total).collect()
     }
 
     /// The ids of the PGs' primaries under these affinities.

@@ -1,43 +1,51 @@
-//! The reads of all OSDs, collected in parallel with a deadline: from the admin sockets of OSDs on this host, and by
-//! `ceph tell` from the others.
+//! The reads and signals of all OSDs, collected in parallel with a deadline: by the agents of other hosts, from the admin
+//! sockets of OSDs on this host, and by `ceph tell` from the others.
 
-use std::collections::HashMap;
-use std::io::Read as _;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tradewind_model::affinity::queueing::ReadLoad;
 
-use crate::admin_socket;
-use crate::ceph_process::CephOptions;
+use crate::agent::{AgentClient, Agents, OsdQuery};
+use crate::ceph_process::{CephOptions, CephProcess};
 use crate::counters::ReadCounters;
+use crate::device::DeviceCounters;
 use crate::error::{Error, Result};
+use crate::host::HostCounters;
+use crate::local_osds::{LocalOsds, OsdSample};
+use crate::osd_location::{self, OsdLocation};
+use crate::parallel::in_parallel;
+use crate::process::output_in_time;
+use crate::signals::{OsdSignals, SignalCounters};
 
-/// OSDs asked at the same time.
+/// Maximum number of OSDs that this host reads concurrently.
 const MAX_CONCURRENCY: usize = 16;
-/// Interval between two looks at a process that has a deadline.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum number of agents that are read concurrently.
+const MAX_AGENT_CONCURRENCY: usize = 128;
+/// Hosts that an error lists.
+const MAX_LISTED_HOSTS: usize = 20;
 
 /// Where the counters of an OSD come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
+    /// The agent of its host, by its index among the agents.
+    Agent(usize),
     /// Its admin socket on this host.
-    Socket(PathBuf),
-    /// `ceph tell`: the OSD is on another host.
+    Socket,
+    /// `ceph tell`: the OSD is on another host, or its socket was not found.
     Tell,
 }
 
-/// The reads of an OSD since the previous round.
+/// An OSD since the previous round.
 #[derive(Debug)]
 pub struct OsdReads {
     /// Its id.
     pub osd: u32,
     /// `None` in the first round and after a restart of the OSD.
     pub load: Result<Option<ReadLoad>>,
+    /// The signals of its device and host.
+    pub signals: OsdSignals,
 }
 
 /// Collects counters.
@@ -45,78 +53,206 @@ pub struct OsdReads {
 pub struct Collector {
     options: CephOptions,
     timeout: Duration,
-    sources: Vec<OsdSource>,
-    previous: HashMap<u32, Sample>,
+    agents: Agents,
+    local: LocalOsds,
+    /// Names of the hosts of all OSDs of the cluster.
+    hosts: BTreeSet<String>,
+    osds: Vec<OsdSource>,
+    previous: HashMap<u32, PreviousReads>,
+    /// In the order of the OSDs; `None` for OSDs that did not report in the last round.
+    signals: Vec<Option<SignalCounters>>,
 }
 
 #[derive(Debug, Clone)]
 struct OsdSource {
     osd: u32,
+    location: OsdLocation,
+    /// True if it is on this host.
+    is_local: bool,
     source: Source,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Sample {
+struct PreviousReads {
     counters: ReadCounters,
-    at: Instant,
+    read_at: Instant,
+}
+
+/// The OSDs of one agent, by their positions among all.
+#[derive(Debug)]
+struct AgentGroup<'a> {
+    agent: &'a AgentClient,
+    positions: Vec<usize>,
+}
+
+/// A sample of an OSD, with that of its host.
+struct Collected {
+    position: usize,
+    sample: OsdSample,
+    host: HostCounters,
 }
 
 impl Collector {
-    /// Finds the source of each OSD. `timeout` applies to each OSD in each round.
-    pub fn new(options: &CephOptions, osds: &[u32], timeout: Duration) -> Self {
-        let sources =
-            in_parallel(osds, |osd| OsdSource { osd: *osd, source: find_source(options, *osd, timeout) });
-        Self { options: options.clone(), timeout, sources, previous: HashMap::new() }
+    /// Finds the source of each OSD. `timeout` applies to each OSD and to each agent, in each round.
+    pub fn new(ceph: &mut CephProcess, osds: &[u32], agents: &Agents, timeout: Duration) -> Result<Self> {
+        let mut locations = osd_location::parse(&ceph.json(&["osd", "metadata"])?);
+        let hosts = locations.values().filter_map(|location| location.hostname.clone()).collect();
+        let local = LocalOsds::new(ceph.options().clone(), timeout);
+        let this_host = osd_location::this_host();
+        let placed: Vec<(u32, OsdLocation)> =
+            osds.iter().map(|osd| (*osd, locations.remove(osd).unwrap_or_default())).collect();
+        let sources = in_parallel(&placed, MAX_CONCURRENCY, |(osd, location)| {
+            let agent = location.hostname.as_deref().and_then(|hostname| agents.index_of(hostname));
+            let source = match agent {
+                Some(agent) => Source::Agent(agent),
+                None if local.socket(*osd).is_some() => Source::Socket,
+                None => Source::Tell,
+            };
+            let is_local = source == Source::Socket || location.hostname.as_deref() == Some(&this_host);
+            OsdSource { osd: *osd, location: location.clone(), is_local, source }
+        });
+        Ok(Self {
+            options: ceph.options().clone(),
+            timeout,
+            agents: agents.clone(),
+            local,
+            hosts,
+            signals: vec![None; sources.len()],
+            osds: sources,
+            previous: HashMap::new(),
+        })
     }
 
-    /// The source of each OSD.
-    pub fn sources(&self) -> impl Iterator<Item = (u32, &Source)> {
-        self.sources.iter().map(|source| (source.osd, &source.source))
+    /// The name of the host of each OSD, in their order.
+    pub fn hostnames(&self) -> Vec<Option<String>> {
+        self.osds.iter().map(|osd| osd.location.hostname.clone()).collect()
+    }
+
+    /// The first OSD that is neither on this host nor on one with an agent, or whose device is unknown although needed.
+    pub fn unmeasured_osd(&self, needs_device: bool) -> Option<u32> {
+        let is_measured = |osd: &OsdSource| {
+            let is_reachable = osd.is_local || matches!(osd.source, Source::Agent(_));
+            is_reachable && (!needs_device || osd.location.device.is_some())
+        };
+        self.osds.iter().find(|osd| !is_measured(osd)).map(|osd| osd.osd)
+    }
+
+    /// Fails if the list of agents has a host without OSDs: its agent would never be used, but `ceph tell` instead.
+    pub fn check_agents(&self) -> Result<()> {
+        let hostnames = self.agents.clients().iter().map(AgentClient::hostname);
+        let unused: Vec<&str> = hostnames.filter(|hostname| !self.hosts.contains(*hostname)).collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let hosts: Vec<&str> = self.hosts.iter().map(String::as_str).take(MAX_LISTED_HOSTS).collect();
+        Err(Error::Unsuitable(format!(
+            "the list of agents has hosts without OSDs: {}; hosts with OSDs are {}",
+            unused.join(", "),
+            hosts.join(", ")
+        )))
+    }
+
+    /// The counters of devices and hosts in the last round, in the order of the OSDs; `None` for OSDs that did not report.
+    pub fn signal_counters(&self) -> &[Option<SignalCounters>] {
+        &self.signals
     }
 
     /// Collects one round, in the order of the OSDs given to [`Collector::new`].
     pub fn collect(&mut self) -> Vec<OsdReads> {
-        let samples = in_parallel(&self.sources, |source| {
-            let counters = self.counters(source);
-            counters.map(|counters| Sample { counters, at: Instant::now() })
+        let mut collected = self.collect_samples();
+        collected.sort_by_key(|collected| collected.position);
+        collected.into_iter().map(|collected| self.since_previous(collected)).collect()
+    }
+
+    fn since_previous(&mut self, collected: Collected) -> OsdReads {
+        let Collected { position, sample, host } = collected;
+        let (osd, read_at) = (self.osds[position].osd, sample.read_at);
+        let load = sample.reads.map(|counters| {
+            let previous = self.previous.insert(osd, PreviousReads { counters, read_at })?;
+            counters.since(previous.counters, read_at.saturating_duration_since(previous.read_at))
         });
-        let mut reads = Vec::with_capacity(samples.len());
-        for (source, sample) in self.sources.iter().zip(samples) {
-            let load = sample.map(|sample| {
-                let previous = self.previous.insert(source.osd, sample);
-                previous
-                    .and_then(|previous| sample.counters.since(previous.counters, sample.at - previous.at))
-            });
-            reads.push(OsdReads { osd: source.osd, load });
-        }
-        reads
+        let now = load.is_ok().then_some(SignalCounters { device: sample.device, host, read_at });
+        let earlier = std::mem::replace(&mut self.signals[position], now);
+        // The pressure is a mean over time already: it needs no earlier sample.
+        let signals = now.map(|now| now.since(&earlier.unwrap_or(now)));
+        OsdReads { osd, load, signals: signals.unwrap_or_default() }
     }
 
-    fn counters(&self, source: &OsdSource) -> Result<ReadCounters> {
-        let dump = match &source.source {
-            Source::Socket(path) => admin_socket::run(path, "perf dump", self.timeout)?,
-            Source::Tell => {
-                let target = format!("osd.{}", source.osd);
-                let mut command = self.options.command();
-                command.args(["tell", &target, "perf", "dump", "--format", "json"]);
-                let output = output_in_time(command, &format!("tell {target} perf dump"), self.timeout)?;
-                parse(&output, "perf dump")?
+    fn collect_samples(&self) -> Vec<Collected> {
+        let mut groups: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut own = Vec::new();
+        for (position, osd) in self.osds.iter().enumerate() {
+            match osd.source {
+                Source::Agent(agent) => groups.entry(agent).or_default().push(position),
+                Source::Socket | Source::Tell => own.push(position),
             }
-        };
-        ReadCounters::parse(&dump)
+        }
+        let clients = self.agents.clients();
+        let groups: Vec<AgentGroup<'_>> = groups
+            .into_iter()
+            .map(|(agent, positions)| AgentGroup { agent: &clients[agent], positions })
+            .collect();
+        std::thread::scope(|scope| {
+            let remote = scope
+                .spawn(|| in_parallel(&groups, MAX_AGENT_CONCURRENCY, |group| self.collect_by_agent(group)));
+            let host = if own.is_empty() { HostCounters::default() } else { HostCounters::read() };
+            let mut collected =
+                in_parallel(&own, MAX_CONCURRENCY, |position| self.collect_directly(*position, host));
+            match remote.join() {
+                Ok(remote) => collected.extend(remote.into_iter().flatten()),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+            collected
+        })
     }
-}
 
-/// The admin socket of an OSD if it exists on this host.
-fn find_source(options: &CephOptions, osd: u32, timeout: Duration) -> Source {
-    let mut command = Command::new(options.program.with_file_name("ceph-conf"));
-    if let Some(config) = &options.config {
-        command.arg("--conf").arg(config);
+    fn query(&self, position: usize) -> OsdQuery {
+        let OsdSource { osd, location, .. } = &self.osds[position];
+        OsdQuery { osd: *osd, device: location.device.clone() }
     }
-    command.args(["--name", &format!("osd.{osd}"), "--show-config-value", "admin_socket"]);
-    let path = output_in_time(command, "ceph-conf", timeout).ok();
-    let path = path.and_then(|output| Some(PathBuf::from(String::from_utf8(output).ok()?.trim())));
-    path.filter(|path| path.exists()).map_or(Source::Tell, Source::Socket)
+
+    fn collect_by_agent(&self, group: &AgentGroup<'_>) -> Vec<Collected> {
+        let queries: Vec<OsdQuery> = group.positions.iter().map(|position| self.query(*position)).collect();
+        let sample = group.agent.read(&queries, self.timeout);
+        let positions = group.positions.iter().copied();
+        match sample {
+            Ok(sample) => {
+                let host = sample.host;
+                let osds = positions.zip(sample.osds);
+                osds.map(|(position, sample)| Collected { position, sample, host }).collect()
+            }
+            Err(e) => {
+                let silent = |position| {
+                    let reads = Err(group.agent.error(&e));
+                    let sample = OsdSample { reads, device: None, read_at: Instant::now() };
+                    Collected { position, sample, host: HostCounters::default() }
+                };
+                positions.map(silent).collect()
+            }
+        }
+    }
+
+    fn collect_directly(&self, position: usize, host: HostCounters) -> Collected {
+        let source = &self.osds[position];
+        let sample = match source.source {
+            Source::Tell | Source::Agent(_) => {
+                let device = source.location.device.as_deref().filter(|_| source.is_local);
+                let device = device.and_then(|device| DeviceCounters::read(device).ok());
+                OsdSample { reads: self.read_by_tell(source.osd), device, read_at: Instant::now() }
+            }
+            Source::Socket => self.local.read_osd(&self.query(position)),
+        };
+        let host = if source.is_local { host } else { HostCounters::default() };
+        Collected { position, sample, host }
+    }
+
+    fn read_by_tell(&self, osd: u32) -> Result<ReadCounters> {
+        let target = format!("osd.{osd}");
+        let mut command = self.options.command();
+        command.args(["tell", &target, "perf", "dump", "--format", "json"]);
+        let output = output_in_time(command, &format!("tell {target} perf dump"), self.timeout)?;
+        ReadCounters::parse(&parse(&output, "perf dump")?)
+    }
 }
 
 fn parse(output: &[u8], command: &str) -> Result<Value> {
@@ -125,119 +261,5 @@ fn parse(output: &[u8], command: &str) -> Result<Value> {
     serde_json::from_slice(output).map_err(malformed)
 }
 
-/// The standard output of a command; a command that takes longer is killed.
-fn output_in_time(mut command: Command, name: &str, timeout: Duration) -> Result<Vec<u8>> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(Error::Start)?;
-    let mut output =
-        child.stdout.take().ok_or_else(|| Error::Start(std::io::ErrorKind::BrokenPipe.into()))?;
-    let reader = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        output.read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let deadline = Instant::now() + timeout;
-    let status = loop {
-        match child.try_wait().map_err(Error::Start)? {
-            Some(status) => break Some(status),
-            None if Instant::now() >= deadline => break None,
-            None => std::thread::sleep(POLL_INTERVAL),
-        }
-    };
-    let Some(status) = status else {
-        // Killing fails only if the process ended meanwhile.
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(Error::Timeout { command: name.to_owned(), timeout });
-    };
-    let bytes =
-        reader.join().map_err(|_| Error::Start(std::io::ErrorKind::Other.into()))?.map_err(Error::Start)?;
-    if !status.success() {
-        return Err(Error::Rejected { command: name.to_owned(), message: status.to_string() });
-    }
-    Ok(bytes)
-}
-
-/// Maps items by several threads, in order.
-fn in_parallel<T: Sync, R: Send>(items: &[T], map: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::with_capacity(items.len()));
-    std::thread::scope(|scope| {
-        for _ in 0..MAX_CONCURRENCY.min(items.len()) {
-            scope.spawn(|| {
-                while let Some((index, item)) = {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    items.get(index).map(|item| (index, item))
-                } {
-                    let result = map(item);
-                    let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    results.push((index, result));
-                }
-            });
-        }
-    });
-    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    results.sort_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-    use std::os::unix::net::UnixListener;
-
-    use super::*;
-
-    #[test]
-    fn parallel_results_keep_the_order_of_the_items() {
-        let items: Vec<u64> = (0..200).collect();
-        assert_eq!(in_parallel(&items, |n| n * 2), items.iter().map(|n| n * 2).collect::<Vec<_>>());
-        assert!(in_parallel(&[] as &[u8], |n| *n).is_empty());
-    }
-
-    #[test]
-    fn command_that_hangs_is_killed_at_the_deadline() {
-        let mut command = Command::new("sleep");
-        command.arg("60");
-        let error = output_in_time(command, "sleep", Duration::from_millis(100)).unwrap_err();
-        assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        assert!(matches!(
-            output_in_time(Command::new("false"), "false", Duration::from_secs(20)).unwrap_err(),
-            Error::Rejected { .. }
-        ));
-    }
-
-    #[test]
-    fn silent_osd_does_not_hide_the_others() {
-        let place = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(place.path().join("osd")).unwrap();
-        std::thread::spawn(move || {
-            for reads in [10_u64, 30] {
-                let (mut socket, _) = listener.accept().unwrap();
-                let mut request = [0; 64];
-                let _ = socket.read(&mut request).unwrap();
-                let dump = format!(
-                    r#"{{"osd":{{"op_r":{reads},"op_r_latency":{{"avgcount":{reads},"sum":{reads}}}}}}}"#
-                );
-                socket.write_all(&u32::try_from(dump.len()).unwrap().to_be_bytes()).unwrap();
-                socket.write_all(dump.as_bytes()).unwrap();
-            }
-        });
-        let source = |osd, name: &str| OsdSource { osd, source: Source::Socket(place.path().join(name)) };
-        let mut collector = Collector {
-            options: CephOptions::default(),
-            timeout: Duration::from_secs(10),
-            sources: vec![source(0, "absent"), source(1, "osd")],
-            previous: HashMap::new(),
-        };
-        let first = collector.collect();
-        assert!(first[0].load.is_err() && matches!(first[1].load, Ok(None)));
-        std::thread::sleep(Duration::from_millis(50));
-        let second = collector.collect();
-        let load = second[1].load.as_ref().unwrap().unwrap();
-        assert!(load.reads_per_second > 0.0 && (load.latency_seconds - 1.0).abs() < 1e-9);
-    }
-}
+mod tests;

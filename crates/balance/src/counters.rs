@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tradewind_model::affinity::queueing::ReadLoad;
 
 use crate::error::{Error, Result};
 
 /// Reads of clients since an OSD's start, from its `perf dump`.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ReadCounters {
     /// Completed reads (`op_r`).
     pub reads: u64,

@@ -1,37 +1,48 @@
-//! Block devices of OSDs on this host: how long their reads take, from the kernel's counters
+//! Block devices of OSDs on this host: how long their reads take and how busy they are, from the kernel's counters
 //! (`/sys/class/block/NAME/stat`, described in the kernel's `Documentation/block/stat.rst`).
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Completed reads of a device since it exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Maximum length of a device's name in bytes: that of a file name in `/sys`.
+const MAX_NAME_BYTES: usize = 255;
+
+/// Counters of a device since it exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DeviceCounters {
     /// Completed reads.
     pub reads: u64,
     /// Sum of their times in milliseconds, with the time in the device's queue.
     pub read_millis: u64,
+    /// Milliseconds with a request in flight.
+    pub busy_millis: u64,
 }
 
 impl DeviceCounters {
-    /// Reads the counters of a device such as `sda` or `loop3`.
+    /// Reads the counters of a device such as `sda` or `loop3`. The name may come from another host: one that could lead
+    /// out of the directory is rejected.
     pub fn read(device: &str) -> Result<Self> {
         let path = Path::new("/sys/class/block").join(device).join("stat");
         let malformed = |message: String| Error::Malformed { command: path.display().to_string(), message };
+        if !is_device_name(device) {
+            return Err(malformed("not the name of a block device".to_owned()));
+        }
         let text = std::fs::read_to_string(&path).map_err(|e| malformed(e.to_string()))?;
         Self::parse(&text).ok_or_else(|| malformed(format!("unexpected contents {text:?}")))
     }
 
-    /// The fields are: reads, merged reads, sectors read, milliseconds of reads, then those of writes.
+    /// The fields are: reads, merged reads, sectors read, milliseconds of reads, the same of writes, requests in flight,
+    /// milliseconds with requests in flight. Others follow.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split_whitespace().map(str::parse);
         let reads = fields.next()?.ok()?;
         let read_millis = fields.nth(2)?.ok()?;
-        Some(Self { reads, read_millis })
+        let busy_millis = fields.nth(5)?.ok()?;
+        Some(Self { reads, read_millis, busy_millis })
     }
 
     /// The mean time of a read in milliseconds since an earlier sample; `None` without reads.
@@ -39,25 +50,19 @@ impl DeviceCounters {
         let reads = self.reads.checked_sub(earlier.reads).filter(|reads| *reads > 0)?;
         Some(self.read_millis.checked_sub(earlier.read_millis)? as f64 / reads as f64)
     }
+
+    /// The share of the time since an earlier sample in which requests were in flight, from 0 to 1.
+    pub fn busy_since(self, earlier: Self, elapsed: Duration) -> Option<f64> {
+        let busy = self.busy_millis.checked_sub(earlier.busy_millis)?;
+        // The counter has a resolution of a few milliseconds.
+        (!elapsed.is_zero()).then(|| (busy as f64 / 1e3 / elapsed.as_secs_f64()).min(1.0))
+    }
 }
 
-/// The data devices of OSDs on the host `hostname`, by OSD, from the response to `osd metadata`.
-pub fn devices_on(hostname: &str, metadata: &Value) -> BTreeMap<u32, String> {
-    let osds = metadata.as_array().into_iter().flatten();
-    let local = osds.filter(|osd| osd.get("hostname").and_then(Value::as_str) == Some(hostname));
-    let devices = local.filter_map(|osd| {
-        let id = u32::try_from(osd.get("id")?.as_u64()?).ok()?;
-        Some((id, data_device(osd)?))
-    });
-    devices.collect()
-}
-
-fn data_device(osd: &Value) -> Option<String> {
-    let text = |name: &str| osd.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-    // The path of the device itself, where the OSD reports it: for a volume of a disk, the kernel counts the volume's reads.
-    let path = text("bluestore_bdev_partition_path").map(PathBuf::from);
-    let name = path.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    name.or_else(|| text("bluestore_bdev_devices")?.split(',').next().map(str::to_owned))
+/// Returns true for a name that is one component of a path.
+fn is_device_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.!:".contains(c);
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.starts_with('.') && name.chars().all(is_plain)
 }
 
 /// Stand-in for %iowait: 100 × (1 - lowest await of all / own await), from 0 for the fastest device towards 100. OSDs without
@@ -74,31 +79,29 @@ pub fn iowait_stand_in(awaits: &[Option<f64>]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
-    fn counters_are_the_first_and_fourth_field() {
-        let counters = DeviceCounters::parse("  1500 2 3000 45000 7 8 9 10 0 11 12\n").unwrap();
-        assert_eq!(counters, DeviceCounters { reads: 1500, read_millis: 45_000 });
-        assert_eq!(DeviceCounters::parse("1 2 3"), None);
-        let later = DeviceCounters { reads: 1510, read_millis: 47_000 };
+    fn counters_are_those_of_reads_and_of_busy_time() {
+        let counters = DeviceCounters::parse("  1500 2 3000 45000 7 8 9 10 0 1100 12\n").unwrap();
+        assert_eq!(counters, DeviceCounters { reads: 1500, read_millis: 45_000, busy_millis: 1100 });
+        assert_eq!(DeviceCounters::parse("1 2 3 4 5 6 7 8 9"), None);
+        let later = DeviceCounters { reads: 1510, read_millis: 47_000, busy_millis: 1600 };
         assert_eq!(later.await_since(counters), Some(200.0));
         assert_eq!((later.await_since(later), counters.await_since(later)), (None, None));
+        assert_eq!(later.busy_since(counters, Duration::from_secs(2)), Some(0.25));
+        assert_eq!(later.busy_since(counters, Duration::from_millis(490)), Some(1.0));
+        assert_eq!(counters.busy_since(later, Duration::from_secs(2)), None);
+        assert_eq!(later.busy_since(counters, Duration::ZERO), None);
     }
 
     #[test]
-    fn devices_are_those_of_this_host() {
-        let metadata = json!([
-            {"id": 0, "hostname": "here", "bluestore_bdev_partition_path": "/dev/loop3", "bluestore_bdev_devices": "sda"},
-            {"id": 1, "hostname": "here", "bluestore_bdev_devices": "sdb,sdc"},
-            {"id": 2, "hostname": "there", "bluestore_bdev_devices": "sdd"},
-            {"id": 3, "hostname": "here"},
-        ]);
-        let expected = BTreeMap::from([(0, "loop3".to_owned()), (1, "sdb".to_owned())]);
-        assert_eq!(devices_on("here", &metadata), expected);
-        assert!(devices_on("here", &json!({})).is_empty());
+    fn name_that_leads_out_of_the_directory_is_rejected() {
+        for name in ["", ".", "..", "../../block/sda", "a/b", ".hidden", "a\0b", &"a".repeat(300)] {
+            let error = DeviceCounters::read(name).unwrap_err();
+            assert!(error.to_string().contains("not the name of a block device"), "{name}: {error}");
+        }
+        assert!(["sda", "loop3", "dm-0", "nvme0n1p2", "cciss!c0d0"].into_iter().all(is_device_name));
     }
 
     #[test]

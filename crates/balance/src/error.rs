@@ -48,6 +48,16 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// The agent of a host does not report an OSD.
+    #[error("agent of host {hostname} ({address}): {message}")]
+    Agent {
+        /// Name of the host.
+        hostname: String,
+        /// Address of the agent.
+        address: String,
+        /// The cause.
+        message: String,
+    },
     /// Something that makes balancing impossible or useless.
     #[error("{0}")]
     Unsuitable(String),

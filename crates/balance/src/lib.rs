@@ -5,18 +5,32 @@
 //! builds what the decisions need ([`ClusterView`]), and applies them.
 
 pub mod admin_socket;
+pub mod agent;
 pub mod balancer;
 pub mod ceph_process;
 pub mod cluster_view;
 pub mod collector;
+mod config_key;
 pub mod counters;
+mod deadline_socket;
 pub mod device;
+pub mod dlr_signal;
 pub mod error;
+pub mod host;
 pub mod journal;
+pub mod last_step;
+pub mod local_osds;
+pub mod osd_location;
 pub mod osd_map;
+mod parallel;
 pub mod pg_map;
 pub mod pg_order;
 pub mod policy;
+mod process;
+pub mod replica_reads;
+pub mod signals;
+pub mod slow_host;
+pub mod status;
 pub mod suitability;
 
 pub use ceph_process::{CephOptions, CephProcess};

@@ -1,15 +1,15 @@
 //! How affinities are decided: by prediction, or as in the paper.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tradewind_model::affinity::Affinity;
 use tradewind_model::affinity::controller::{Controller, Decision, Idle, Options, Round};
 use tradewind_model::affinity::dlr::{self, Measured, Thresholds};
 
-use crate::ceph_process::CephProcess;
-use crate::device::{DeviceCounters, devices_on, iowait_stand_in};
+use crate::collector::Collector;
+use crate::dlr_signal::{DlrSignals, SignalSource, dlr_signals, have_hosts_of_their_own};
 use crate::error::{Error, Result};
+use crate::signals::SignalCounters;
 
 /// The policies.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,13 +25,6 @@ pub enum Policy {
     },
 }
 
-impl Policy {
-    /// The paper's policy with its own parameters.
-    pub fn dlr() -> Self {
-        Self::Dlr { thresholds: Thresholds::default(), interval: Duration::from_secs(dlr::INTERVAL_SECONDS) }
-    }
-}
-
 /// The outcome of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
@@ -45,8 +38,10 @@ pub enum Outcome {
 /// A round of Algorithm 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DlrRound {
-    /// The stand-in for %iowait ([`iowait_stand_in`]), one per OSD.
+    /// The signals, one per OSD.
     pub signals_percent: Vec<f64>,
+    /// Their kind.
+    pub source: SignalSource,
     /// The new affinities, one per OSD.
     pub affinities: Vec<Affinity>,
     /// True if any affinity changes.
@@ -69,7 +64,7 @@ impl Outcome {
 /// The state of a policy for a set of OSDs.
 #[derive(Debug, Clone)]
 pub(crate) enum PolicyState {
-    Predict(Controller),
+    Predict(Box<Controller>),
     Dlr(DlrState),
 }
 
@@ -77,36 +72,51 @@ pub(crate) enum PolicyState {
 pub(crate) struct DlrState {
     thresholds: Thresholds,
     interval: Duration,
-    /// Device names in the order of the OSDs.
-    devices: Vec<String>,
-    previous: Option<DeviceSample>,
+    has_hosts_of_their_own: bool,
+    previous: Option<SignalSample>,
 }
 
 #[derive(Debug, Clone)]
-struct DeviceSample {
-    counters: Vec<DeviceCounters>,
+struct SignalSample {
+    counters: Vec<SignalCounters>,
     at: Instant,
 }
 
 impl PolicyState {
-    /// The state for these OSDs. The paper's policy fails if an OSD is not on this host.
-    pub fn new(policy: Policy, osds: &[u32], ceph: &mut CephProcess) -> Result<Self> {
+    /// The state for the collector's OSDs. The paper's policy fails if a device can be read neither by this host nor by an
+    /// agent.
+    pub fn new(policy: Policy, collector: &Collector) -> Result<Self> {
+        let hostnames = collector.hostnames();
         match policy {
-            Policy::Predict(options) => Ok(Self::Predict(Controller::new(osds.len(), options))),
+            Policy::Predict(options) => {
+                Ok(Self::Predict(Box::new(Controller::new(hostnames.len(), options))))
+            }
             Policy::Dlr { thresholds, interval } => {
-                let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-                let devices = devices_on(hostname.trim(), &ceph.json(&["osd", "metadata"])?);
-                let devices = in_order(osds, &devices)?;
-                Ok(Self::Dlr(DlrState { thresholds, interval, devices, previous: None }))
+                let has_hosts_of_their_own = have_hosts_of_their_own(&hostnames);
+                if let Some(osd) = collector.unmeasured_osd(!has_hosts_of_their_own) {
+                    return Err(Error::Unsuitable(format!(
+                        "the policy dlr measures devices or hosts of OSDs, and osd.{osd} is neither on this host nor on \
+                         one with an agent; run \"tradewind balance agent\" there, or use the default policy"
+                    )));
+                }
+                Ok(Self::Dlr(DlrState { thresholds, interval, has_hosts_of_their_own, previous: None }))
             }
         }
     }
 
-    /// Decides a round.
-    pub fn decide(&mut self, round: &Round<'_>) -> Result<Outcome> {
+    /// Decides a round. `signals` are the counters of devices and hosts in this round, in the order of the OSDs.
+    pub fn decide(&mut self, round: &Round<'_>, signals: &[Option<SignalCounters>]) -> Result<Outcome> {
         match self {
             Self::Predict(controller) => Ok(Outcome::Predict(controller.decide(round))),
-            Self::Dlr(state) => Ok(Outcome::Dlr(state.decide(round)?)),
+            Self::Dlr(state) => Ok(Outcome::Dlr(state.decide(round, signals)?)),
+        }
+    }
+
+    /// True while the effect of a step is measured.
+    pub fn is_verifying(&self) -> bool {
+        match self {
+            Self::Predict(controller) => controller.is_verifying(),
+            Self::Dlr(_) => false,
         }
     }
 
@@ -119,37 +129,24 @@ impl PolicyState {
     }
 }
 
-fn in_order(osds: &[u32], devices: &BTreeMap<u32, String>) -> Result<Vec<String>> {
-    let devices = osds.iter().map(|osd| {
-        devices.get(osd).cloned().ok_or_else(|| {
-            Error::Unsuitable(format!(
-                "the policy dlr reads the devices of this host, and osd.{osd} is not on it; use the default policy"
-            ))
-        })
-    });
-    devices.collect()
-}
-
 impl DlrState {
-    fn decide(&mut self, round: &Round<'_>) -> Result<Option<DlrRound>> {
+    fn decide(&mut self, round: &Round<'_>, signals: &[Option<SignalCounters>]) -> Result<Option<DlrRound>> {
         let now = Instant::now();
         if self.previous.as_ref().is_some_and(|previous| now - previous.at < self.interval) {
             return Ok(None);
         }
-        let counters = self.devices.iter().map(|device| DeviceCounters::read(device));
-        let counters: Vec<DeviceCounters> = counters.collect::<Result<_>>()?;
-        let sample = DeviceSample { counters, at: now };
+        let Some(counters) = signals.iter().copied().collect() else { return Ok(None) };
+        let sample = SignalSample { counters, at: now };
         let Some(previous) = self.previous.replace(sample.clone()) else { return Ok(None) };
-        let pairs = sample.counters.iter().zip(&previous.counters);
-        let awaits: Vec<Option<f64>> = pairs.map(|(now, earlier)| now.await_since(*earlier)).collect();
-        let signals_percent = iowait_stand_in(&awaits);
+        let DlrSignals { percent: signals_percent, source } =
+            dlr_signals(&sample.counters, &previous.counters, self.has_hosts_of_their_own)?;
         let osds = signals_percent.iter().zip(round.affinities);
         let measured: Vec<Measured> = osds
             .map(|(signal, affinity)| Measured { signal_percent: *signal, affinity: *affinity })
             .collect();
         let affinities = dlr::adjust(&measured, &self.thresholds);
         let is_change = affinities != round.affinities;
-        Ok(Some(DlrRound { signals_percent, affinities, is_change }))
+        Ok(Some(DlrRound { signals_percent, source, affinities, is_change }))
     }
 }
 
@@ -160,10 +157,12 @@ pub fn explain(outcome: &Outcome, is_applied: bool) -> String {
     let decision = match outcome {
         Outcome::Predict(decision) => decision,
         Outcome::Dlr(None) => return "waiting for the next round of the policy dlr".to_owned(),
-        Outcome::Dlr(Some(DlrRound { is_change: false, .. })) => {
-            return "the policy dlr changes nothing".to_owned();
+        Outcome::Dlr(Some(DlrRound { is_change: false, source, .. })) => {
+            return format!("the policy dlr changes nothing (signal: {source})");
         }
-        Outcome::Dlr(Some(_)) => return format!("{set} new affinities by the policy dlr"),
+        Outcome::Dlr(Some(DlrRound { source, .. })) => {
+            return format!("{set} new affinities by the policy dlr (signal: {source})");
+        }
     };
     match decision {
         Decision::Wait(Idle::FewReads) => "too few reads to tell fast OSDs from slow ones".to_owned(),
@@ -189,3 +188,6 @@ pub fn explain(outcome: &Outcome, is_applied: bool) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

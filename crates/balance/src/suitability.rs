@@ -23,9 +23,9 @@ pub enum Obstacle {
     OsdsDown(Vec<u32>),
     /// Fewer than two OSDs run.
     TooFewOsds,
-    /// Too many PGs are being moved or repaired.
+    /// Too many PGs are being moved or repaired, or elect their primaries.
     UncleanPgs {
-        /// PGs that are not active and clean.
+        /// PGs that do not serve reads, or move data.
         unclean: usize,
         /// All PGs.
         total: usize,
@@ -36,6 +36,15 @@ pub enum Obstacle {
     NoReplicatedPool,
     /// Clients are configured to read from other OSDs than the primary.
     ReadPolicy(String),
+    /// The primaries of PGs are not those that the affinities give.
+    UnexpectedPrimaries {
+        /// PGs whose primary is predicted.
+        predicted: usize,
+        /// Those that are as predicted.
+        correct: usize,
+    },
+    /// The reads of the OSDs follow the PGs that they hold, and not those that they lead.
+    ReplicaReads,
 }
 
 impl fmt::Display for Obstacle {
@@ -48,7 +57,7 @@ impl fmt::Display for Obstacle {
             }
             Self::TooFewOsds => f.write_str("fewer than two OSDs are up and in: there is no other OSD to read from"),
             Self::UncleanPgs { unclean, total } => {
-                write!(f, "{unclean} of {total} placement groups are not active+clean; wait until they are")
+                write!(f, "{unclean} of {total} placement groups are not active+clean; waiting until they are")
             }
             Self::MixedVersions(count) => {
                 write!(f, "the daemons run {count} different versions of Ceph; finish the upgrade first")
@@ -61,6 +70,15 @@ impl fmt::Display for Obstacle {
                 f,
                 "clients read with {READ_POLICY} = {policy}, from other OSDs than the primary: affinities do not \
                  move their reads"
+            ),
+            Self::UnexpectedPrimaries { predicted, correct } => write!(
+                f,
+                "only {correct} of {predicted} primaries are as predicted; waiting for the reports of the placement groups"
+            ),
+            Self::ReplicaReads => write!(
+                f,
+                "clients read from all replicas, not only from the primary ({READ_POLICY} in their own configuration): \
+                 affinities do not move their reads"
             ),
         }
     }
@@ -107,10 +125,16 @@ fn map_obstacles(map: &OsdMap, pgs: &[Pg]) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Scrubbing PGs are `active+clean+scrubbing`.
+/// Returns true if a PG serves reads and moves no data. For a moment after the election of a primary it is `active`, but not yet
+/// `clean`.
 fn is_clean(state: &str) -> bool {
-    let mut states = state.split('+');
-    states.clone().any(|state| state == "active") && states.any(|state| state == "clean")
+    let is_calm = |part: &str| {
+        matches!(
+            part,
+            "active" | "clean" | "scrubbing" | "deep" | "snaptrim" | "snaptrim_wait" | "laggy" | "wait"
+        )
+    };
+    state.split('+').all(is_calm) && state.split('+').any(|part| part == "active")
 }
 
 fn mixed_versions(versions: &Value) -> Option<Obstacle> {
@@ -166,7 +190,11 @@ mod tests {
     #[test]
     fn sound_cluster_has_no_obstacle() {
         let map = map(PoolKind::Replicated, &[true, true]);
-        assert_eq!(map_obstacles(&map, &[pg("active+clean"), pg("active+clean+scrubbing+deep")]), []);
+        let calm = ["active", "active+clean", "active+clean+scrubbing+deep"].map(pg);
+        assert_eq!(map_obstacles(&map, &calm), []);
+        for state in ["peering", "activating", "active+remapped+backfilling", "active+recovery_wait"] {
+            assert_eq!(map_obstacles(&map, &[pg(state)]).len(), 1, "{state}");
+        }
         assert_eq!(unhealthy(&json!({"status": "HEALTH_WARN", "checks": {"X": {}}})), None);
         assert_eq!(mixed_versions(&json!({"overall": {"ceph version 16.2.15": 17}})), None);
         assert_eq!(

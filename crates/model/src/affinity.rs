@@ -5,13 +5,15 @@
 //! share of its PGs that it accepts to lead. A change moves no data.
 //!
 //! [`dlr`] is the controller of Noel and Lama (2018). [`controller`] is ours: it predicts the effect of a change before
-//! it acts ([`placement`], [`queueing`], [`solver`]), and verifies it afterwards.
+//! it acts ([`placement`], [`queueing`], [`solver`]), and verifies it afterwards. [`replica_choice`] is for clients that
+//! choose a replica for each read themselves, and need no primaries.
 
 pub mod controller;
 pub mod dlr;
 pub mod hash;
 pub mod placement;
 pub mod queueing;
+pub mod replica_choice;
 pub mod solver;
 
 /// Number of steps of [`Affinity`] from 0 to 1. All multiples of 1/64 have at most six decimal digits, so that Ceph

@@ -2,6 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
+#[path = "balance/agents.rs"]
+mod agents;
+#[path = "balance/metrics.rs"]
+mod metrics;
+#[path = "balance/status.rs"]
+mod status;
 mod support;
 
 use std::fs;
@@ -32,8 +38,8 @@ impl Cluster {
         let state = json!({
             "epoch": 1, "affinities": [1.0, 1.0, 1.0, 1.0], "up": [1, 1, 1, 1], "rates": [200.0, 200.0, 50.0, 50.0],
             "reads": [0.0, 0.0, 0.0, 0.0], "latencies": [0.0, 0.0, 0.0, 0.0], "at": 0.0, "pool_type": 1,
-            "keys": {}, "health": "HEALTH_OK", "versions": {"16.2.15": 6}, "config": [], "deny": [],
-            "changes": 0,
+            "is_skewed": false, "reads_replicas": false, "keys": {}, "health": "HEALTH_OK", "versions": {"16.2.15": 6},
+            "config": [], "deny": [], "changes": 0, "hosts": ["node-a", "node-a", "node-b", "node-b"], "device": "",
         });
         let cluster = Self { runner };
         cluster.write(&state);
@@ -71,10 +77,28 @@ impl Cluster {
         }
     }
 
+    /// Waits until nothing has changed for a while, so that no step is half done.
+    fn wait_until_calm(&self) {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        let mut state = self.state();
+        loop {
+            std::thread::sleep(Duration::from_millis(1500));
+            let next = self.state();
+            if next["changes"] == state["changes"] {
+                return;
+            }
+            assert!(Instant::now() < deadline, "affinities change all the time");
+            state = next;
+        }
+    }
+
+    /// All affinities are 1, and no journal is left. The record of the last step may be.
     fn assert_unchanged(&self) {
         let state = self.state();
         assert_eq!(state["affinities"], json!([1.0, 1.0, 1.0, 1.0]));
-        assert_eq!(state["keys"], json!({}));
+        let mut keys = state["keys"].as_object().unwrap().clone();
+        keys.remove("tradewind/balance/last-step");
+        assert!(keys.is_empty(), "{keys:?}");
     }
 }
 
@@ -93,6 +117,8 @@ fn explain_predicts_a_gain_and_changes_nothing() {
     assert!(text.contains("would set new affinities: predicted throughput +"), "{text}");
     assert!(text.contains("predicted primaries: 64 of 64 as in the cluster"), "{text}");
     assert!(text.contains("osd.3") && text.contains("1.000 -> 0."), "{text}");
+    assert!(text.contains("host node-b is slow as a whole: 2 of its 2 OSDs"), "{text}");
+    assert!(text.contains("await ms") && text.contains("busy %") && text.contains("PSI %"), "{text}");
     assert_eq!(cluster.state()["changes"], 0);
     cluster.assert_unchanged();
 }
@@ -137,6 +163,43 @@ fn interrupted_balancer_restores_the_affinities() {
     running.signal(Signal::INT);
     let output = running.wait_for_output();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
+    cluster.assert_unchanged();
+}
+
+#[test]
+fn ctrl_c_in_a_terminal_restores_the_affinities() {
+    let Some(cluster) = Cluster::start() else { return };
+    let running = cluster.runner.spawn(&cluster.arguments("ceph", &["--interval", "0.3"]));
+    cluster.wait_for_changes();
+    // A terminal signals the whole process group, with the processes of `ceph` that are in it.
+    running.signal_group(Signal::INT);
+    let output = running.wait_for_output();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    cluster.assert_unchanged();
+}
+
+#[test]
+fn balancer_with_a_closed_output_restores_the_affinities() {
+    let Some(cluster) = Cluster::start() else { return };
+    let mut running =
+        cluster.runner.spawn_unread(&cluster.arguments("ceph", &["--json", "--interval", "0.3"]));
+    cluster.wait_for_changes();
+    drop(running.take_stdout());
+    let output = running.wait_for_output();
+    assert!(!output.status.success(), "{output:?}");
+    cluster.assert_unchanged();
+}
+
+#[test]
+fn balancer_stops_when_another_command_restores_the_affinities() {
+    let Some(cluster) = Cluster::start() else { return };
+    let running = cluster.runner.spawn(&cluster.arguments("ceph", &["--interval", "0.3"]));
+    cluster.wait_for_changes();
+    cluster.wait_until_calm();
+    assert!(cluster.run("restore", &[]).status.success());
+    let output = running.wait_for_output();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.err.contains("restored by another command; the balancer stops"), "{}", output.err);
     cluster.assert_unchanged();
 }
 
@@ -208,6 +271,39 @@ fn obstacles_are_named_and_nothing_changes() {
         assert_eq!(cluster.state()["changes"], 0, "{field}");
         cluster.assert_unchanged();
     }
+}
+
+#[test]
+fn reads_from_all_replicas_are_seen_although_no_configuration_shows_them() {
+    let Some(cluster) = Cluster::start() else { return };
+    let cluster = cluster.with("is_skewed", json!(true)).with("reads_replicas", json!(true));
+    let output = cluster.run("ceph", &["--interval", "1", "--duration", "8", "--dry-run", "--json"]);
+    let rounds = rounds(&output);
+    let explanation = rounds.last().unwrap()["explanation"].as_str().unwrap();
+    assert!(explanation.contains("clients read from all replicas, not only from the primary"), "{rounds:?}");
+}
+
+#[test]
+fn journal_of_another_balancer_is_not_restored() {
+    let Some(cluster) = Cluster::start() else { return };
+    let running = cluster.runner.spawn(&cluster.arguments("ceph", &["--interval", "0.3"]));
+    cluster.wait_for_changes();
+    cluster.wait_until_calm();
+    running.signal(Signal::STOP);
+    cluster.wait_until_calm();
+    // While the process stands still, another host takes over.
+    let mut state = cluster.state();
+    let journal = state["keys"]["tradewind/balance/journal"].as_str().unwrap();
+    let mut journal: Value = serde_json::from_str(journal).unwrap();
+    journal["owner"] = json!("process 1 on another host");
+    state["keys"]["tradewind/balance/journal"] = json!(journal.to_string());
+    cluster.write(&state);
+    running.signal(Signal::CONT);
+    let output = running.wait_for_output();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.err.contains("process 1 on another host balances this cluster now"), "{}", output.err);
+    let after = cluster.state();
+    assert_eq!((&after["keys"], &after["affinities"]), (&state["keys"], &state["affinities"]));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The reference pages in `docs/reference` are what the program prints: the help of every command, the settings, and the
-//! metrics of a server.
+//! metrics of a server and of a balancer.
 //!
 //! `REFERENCE_UPDATE=1 cargo test -p tradewind --test reference` writes them again.
 
@@ -10,16 +10,20 @@ mod support;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use support::command_runner::CommandRunner;
 use support::s3::S3;
 use support::server::{ServerSetup, root_key};
 
 const COMMANDS_HEAD: &str =
     "# Command reference\n\nThe help of every command, as `tradewind COMMAND --help` prints it.\n";
-const METRICS_HEAD: &str = "# Metrics reference\n\nThe metrics of `tradewind serve`, at `/metrics` of the admin \
-                            listener, in the Prometheus text format.\n\n| metric | type | meaning |\n|---|---|---|\n";
+const METRICS_HEAD: &str = "# Metrics reference\n\nThe metrics of `tradewind serve`, at `/metrics` of the admin listener, and those of \
+     `tradewind balance\nceph --metrics`, which begin with `tradewind_balance_`. All are in the Prometheus text format.\n\n\
+     | metric | type | meaning |\n|---|---|---|\n";
 
 /// Compares a reference page with what the program prints.
 fn assert_reference(name: &str, text: &str) {
@@ -93,8 +97,23 @@ fn add_metrics(text: &str, families: &mut BTreeMap<String, (String, String)>) {
     }
 }
 
+/// The metrics of a balancer that waits for its cluster.
+fn balancer_metrics(directory: &Path) -> String {
+    let ceph = directory.join("ceph");
+    fs::write(&ceph, "#!/bin/sh\nexec sleep 60\n").unwrap();
+    fs::set_permissions(&ceph, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
+    let runner = CommandRunner::new("127.0.0.1:1".parse().unwrap()).with_variable("PATH", &path);
+    let mut running = runner.spawn_unread(&["balance", "ceph", "--dry-run", "--metrics", "127.0.0.1:0"]);
+    let mut line = String::new();
+    BufReader::new(running.take_stdout()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("metrics are served at http://").unwrap();
+    let address = address.strip_suffix("/metrics").unwrap().parse().unwrap();
+    S3::anonymous(address).get("metrics").unwrap().text()
+}
+
 #[test]
-fn metrics_reference_has_the_metrics_of_a_server() {
+fn metrics_reference_has_the_metrics_of_a_server_and_a_balancer() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let local = ServerSetup::new(&at("data"), &at("log")).start().unwrap();
@@ -118,6 +137,7 @@ fn metrics_reference_has_the_metrics_of_a_server() {
         assert_eq!(metrics.status, 200);
         add_metrics(&metrics.text(), &mut families);
     }
+    add_metrics(&balancer_metrics(directory.path()), &mut families);
     let mut text = METRICS_HEAD.to_owned();
     for (name, (kind, help)) in &families {
         writeln!(text, "| `{name}` | {kind} | {help} |").unwrap();

@@ -27,7 +27,7 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("tradewind-transfer", &["tradewind-core", "tradewind-model", "tradewind-parallel"]),
     ("tradewind-gateway", &["tradewind-core", "tradewind-wire"]),
     ("tradewind-balance", &["tradewind-model"]),
-    ("tradewind-lab", &[]),
+    ("tradewind-lab", &["tradewind-core", "tradewind-model"]),
     ("tradewind-powerloss", &[]),
     ("tradewind-loadgen", &["tradewind-pattern"]),
     ("tradewind-pattern", &[]),

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::*;
 use crate::osd_map::{Osd, Pool};
+use crate::pg_order::MapAge;
 
 fn pool(kind: PoolKind, has_tier: bool) -> Pool {
     Pool { name: "p".to_owned(), kind, placement_count: 4, is_pool_hashed: true, has_tier }
@@ -44,7 +45,7 @@ fn pgs_that_affinity_cannot_move_are_counted_and_stay_with_their_primary() {
         pg(3, 0, &[0, 3], 10, 0),
     ];
     let mut orders = PgOrders::default();
-    orders.update(&map(), &pgs);
+    orders.update(&map(), &pgs, MapAge::Settled);
     let view = ClusterView::new(&map(), &pgs, &orders, &PgReads::default());
     assert_eq!(view.osd_ids, [0, 1, 3]);
     let fixed = FixedPgs { temporary: 1, explicit: 1, erasure_coded: 1, tiered: 1, unknown_order: 0 };
@@ -60,7 +61,7 @@ fn pgs_that_affinity_cannot_move_are_counted_and_stay_with_their_primary() {
 fn reads_of_pgs_shrink_towards_their_objects() {
     let before = [pg(1, 0, &[0, 1], 30, 100), pg(1, 3, &[1, 0], 10, 100)];
     let mut orders = PgOrders::default();
-    orders.update(&map(), &before);
+    orders.update(&map(), &before, MapAge::Settled);
     let loads = |now: &[Pg], earlier: &PgReads| {
         ClusterView::new(&map(), now, &orders, earlier).placement.loads(&[Affinity::MAX; 3])
     };

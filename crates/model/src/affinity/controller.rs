@@ -5,9 +5,8 @@
 //! affinities change in one step. The gain is then measured; without one, the step is undone.
 //!
 //! Stability: no OSD changes twice within [`Options::min_change_interval`]. An affinity reverses its direction only once
-//! the OSD's service rate, relative to its peers, has changed by more than its noise ([`OsdState::has_changed`]). An OSD
-//! whose step was undone waits for such a change too, or for [`Options::retry_interval`], which doubles with each undone
-//! step.
+//! the OSD's service rate, relative to its peers, has changed by more than its noise. An OSD whose step was undone waits
+//! for such a change too, or for [`Options::retry_interval`], which doubles with each undone step.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,18 +16,25 @@ use super::placement::Placement;
 use super::queueing::{ReadLoad, predict};
 use super::solver::Cluster;
 
-/// Rounds of which the median is the service rate.
-const RATE_ROUNDS: usize = 3;
+/// Samples of an OSD's reads that make its service rate.
+const RATE_SAMPLES: usize = 5;
+/// Samples that an OSD needs for a decision about it.
+const MIN_SAMPLES: usize = 2;
+/// Reads of a sample; rounds with fewer are added up. The first samples of an OSD may have fewer.
+const MIN_SAMPLE_READS: f64 = 3.0;
 /// Minimum change of a service rate, compared with its peers, that lets an affinity reverse: of its logarithm.
 const MIN_RATE_CHANGE: f64 = 0.2;
-/// The same in units of the rate's noise.
-const MIN_CHANGE_TO_NOISE: f64 = 4.0;
+/// Minimum change in units of the noise of both rates, of which the earlier one had [`MIN_SAMPLES`] or more.
+const MIN_CHANGE_TO_NOISE: f64 = 4.5;
+/// Minimum change of the logarithm of a rate from one sample to the next, after which all samples are dropped.
+const MIN_JUMP: f64 = 0.6;
 /// Weight of the latest difference in the noise.
 const NOISE_WEIGHT: f64 = 1.0 / 32.0;
 /// Noise of a rate before it has been observed for long.
 const INITIAL_NOISE: f64 = 0.15;
-/// Reads of an OSD in a round below which its previous service rate stays.
-const MIN_ROUND_READS: f64 = 3.0;
+/// Minimum of the measured latency before a step, in units of the predicted one: while queues grow after a change, the reads
+/// that complete are the short ones.
+const MIN_CALIBRATION: f64 = 0.9;
 /// Maximum of the doubled [`Options::retry_interval`].
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
@@ -43,8 +49,10 @@ pub struct Options {
     pub confirm_rounds: u32,
     /// Rounds after a step that are not measured: the PGs elect their primaries.
     pub settle_rounds: u32,
-    /// Rounds that are measured to verify a step.
+    /// Number of the last rounds that verify a step.
     pub verify_rounds: u32,
+    /// Maximum of [`Self::verify_rounds`], for a step that seems to bring too little.
+    pub max_verify_rounds: u32,
     /// Minimum time between two changes of one OSD. An undone step does not count.
     pub min_change_interval: Duration,
     /// Time until OSDs whose step was undone are tried again although their service rates did not change.
@@ -63,6 +71,7 @@ impl Default for Options {
             confirm_rounds: 2,
             settle_rounds: 1,
             verify_rounds: 3,
+            max_verify_rounds: 6,
             min_change_interval: Duration::from_secs(60),
             retry_interval: Duration::from_secs(900),
             min_steps: 4,
@@ -142,7 +151,7 @@ struct PendingStep {
     /// Measured latency before the step, divided by the predicted one.
     calibration: f64,
     rounds: u32,
-    measured: Vec<Total>,
+    measured: VecDeque<Total>,
 }
 
 /// Reads of all OSDs in a round.
@@ -160,15 +169,61 @@ impl Total {
         }
     }
 
+    /// `None` without rounds.
+    fn mean<'a>(rounds: impl ExactSizeIterator<Item = &'a Self>) -> Option<Self> {
+        let count = rounds.len() as f64;
+        let sum = rounds.fold(Self { in_flight: 0.0, reads_per_second: 0.0 }, |sum, round| Self {
+            in_flight: sum.in_flight + round.in_flight,
+            reads_per_second: sum.reads_per_second + round.reads_per_second,
+        });
+        (count > 0.0).then(|| Self {
+            in_flight: sum.in_flight / count,
+            reads_per_second: sum.reads_per_second / count,
+        })
+    }
+
     fn latency_seconds(self) -> f64 {
         self.in_flight / self.reads_per_second
+    }
+}
+
+/// Reads of an OSD over one or more rounds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sample {
+    reads: f64,
+    latency_sum_seconds: f64,
+    seconds: f64,
+}
+
+impl Sample {
+    fn add(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.latency_sum_seconds += other.latency_sum_seconds;
+        self.seconds += other.seconds;
+    }
+
+    fn new(load: ReadLoad, seconds: f64) -> Self {
+        let reads = load.reads_per_second * seconds;
+        Self { reads, latency_sum_seconds: reads * load.latency_seconds, seconds }
+    }
+
+    fn service_rate(self) -> Option<f64> {
+        let load = ReadLoad {
+            reads_per_second: self.reads / self.seconds,
+            latency_seconds: self.latency_sum_seconds / self.reads,
+        };
+        (self.reads > 0.0 && self.seconds > 0.0).then(|| load.service_rate())?
     }
 }
 
 /// The state of an OSD.
 #[derive(Debug, Clone)]
 struct OsdState {
-    recent_rates: VecDeque<f64>,
+    samples: VecDeque<Sample>,
+    /// Rounds that are not a sample yet.
+    partial: Sample,
+    /// The rate from before the samples, for an OSD without reads since.
+    earlier_rate: Option<f64>,
     /// Mean difference of the logarithms of two successive rates.
     noise: f64,
     last_change: Option<LastChange>,
@@ -176,7 +231,13 @@ struct OsdState {
 
 impl Default for OsdState {
     fn default() -> Self {
-        Self { recent_rates: VecDeque::new(), noise: INITIAL_NOISE, last_change: None }
+        Self {
+            samples: VecDeque::new(),
+            partial: Sample::default(),
+            earlier_rate: None,
+            noise: INITIAL_NOISE,
+            last_change: None,
+        }
     }
 }
 
@@ -202,34 +263,58 @@ impl OsdState {
         is_free || self.has_changed(last.relative_rate, mean_rate)
     }
 
-    /// Whether every recent rate differs from an earlier one by more than noise; rates are relative to the mean of all OSDs.
+    /// Returns true if the rates of the samples differ from an earlier one by more than noise, all in the same direction. Rates are
+    /// relative to the mean of all OSDs.
     fn has_changed(&self, earlier: f64, mean_rate: f64) -> bool {
-        let threshold = MIN_RATE_CHANGE.max(MIN_CHANGE_TO_NOISE * self.noise);
-        let changes = || self.recent_rates.iter().map(|rate| (rate / mean_rate / earlier).ln());
-        self.recent_rates.len() == RATE_ROUNDS
-            && (changes().all(|change| change > threshold) || changes().all(|change| change < -threshold))
+        let rates = self.samples.iter().filter_map(|sample| sample.service_rate());
+        let changes: Vec<f64> = rates.map(|rate| (rate / mean_rate / earlier).ln()).collect();
+        let count = changes.len() as f64;
+        let threshold = MIN_RATE_CHANGE
+            .max(MIN_CHANGE_TO_NOISE * self.noise * (1.0 / count + 1.0 / MIN_SAMPLES as f64).sqrt());
+        let is_same_direction =
+            changes.iter().all(|change| *change > 0.0) || changes.iter().all(|change| *change < 0.0);
+        is_same_direction && (changes.iter().sum::<f64>() / count).abs() > threshold
+    }
+
+    /// Returns true if the last sample differs from those before by more than noise.
+    fn has_jumped(&self) -> bool {
+        let mut earlier = Sample::default();
+        self.samples.iter().rev().skip(1).for_each(|sample| earlier.add(*sample));
+        let last = self.samples.back().and_then(|sample| sample.service_rate());
+        let Some((last, earlier)) = last.zip(earlier.service_rate()) else { return false };
+        self.samples.len() == RATE_SAMPLES
+            && (last / earlier).ln().abs() > MIN_JUMP.max(MIN_CHANGE_TO_NOISE * self.noise)
     }
 
     fn record(&mut self, load: ReadLoad, seconds: f64) {
-        let Some(rate) = load.service_rate() else { return };
-        let is_sparse = load.reads_per_second * seconds < MIN_ROUND_READS;
-        if is_sparse && self.recent_rates.len() == RATE_ROUNDS {
+        self.partial.add(Sample::new(load, seconds));
+        let has_history = self.samples.len() == RATE_SAMPLES;
+        if self.partial.reads < if has_history { MIN_SAMPLE_READS } else { f64::MIN_POSITIVE } {
             return;
         }
-        if let Some(earlier) = self.recent_rates.back() {
+        let sample = std::mem::take(&mut self.partial);
+        let Some(rate) = sample.service_rate() else { return };
+        if let Some(earlier) = self.samples.back().and_then(|sample| sample.service_rate()) {
             self.noise += NOISE_WEIGHT * ((rate / earlier).ln().abs() - self.noise);
         }
-        if self.recent_rates.len() == RATE_ROUNDS {
-            self.recent_rates.pop_front();
+        if has_history {
+            self.samples.pop_front();
         }
-        self.recent_rates.push_back(rate);
+        self.samples.push_back(sample);
     }
 
-    /// The median of the recent rounds.
+    /// The rate of all recent samples together; without any, the last known one.
     fn service_rate(&self) -> Option<f64> {
-        let mut rates: Vec<f64> = self.recent_rates.iter().copied().collect();
-        rates.sort_by(f64::total_cmp);
-        rates.get(rates.len() / 2).copied()
+        let mut total = Sample::default();
+        self.samples.iter().for_each(|sample| total.add(*sample));
+        total.service_rate().or(self.earlier_rate)
+    }
+
+    /// Drops the samples and keeps their rate.
+    fn drop_samples(&mut self) {
+        self.earlier_rate = self.service_rate();
+        self.samples.clear();
+        self.partial = Sample::default();
     }
 }
 
@@ -238,6 +323,8 @@ impl OsdState {
 pub struct Controller {
     options: Options,
     osds: Vec<OsdState>,
+    /// Recent rounds, for the reads in flight: a round counts the latencies of reads that began before it.
+    totals: VecDeque<Total>,
     pending: Option<PendingStep>,
     confirmed_rounds: u32,
     /// The current retry interval.
@@ -251,6 +338,7 @@ impl Controller {
             retry_interval: options.retry_interval,
             options,
             osds: vec![OsdState::default(); osd_count],
+            totals: VecDeque::new(),
             pending: None,
             confirmed_rounds: 0,
         }
@@ -275,11 +363,16 @@ impl Controller {
         }
         if !has_reads {
             self.confirmed_rounds = 0;
+            self.totals.clear();
             return Decision::Wait(Idle::FewReads);
         }
         for (osd, load) in self.osds.iter_mut().zip(round.read_loads) {
             osd.record(*load, round.seconds);
         }
+        if self.osds.iter().any(OsdState::has_jumped) {
+            self.drop_samples();
+        }
+        let total = self.recent_mean(total);
         let Some(service_rates) = self.known_rates() else { return Decision::Wait(Idle::Measuring) };
         let cluster = Cluster {
             placement: round.placement,
@@ -306,7 +399,7 @@ impl Controller {
         if self.is_recently_changed(&affinities, round) {
             return Decision::Wait(Idle::RecentlyChanged);
         }
-        let calibration = total.latency_seconds() / current.latency_seconds;
+        let calibration = (total.latency_seconds() / current.latency_seconds).max(MIN_CALIBRATION);
         let previous_osds = self.osds.clone();
         self.note_changes(&affinities, round, &service_rates);
         self.pending = Some(PendingStep {
@@ -317,10 +410,26 @@ impl Controller {
             service_rates,
             calibration,
             rounds: 0,
-            measured: Vec::new(),
+            measured: VecDeque::new(),
         });
         self.confirmed_rounds = 0;
         Decision::Set { affinities, predicted_gain }
+    }
+
+    /// Rates from before and after a change of the cluster must not be compared.
+    fn drop_samples(&mut self) {
+        self.osds.iter_mut().for_each(OsdState::drop_samples);
+        self.totals.clear();
+        self.confirmed_rounds = 0;
+    }
+
+    /// Adds a round and returns the mean of the recent ones.
+    fn recent_mean(&mut self, total: Total) -> Total {
+        if self.totals.len() == RATE_SAMPLES {
+            self.totals.pop_front();
+        }
+        self.totals.push_back(total);
+        Total::mean(self.totals.iter()).unwrap_or(total)
     }
 
     /// Every service rate; an OSD that was never read counts as the mean of its peers. `None` until most are known.
@@ -328,7 +437,7 @@ impl Controller {
         let rates = self.service_rates();
         let known: Vec<f64> = rates.iter().flatten().copied().collect();
         let is_settled =
-            self.osds.iter().filter(|osd| osd.recent_rates.len() >= 2).count() * 2 > self.osds.len();
+            self.osds.iter().filter(|osd| osd.samples.len() >= MIN_SAMPLES).count() * 2 > self.osds.len();
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         is_settled.then(|| rates.into_iter().map(|rate| rate.unwrap_or(mean)).collect())
     }
@@ -343,7 +452,10 @@ impl Controller {
         let mean_rate = service_rates.iter().sum::<f64>() / service_rates.len() as f64;
         let choose = |osd: usize| {
             let (best, current) = (best[osd], round.affinities[osd]);
-            let is_allowed = best == current || self.osds[osd].allows(best > current, mean_rate, round.now);
+            // Lower than this controller sets: a choice of the administrator.
+            let is_pinned = current < Affinity::from_steps(self.options.min_steps);
+            let is_allowed =
+                best == current || !is_pinned && self.osds[osd].allows(best > current, mean_rate, round.now);
             if is_allowed { best } else { current }
         };
         (0..best.len()).map(choose).collect()
@@ -394,19 +506,24 @@ impl Controller {
     ) -> Decision {
         pending.rounds += 1;
         if pending.rounds > self.options.settle_rounds && has_reads {
-            pending.measured.push(total);
+            // Reads that waited while PGs elected their primaries complete late: the last rounds count.
+            if pending.measured.len() >= self.options.verify_rounds as usize {
+                pending.measured.pop_front();
+            }
+            pending.measured.push_back(total);
         }
-        if pending.rounds < self.options.settle_rounds + self.options.verify_rounds {
+        let measured_rounds = pending.rounds.saturating_sub(self.options.settle_rounds);
+        // Without reads there is nothing to judge, and nothing to lose.
+        let measured_gain = pending.measured_gain();
+        let is_kept =
+            measured_gain.is_none_or(|gain| gain >= pending.predicted_gain * self.options.min_kept_share);
+        let needed_rounds = if is_kept { self.options.verify_rounds } else { self.options.max_verify_rounds };
+        if measured_rounds < needed_rounds {
             self.pending = Some(pending);
             return Decision::Wait(Idle::Settling);
         }
-        // Without reads there is nothing to judge, and nothing to lose.
-        let measured_gain = pending.measured_gain().unwrap_or(0.0);
-        let is_kept = pending.measured.is_empty()
-            || measured_gain >= pending.predicted_gain * self.options.min_kept_share;
-        for osd in &mut self.osds {
-            osd.recent_rates.clear();
-        }
+        let measured_gain = measured_gain.unwrap_or(0.0);
+        self.drop_samples();
         if is_kept {
             self.retry_interval = self.options.retry_interval;
             return Decision::Keep { measured_gain };
@@ -418,16 +535,12 @@ impl Controller {
 }
 
 impl PendingStep {
-    /// The median over the measured rounds of the latency that the previous affinities would have had with the reads then
-    /// in flight, divided by the measured latency, less 1.
+    /// The latency that the previous affinities would have had with the reads in flight in the measured rounds, divided by
+    /// the measured latency, less 1. `None` without reads.
     fn measured_gain(&self) -> Option<f64> {
-        let gain = |total: &Total| {
-            let previous = predict(&self.previous_loads, &self.service_rates, total.in_flight)?;
-            Some(previous.latency_seconds * self.calibration / total.latency_seconds() - 1.0)
-        };
-        let mut gains: Vec<f64> = self.measured.iter().filter_map(gain).collect();
-        gains.sort_by(f64::total_cmp);
-        gains.get(gains.len() / 2).copied()
+        let total = Total::mean(self.measured.iter())?;
+        let previous = predict(&self.previous_loads, &self.service_rates, total.in_flight)?;
+        Some(previous.latency_seconds * self.calibration / total.latency_seconds() - 1.0)
     }
 }
 

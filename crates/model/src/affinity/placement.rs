@@ -107,6 +107,17 @@ impl Placement {
         loads
     }
 
+    /// The reads that each OSD would receive if clients spread them evenly over the OSDs of each group.
+    pub fn replica_loads(&self) -> Vec<f64> {
+        let mut loads = vec![0.0; self.osd_count];
+        for group in &self.groups {
+            for member in &group.members {
+                loads[member.osd] += group.read_load / group.members.len() as f64;
+            }
+        }
+        loads
+    }
+
     /// The choices that the affinity of one OSD decides.
     pub(super) fn choices(&self, osd: OsdIndex, affinities: &[Affinity]) -> Vec<Choice> {
         let decided = self.groups_of_osd[osd].iter().filter_map(|index| {

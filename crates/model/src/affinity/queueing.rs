@@ -1,8 +1,9 @@
 //! Throughput and latency of a cluster whose OSDs are queues.
 //!
-//! Each OSD is a queue with one server; the clients keep a constant number of reads in flight. The reads in flight, the
-//! rates and the latencies follow Little's law. Throughput under other shares is that of a closed network of such
-//! queues, by mean value analysis (Reiser and Lavenberg 1980) in Schweitzer's approximation.
+//! Each OSD is a queue with one server and a constant service time: the reads of a workload are of similar size. The
+//! clients keep a constant number of reads in flight. The reads in flight, the rates and the latencies follow Little's
+//! law. Throughput under other shares is that of a closed network of such queues, by mean value analysis (Reiser
+//! and Lavenberg 1980) in Schweitzer's approximation, with half of a service time left for the read in service.
 
 /// The iteration ends when no queue length changes by more than this share of the reads in flight.
 const TOLERANCE: f64 = 1e-7;
@@ -25,12 +26,15 @@ impl ReadLoad {
 
     /// Reads per second that the OSD can serve beside its other work; `None` without reads.
     ///
-    /// For a queue with one server, latency = 1 / (service rate - rate). The estimate holds for busy and idle OSDs: a busy
-    /// one serves what it can, an idle one answers in its service time. For an OSD that serves several reads at
-    /// once it is a lower bound.
+    /// The inverse of the Pollaczek-Khinchine formula for a constant service time. The estimate holds for busy and idle
+    /// OSDs: a busy one serves what it can, an idle one answers in its service time. For an OSD that serves several
+    /// reads at once it is a lower bound.
     pub fn service_rate(self) -> Option<f64> {
         let has_reads = self.reads_per_second > 0.0 && self.latency_seconds > 0.0;
-        has_reads.then(|| self.reads_per_second + 1.0 / self.latency_seconds)
+        let in_flight = self.in_flight();
+        // Of a sum and a root that are almost equal for a busy OSD, the difference in a form without cancellation.
+        let utilization = 2.0 * in_flight / (1.0 + in_flight + in_flight.hypot(1.0));
+        has_reads.then(|| self.reads_per_second / utilization)
     }
 }
 
@@ -55,15 +59,18 @@ pub fn predict(loads: &[f64], service_rates: &[f64], in_flight: f64) -> Option<P
     let in_flight = in_flight.max(1.0);
     let shares: Vec<f64> = loads.iter().map(|load| load / total).collect();
     let mut queues: Vec<f64> = shares.iter().map(|share| share * in_flight).collect();
-    let mut latency = 0.0;
+    let (mut latency, mut reads_per_second) = (0.0, 0.0);
     for _ in 0..MAX_ITERATIONS {
-        // A read that arrives finds the queues of the others (arrival theorem).
+        // A read that arrives finds the queues of the others (arrival theorem), half of the one in service already done.
         let others = (in_flight - 1.0) / in_flight;
         let residence = |osd: usize| {
-            shares[osd] * (1.0 + queues[osd] * others) / service_rates[osd].max(f64::MIN_POSITIVE)
+            let service_seconds = shares[osd] / service_rates[osd].max(f64::MIN_POSITIVE);
+            let utilization = (reads_per_second * service_seconds).min(1.0).min(queues[osd]);
+            service_seconds * (1.0 + (queues[osd] - utilization / 2.0) * others)
         };
         let residences: Vec<f64> = (0..shares.len()).map(residence).collect();
         latency = residences.iter().sum();
+        reads_per_second = in_flight / latency;
         let mut change: f64 = 0.0;
         for (queue, residence) in queues.iter_mut().zip(residences) {
             let next = in_flight * residence / latency;
@@ -74,12 +81,13 @@ pub fn predict(loads: &[f64], service_rates: &[f64], in_flight: f64) -> Option<P
             break;
         }
     }
-    Some(Prediction { reads_per_second: in_flight / latency, latency_seconds: latency })
+    Some(Prediction { reads_per_second, latency_seconds: latency })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::affinity::hash::hash_pair;
 
     fn rate(loads: &[f64], service_rates: &[f64], in_flight: f64) -> f64 {
         predict(loads, service_rates, in_flight).unwrap().reads_per_second
@@ -99,18 +107,42 @@ mod tests {
         assert!((rate(&[3.0, 1.0], &[20.0, 5.0], 1000.0) - 20.0).abs() < 0.1);
     }
 
-    #[test]
-    fn prediction_is_close_to_exact_mean_value_analysis() {
-        let (loads, rates) = ([0.25; 4], [5.0, 5.0, 20.0, 20.0]);
-        let mut queues = [0.0; 4];
-        let mut exact = 0.0;
-        for n in 1..=16 {
-            let residences: [f64; 4] = std::array::from_fn(|i| loads[i] * (1.0 + queues[i]) / rates[i]);
-            exact = f64::from(n) / residences.iter().sum::<f64>();
-            queues = residences.map(|residence| exact * residence);
+    /// Reads per second of a simulated closed network with constant service times.
+    fn simulate(loads: &[f64], service_rates: &[f64], in_flight: usize) -> f64 {
+        const READS: u32 = 40_000;
+        let total: f64 = loads.iter().sum();
+        let choose = |read: u32| {
+            let mut left = f64::from(hash_pair(read, 7)) / f64::from(u32::MAX) * total;
+            loads.iter().position(|load| {
+                left -= load;
+                left <= 0.0
+            })
+        };
+        let mut free_at = vec![0.0_f64; loads.len()];
+        let mut ends = vec![0.0_f64; in_flight];
+        for read in 0..READS {
+            let client = (0..in_flight).min_by(|a, b| ends[*a].total_cmp(&ends[*b])).unwrap();
+            let osd = choose(read).unwrap_or(0);
+            free_at[osd] = ends[client].max(free_at[osd]) + 1.0 / service_rates[osd];
+            ends[client] = free_at[osd];
         }
-        let ratio = rate(&loads, &rates, 16.0) / exact;
-        assert!((0.93..1.07).contains(&ratio), "{ratio}");
+        f64::from(READS) / ends.iter().copied().fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn prediction_is_close_to_a_simulation() {
+        for (loads, rates) in [
+            ([1.0; 8], [5.0, 5.0, 5.0, 5.0, 20.0, 20.0, 20.0, 20.0]),
+            // Equal service times would synchronize the clients.
+            ([1.0; 8], [17.0, 18.1, 19.2, 20.3, 21.4, 22.5, 23.6, 24.7]),
+            ([1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0], [5.0, 5.0, 5.0, 5.0, 20.0, 20.0, 20.0, 20.0]),
+        ] {
+            for in_flight in [1_u8, 4, 16, 64] {
+                let simulated = simulate(&loads, &rates, usize::from(in_flight));
+                let ratio = rate(&loads, &rates, f64::from(in_flight)) / simulated;
+                assert!((0.95..1.05).contains(&ratio), "{loads:?} {rates:?} {in_flight}: {ratio}");
+            }
+        }
     }
 
     #[test]
@@ -125,9 +157,12 @@ mod tests {
     fn service_rate_is_that_of_an_idle_and_of_a_busy_queue() {
         let idle = ReadLoad { reads_per_second: 0.001, latency_seconds: 0.05 };
         assert!((idle.service_rate().unwrap() - 20.0).abs() < 0.01);
-        let busy = ReadLoad { reads_per_second: 19.0, latency_seconds: 1.0 };
-        assert!((busy.service_rate().unwrap() - 20.0).abs() < 1e-9);
-        assert!((busy.in_flight() - 19.0).abs() < 1e-9);
+        let busy = ReadLoad { reads_per_second: 19.9, latency_seconds: 5.0 };
+        assert!((busy.service_rate().unwrap() - 20.0).abs() < 0.01);
+        // Utilization 0.5: 0.5 in service, 0.25 waiting.
+        let half = ReadLoad { reads_per_second: 10.0, latency_seconds: 0.075 };
+        assert!((half.service_rate().unwrap() - 20.0).abs() < 1e-9);
+        assert!((half.in_flight() - 0.75).abs() < 1e-9);
         assert_eq!(ReadLoad::default().service_rate(), None);
     }
 

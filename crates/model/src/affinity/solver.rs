@@ -11,6 +11,8 @@ use super::{AFFINITY_STEPS, Affinity};
 
 /// Exponents of the search. The best one depends on the reads in flight per OSD.
 const EXPONENTS: [i32; 3] = [2, 6, 16];
+/// Exponent of the search from a rough guess: one search is enough there.
+const GUESS_EXPONENT: i32 = 6;
 /// Maximum number of passes over all OSDs.
 const MAX_PASSES: usize = 24;
 /// Minimum relative improvement of a step; it also bounds rounding errors.
@@ -52,14 +54,26 @@ impl Cluster<'_> {
     /// The best affinities found by improving `start`; `None` without reads.
     pub fn solve_from(&self, start: &[Affinity]) -> Option<Solution> {
         let mut best = Solution { prediction: self.predict(start)?, affinities: start.to_vec() };
-        for exponent in EXPONENTS {
-            let affinities = self.descend(start.to_vec(), exponent);
+        let guess = self.rough_guess();
+        let from_start = EXPONENTS.map(|exponent| self.descend(start.to_vec(), exponent));
+        let from_guess = self.descend(guess, GUESS_EXPONENT);
+        for affinities in from_start.into_iter().chain([from_guess]) {
             let prediction = self.predict(&affinities)?;
             if prediction.reads_per_second > best.prediction.reads_per_second {
                 best = Solution { affinities, prediction };
             }
         }
         Some(best)
+    }
+
+    /// A second start, far from affinities of 1: each step of a descent changes one OSD, so that it may end in a local optimum.
+    ///
+    /// An OSD gets the square of its speed compared with the fastest: it leads groups that others reject, too.
+    fn rough_guess(&self) -> Vec<Affinity> {
+        let fastest = self.service_rates.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let lowest = Affinity::from_steps(self.min_steps);
+        let guess = |rate: &f64| Affinity::from_ratio((rate / fastest).powi(2)).max(lowest);
+        self.service_rates.iter().map(guess).collect()
     }
 
     /// Minimizes the cost with this exponent.

@@ -1,19 +1,28 @@
 //! `tradewind balance`: reads of a Ceph cluster, moved off slow OSDs by primary affinity.
 
+mod agent;
+mod metrics;
 mod output;
+mod status;
 
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
-use tradewind_balance::balancer::{Balancer, Mode, restore};
+use tradewind_balance::balancer::{Balancer, ClusterAccess, HEARTBEAT_INTERVAL, Mode, restore};
+use tradewind_balance::journal::process_owner;
 use tradewind_balance::policy::{Outcome, Policy};
 use tradewind_balance::{CephOptions, CephProcess, Error};
 use tradewind_model::affinity::controller::Options;
+use tradewind_model::affinity::dlr::{self, Thresholds};
 
+use self::agent::AgentFlags;
+use self::metrics::Metrics;
 use self::output::Printer;
 use super::signals::Signals;
 use super::{CommandOutcome, StoppedBySignal};
@@ -28,7 +37,10 @@ const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) enum Command {
     Ceph(CephArguments),
     Explain(ExplainArguments),
+    Status(status::StatusArguments),
     Restore(RestoreArguments),
+    Agent(agent::AgentArguments),
+    Key(agent::KeyArguments),
 }
 
 /// How to reach the cluster.
@@ -48,6 +60,11 @@ impl ClusterFlags {
     }
 }
 
+/// Reads the files that the flags name.
+fn cluster_access(cluster: &ClusterFlags, agents: &AgentFlags) -> anyhow::Result<ClusterAccess> {
+    Ok(ClusterAccess { ceph: cluster.options(), agents: agents.open()? })
+}
+
 /// Watch a cluster, and set primary affinities that let fast OSDs serve more reads
 ///
 /// Clients of a replicated pool read from the primary of a placement group. The primary affinity of an OSD is the share of
@@ -60,16 +77,21 @@ impl ClusterFlags {
 #[command(after_help = "Examples:\n  \
     tradewind balance ceph --dry-run\n  \
     tradewind balance ceph\n  \
-    tradewind balance ceph --keep --duration 60")]
+    tradewind balance ceph --keep --duration 60\n  \
+    tradewind balance ceph --agents ./agents --key ./balancer.key --metrics 127.0.0.1:9192")]
 pub(super) struct CephArguments {
     #[command(flatten)]
     cluster: ClusterFlags,
+    #[command(flatten)]
+    agents: AgentFlags,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
     /// How affinities are decided
     #[arg(long, value_enum, default_value_t = PolicyName::Predict)]
     policy: PolicyName,
+    #[command(flatten)]
+    dlr: DlrFlags,
     /// Seconds between two rounds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_interval)]
     interval: f64,
@@ -79,9 +101,38 @@ pub(super) struct CephArguments {
     /// Leave the affinities as they are when the command ends
     #[arg(long)]
     keep: bool,
+    /// Serve metrics and health on this address, without authentication
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// Print one JSON object per round
     #[arg(long)]
     json: bool,
+}
+
+/// Parameters of the policy `dlr`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Policy dlr")]
+struct DlrFlags {
+    /// θ_h: an OSD with a higher signal may be a hot spot
+    #[arg(long, value_name = "PERCENT", default_value_t = Thresholds::default().high_percent)]
+    theta_h: f64,
+    /// θ_i: minimum difference of a hot spot's signal from the mean, as a share of its own
+    #[arg(long, value_name = "SHARE", default_value_t = Thresholds::default().imbalance)]
+    theta_i: f64,
+    /// θ_l: an OSD with a lower signal gets affinity 1
+    #[arg(long, value_name = "PERCENT", default_value_t = Thresholds::default().low_percent)]
+    theta_l: f64,
+    /// Seconds between two decisions
+    #[arg(long, value_name = "SECONDS", default_value_t = dlr::INTERVAL_SECONDS as f64, value_parser = parse_interval)]
+    dlr_interval: f64,
+}
+
+impl DlrFlags {
+    fn policy(&self) -> Policy {
+        let thresholds =
+            Thresholds { high_percent: self.theta_h, imbalance: self.theta_i, low_percent: self.theta_l };
+        Policy::Dlr { thresholds, interval: Duration::from_secs_f64(self.dlr_interval) }
+    }
 }
 
 /// Measure a cluster for a few seconds, and say what balancing would change and why
@@ -92,6 +143,8 @@ pub(super) struct CephArguments {
 pub(super) struct ExplainArguments {
     #[command(flatten)]
     cluster: ClusterFlags,
+    #[command(flatten)]
+    agents: AgentFlags,
     /// Seconds between two rounds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_interval)]
     interval: f64,
@@ -113,15 +166,16 @@ pub(super) struct RestoreArguments {
 enum PolicyName {
     /// Predict the effect of a change, act once, verify
     Predict,
-    /// Algorithm 1 of Noel and Lama (2018), on read awaits of the devices as a stand-in for %iowait; all OSDs must be on this host
+    /// Algorithm 1 of Noel and Lama (2018), on %iowait where every OSD has its own host, or on read awaits of devices as a
+    /// stand-in; OSDs must be on this host or on hosts with an agent
     Dlr,
 }
 
-impl PolicyName {
-    fn policy(self) -> Policy {
-        match self {
-            Self::Predict => Policy::Predict(Options::default()),
-            Self::Dlr => Policy::dlr(),
+impl CephArguments {
+    fn policy(&self) -> Policy {
+        match self.policy {
+            PolicyName::Predict => Policy::Predict(Options::default()),
+            PolicyName::Dlr => self.dlr.policy(),
         }
     }
 }
@@ -140,7 +194,10 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     match command {
         Command::Ceph(arguments) => ceph(arguments),
         Command::Explain(arguments) => explain(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Restore(arguments) => run_restore(&arguments),
+        Command::Agent(arguments) => agent::serve(arguments),
+        Command::Key(arguments) => agent::create_key(&arguments),
     }
 }
 
@@ -148,10 +205,21 @@ fn ceph(arguments: CephArguments) -> anyhow::Result<CommandOutcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
+        let metrics = Metrics::default();
+        if let Some(address) = arguments.metrics {
+            let served =
+                format!("metrics are served at http://{}/metrics", metrics.clone().serve(address).await?);
+            // Standard output has nothing but rounds if they are JSON.
+            if arguments.json {
+                eprintln!("{served}");
+            } else {
+                writeln!(io::stdout(), "{served}")?;
+            }
+        }
         let is_stopped = Arc::new(AtomicBool::new(false));
         let balancing = {
             let is_stopped = is_stopped.clone();
-            tokio::task::spawn_blocking(move || balance(&arguments, &is_stopped))
+            tokio::task::spawn_blocking(move || balance(&arguments, &metrics, &is_stopped))
         };
         tokio::pin!(balancing);
         tokio::select! {
@@ -166,45 +234,99 @@ fn ceph(arguments: CephArguments) -> anyhow::Result<CommandOutcome> {
     })
 }
 
-fn balance(arguments: &CephArguments, is_stopped: &AtomicBool) -> anyhow::Result<CommandOutcome> {
+fn balance(
+    arguments: &CephArguments,
+    metrics: &Metrics,
+    is_stopped: &AtomicBool,
+) -> anyhow::Result<CommandOutcome> {
     let mode = if arguments.dry_run { Mode::DryRun } else { Mode::Act };
-    let options = arguments.cluster.options();
-    let mut balancer = Balancer::connect(options, mode, arguments.policy.policy(), owner())?;
+    let cluster = cluster_access(&arguments.cluster, &arguments.agents)?;
+    let mut balancer = Balancer::connect(cluster, mode, arguments.policy(), process_owner())?;
+    let rounds = std::panic::AssertUnwindSafe(|| rounds(&mut balancer, arguments, metrics, is_stopped));
+    let ended = std::panic::catch_unwind(rounds);
+    let is_superseded = matches!(
+        &ended,
+        Ok(Err(e)) if matches!(e.downcast_ref(), Some(Error::Superseded(_)))
+    );
+    if arguments.keep {
+        balancer.keep();
+    } else if !is_superseded {
+        // However the rounds ended: also if the output is closed.
+        let restored = balancer.restore().context(
+            "the affinities are not restored; run `tradewind balance restore` once the cluster responds",
+        )?;
+        if restored > 0 {
+            note(&format!("restored the affinities of {restored} OSDs"));
+        }
+    }
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    Ok(CommandOutcome::Done)
+}
+
+/// Prints a line to standard error, which may be closed.
+fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Balances until the end is requested.
+fn rounds(
+    balancer: &mut Balancer,
+    arguments: &CephArguments,
+    metrics: &Metrics,
+    is_stopped: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mode = if arguments.dry_run { Mode::DryRun } else { Mode::Act };
     let mut printer = Printer::new(mode, arguments.json);
     let start = Instant::now();
     let deadline = arguments.duration.map(|seconds| start + Duration::from_secs_f64(seconds));
     let is_over = || is_stopped.load(Ordering::Relaxed) || deadline.is_some_and(|end| Instant::now() >= end);
     let mut next = start;
-    let result = loop {
+    loop {
+        let round_start = Instant::now();
         match balancer.round() {
-            Ok(report) => printer.print(&report)?,
-            Err(e @ Error::Superseded(_)) => break Err(e),
+            Ok(report) => {
+                metrics.record_round(&report, mode, round_start.elapsed());
+                report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+                printer.print(&report)?;
+            }
+            Err(e @ Error::Superseded(_)) => return Err(e.into()),
             // A monitor that fails over or a slow command: the next round tries again.
-            Err(e) => eprintln!("warning: {e}; trying again"),
+            Err(e) => {
+                metrics.record_failure(&e.to_string(), round_start.elapsed());
+                note(&format!("warning: {e}; trying again"));
+            }
         }
         next = (next + Duration::from_secs_f64(arguments.interval)).max(Instant::now());
-        while Instant::now() < next && !is_over() {
-            std::thread::sleep(STOP_POLL_INTERVAL);
-        }
+        wait(balancer, next, &is_over)?;
         if is_over() {
-            break Ok(());
-        }
-    };
-    if arguments.keep {
-        balancer.keep();
-    } else if result.is_ok() {
-        let restored = balancer.restore()?;
-        if restored > 0 {
-            eprintln!("restored the affinities of {restored} OSDs");
+            return Ok(());
         }
     }
-    result?;
-    Ok(CommandOutcome::Done)
+}
+
+/// Waits for the next round. Another balancer would take a long wait for the end of this one: it stays alive. Fails if
+/// another has taken over.
+fn wait(balancer: &mut Balancer, end: Instant, is_over: &impl Fn() -> bool) -> Result<(), Error> {
+    let mut next_heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
+    while Instant::now() < end && !is_over() {
+        std::thread::sleep(STOP_POLL_INTERVAL);
+        if Instant::now() < next_heartbeat {
+            continue;
+        }
+        next_heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
+        match balancer.heartbeat() {
+            Err(e @ Error::Superseded(_)) => return Err(e),
+            Err(e) => note(&format!("warning: {e}; trying again")),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
 }
 
 fn explain(arguments: &ExplainArguments) -> anyhow::Result<CommandOutcome> {
-    let options = arguments.cluster.options();
-    let mut balancer = Balancer::connect(options, Mode::DryRun, PolicyName::Predict.policy(), owner())?;
+    let cluster = cluster_access(&arguments.cluster, &arguments.agents)?;
+    let mut balancer =
+        Balancer::connect(cluster, Mode::DryRun, Policy::Predict(Options::default()), process_owner())?;
     let mut printer = Printer::new(Mode::DryRun, arguments.json);
     for round in 0..EXPLAIN_ROUNDS {
         if round > 0 {
@@ -229,10 +351,4 @@ fn run_restore(arguments: &RestoreArguments) -> anyhow::Result<CommandOutcome> {
         None => writeln!(out, "nothing to restore: the cluster has no journal of a balancer")?,
     }
     Ok(CommandOutcome::Done)
-}
-
-/// Identifies this process among the balancers of the cluster.
-fn owner() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("process {} on {}", std::process::id(), host.trim())
 }

@@ -3,12 +3,13 @@
 
 use std::io::{Read, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value as Json;
 
 use super::server::{root_key, tradewind};
@@ -152,7 +153,7 @@ impl CommandRunner {
         }
         // The directory does not exist, so there is no ~/.aws.
         command.env("HOME", self.path("home")).envs(self.environment.iter().cloned());
-        command.args(arguments).current_dir(self.directory_path());
+        command.args(arguments).current_dir(self.directory_path()).process_group(0);
         RunningCommand::new(command, self.endpoint)
     }
 }
@@ -190,6 +191,11 @@ impl RunningCommand {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Sends a signal to the command and to its children in its process group, as a terminal does.
+    pub fn signal_group(&self, signal: Signal) {
+        kill_process_group(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits until it ends and returns its result.

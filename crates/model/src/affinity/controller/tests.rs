@@ -46,8 +46,10 @@ impl World {
             let random = f64::from(hash_pair(self.seed ^ self.round, osd as u32)) / f64::from(u32::MAX);
             let rate = self.rates[osd] * (1.0 + self.noise * (2.0 * random - 1.0));
             let reads_per_second = throughput * loads[osd] / total;
-            // The inverse of the service rate's estimate, bounded by all reads in flight.
-            let latency = 1.0 / (rate - reads_per_second).max(rate / self.in_flight);
+            // Pollaczek-Khinchine, bounded by all reads in flight.
+            let utilization = (reads_per_second / rate).min(0.999);
+            let in_flight = utilization * (2.0 - utilization) / (2.0 - 2.0 * utilization);
+            let latency = in_flight.min(self.in_flight) / reads_per_second;
             ReadLoad { reads_per_second, latency_seconds: latency }
         };
         (0..loads.len()).map(measure).collect()

@@ -3,9 +3,11 @@
 use std::io::{self, Write as _};
 
 use serde_json::{Value, json};
-use tradewind_balance::balancer::{Mode, OsdReport, RoundReport};
-use tradewind_balance::policy::{Outcome, explain};
+use tradewind_balance::balancer::{Mode, OsdReport, RoundReport, SilentOsd};
+use tradewind_balance::policy::{DlrRound, Outcome, explain};
+use tradewind_balance::signals::OsdSignals;
 use tradewind_model::affinity::controller::Decision;
+use tradewind_model::affinity::queueing::ReadLoad;
 
 /// Prints rounds: in text only what changed.
 pub(super) struct Printer {
@@ -63,7 +65,10 @@ impl Printer {
                 .filter(|(count, _)| *count > 0)
                 .map(|(count, what)| format!("{count} {what}"))
                 .collect();
-            writeln!(out, "placement groups that affinity does not move: {}", reasons.join(", "))?;
+            writeln!(out, "placement groups that are not predicted: {}", reasons.join(", "))?;
+        }
+        for host in report.slow_hosts() {
+            writeln!(out, "{host}")?;
         }
         writeln!(out, "{}", self.sentence(report))?;
         out.flush()
@@ -77,7 +82,7 @@ impl Printer {
         match &report.outcome {
             Some(outcome) => explain(outcome, self.mode == Mode::Act),
             None if report.silent.is_empty() => "measuring".to_owned(),
-            None => format!("nothing is done: no counters from {}", report.silent.join("; ")),
+            None => format!("nothing is done: {}", silent_sentence(&report.silent)),
         }
     }
 
@@ -88,9 +93,12 @@ impl Printer {
             "predicted_primaries": report.primaries.predicted,
             "correct_primaries": report.primaries.correct,
             "decision": decision_name(report),
-            "signals_percent": signals(report),
+            "signals_percent": signals(report).map(|round| &round.signals_percent),
+            "signal_source": signals(report).map(|round| round.source.to_string()),
             "predicted_gain": gains(report).predicted,
             "measured_gain": gains(report).measured,
+            "slow_hosts": report.slow_hosts().iter().map(|host| &host.hostname).collect::<Vec<_>>(),
+            "silent_osds": report.silent.iter().map(|silent| silent.osd).collect::<Vec<_>>(),
             "explanation": self.sentence(report),
         });
         let mut out = io::stdout().lock();
@@ -118,9 +126,9 @@ fn gains(report: &RoundReport) -> Gains {
 }
 
 /// The signals of the policy `dlr`.
-fn signals(report: &RoundReport) -> Option<&[f64]> {
+fn signals(report: &RoundReport) -> Option<&DlrRound> {
     match &report.outcome {
-        Some(Outcome::Dlr(Some(round))) => Some(&round.signals_percent),
+        Some(Outcome::Dlr(Some(round))) => Some(round),
         _ => None,
     }
 }
@@ -138,9 +146,14 @@ fn decision_name(report: &RoundReport) -> &'static str {
 fn osd_json(osd: &OsdReport) -> Value {
     json!({
         "osd": osd.osd,
+        "host": osd.hostname,
         "reads_per_second": osd.reads.map(|reads| reads.reads_per_second),
         "latency_seconds": osd.reads.map(|reads| reads.latency_seconds),
         "service_rate": osd.service_rate,
+        "device_await_ms": osd.signals.await_millis,
+        "device_busy": osd.signals.busy,
+        "host_io_pressure_percent": osd.signals.io_pressure_percent,
+        "host_iowait_percent": osd.signals.iowait_percent,
         "affinity": osd.affinity.ratio(),
         "next_affinity": osd.next_affinity.ratio(),
         "share": osd.share,
@@ -149,35 +162,109 @@ fn osd_json(osd: &OsdReport) -> Value {
 }
 
 fn write_table(out: &mut impl io::Write, report: &RoundReport) -> io::Result<()> {
-    let rates = report.osds.iter().filter_map(|osd| osd.service_rate);
-    let median = median(rates.collect());
-    writeln!(
-        out,
-        "{:>8} {:>9} {:>12} {:>10} {:>9} {:>18} {:>16}",
-        "OSD", "reads/s", "latency ms", "serves/s", "of peers", "affinity", "share %"
-    )?;
+    let table = Table::new(report.osds.iter().filter_map(|osd| osd.service_rate));
+    table.write_head(out)?;
     for osd in &report.osds {
-        let number = |value: Option<f64>, digits: usize| {
-            value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+        let row = Row {
+            osd: osd.osd,
+            reads: osd.reads,
+            signals: osd.signals,
+            service_rate: osd.service_rate,
+            affinity: change(osd.affinity.ratio(), osd.next_affinity.ratio(), 3),
+            share: change(osd.share * 100.0, osd.next_share * 100.0, 1),
+            note: "",
         };
-        let relative = osd.service_rate.zip(median).map(|(rate, median)| format!("{:.2} x", rate / median));
-        writeln!(
-            out,
-            "{:>8} {:>9} {:>12} {:>10} {:>9} {:>18} {:>16}",
-            format!("osd.{}", osd.osd),
-            number(osd.reads.map(|reads| reads.reads_per_second), 1),
-            number(osd.reads.map(|reads| reads.latency_seconds * 1e3), 1),
-            number(osd.service_rate, 1),
-            relative.unwrap_or_else(|| "-".to_owned()),
-            change(osd.affinity.ratio(), osd.next_affinity.ratio(), 3),
-            change(osd.share * 100.0, osd.next_share * 100.0, 1),
-        )?;
+        table.write_row(out, &row)?;
     }
     Ok(())
 }
 
+/// A table of OSDs.
+pub(super) struct Table {
+    /// Median of the service rates.
+    median: Option<f64>,
+}
+
+/// An OSD in a table.
+pub(super) struct Row {
+    pub osd: u32,
+    pub reads: Option<ReadLoad>,
+    pub signals: OsdSignals,
+    pub service_rate: Option<f64>,
+    pub affinity: String,
+    pub share: String,
+    pub note: &'static str,
+}
+
+impl Table {
+    pub fn new(service_rates: impl Iterator<Item = f64>) -> Self {
+        Self { median: median(service_rates.collect()) }
+    }
+
+    pub fn write_head(&self, out: &mut impl io::Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "{:>8} {:>9} {:>11} {:>9} {:>7} {:>7} {:>9} {:>9} {:>15} {:>14}",
+            "OSD",
+            "reads/s",
+            "latency ms",
+            "await ms",
+            "busy %",
+            "PSI %",
+            "serves/s",
+            "of peers",
+            "affinity",
+            "share %"
+        )
+    }
+
+    pub fn write_row(&self, out: &mut impl io::Write, row: &Row) -> io::Result<()> {
+        let relative =
+            row.service_rate.zip(self.median).map(|(rate, median)| format!("{:.2} x", rate / median));
+        writeln!(
+            out,
+            "{:>8} {:>9} {:>11} {:>9} {:>7} {:>7} {:>9} {:>9} {:>15} {:>14}{}",
+            format!("osd.{}", row.osd),
+            number(row.reads.map(|reads| reads.reads_per_second), 1),
+            number(row.reads.map(|reads| reads.latency_seconds * 1e3), 1),
+            number(row.signals.await_millis, 1),
+            number(row.signals.busy.map(|busy| busy * 100.0), 0),
+            number(row.signals.io_pressure_percent, 1),
+            number(row.service_rate, 1),
+            relative.unwrap_or_else(|| "-".to_owned()),
+            row.affinity,
+            row.share,
+            row.note,
+        )
+    }
+}
+
+/// A number, or `-` for one that is not known.
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+/// A share as `+12.3 %`.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:+.1} %", share * 100.0)
+}
+
+/// Names the OSDs without counters, with each reason once.
+pub(super) fn silent_sentence(silent: &[SilentOsd]) -> String {
+    let mut groups: Vec<(&str, Vec<String>)> = Vec::new();
+    for osd in silent {
+        let name = format!("osd.{}", osd.osd);
+        match groups.iter_mut().find(|(reason, _)| *reason == osd.reason) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((&osd.reason, vec![name])),
+        }
+    }
+    let groups = groups.iter().map(|(reason, names)| format!("{}: {reason}", names.join(", ")));
+    format!("no counters from {}", groups.collect::<Vec<_>>().join("; "))
+}
+
 /// `0.500 -> 0.250`, or only the first if they are equal.
-fn change(before: f64, after: f64, digits: usize) -> String {
+pub(super) fn change(before: f64, after: f64, digits: usize) -> String {
     let [before, after] = [before, after].map(|value| format!("{value:.digits$}"));
     if before == after { before } else { format!("{before} -> {after}") }
 }
@@ -185,4 +272,16 @@ fn change(before: f64, after: f64, digits: usize) -> String {
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn osds_that_are_silent_for_one_reason_are_named_together() {
+        let silent = |osd, reason: &str| SilentOsd { osd, reason: reason.to_owned() };
+        let sentence = silent_sentence(&[silent(1, "a"), silent(2, "b"), silent(3, "a")]);
+        assert_eq!(sentence, "no counters from osd.1, osd.3: a; osd.2: b");
+    }
 }
