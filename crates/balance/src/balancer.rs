@@ -374,7 +374,7 @@ impl Balancer {
             apply(&mut self.ceph, batch)?;
             self.heartbeat()?;
         }
-        // Whoever restored the affinities meanwhile did not see all changes.
+        // A restore by another command in the meantime may have missed some of these changes.
         self.prove_alive()
     }
 
