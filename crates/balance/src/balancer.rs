@@ -82,7 +82,7 @@ pub struct OsdReport {
     pub hostname: Option<String>,
     /// Its reads; `None` in the first round.
     pub reads: Option<ReadLoad>,
-    /// Its estimated service rate in reads per second: that of the policy, or else that of this round.
+    /// Its estimated service rate in bytes of read cost per second: that of the policy, or else that of this round.
     pub service_rate: Option<f64>,
     /// The signals of its device and host.
     pub signals: OsdSignals,
@@ -90,7 +90,7 @@ pub struct OsdReport {
     pub affinity: Affinity,
     /// The affinity that the decision sets.
     pub next_affinity: Affinity,
-    /// Its share of the reads by the current primaries, from 0 to 1.
+    /// Its share of the cost of reads by the current primaries, from 0 to 1.
     pub share: f64,
     /// Its share after the decision.
     pub next_share: f64,
@@ -251,8 +251,7 @@ impl Balancer {
         let known: Option<Vec<ReadLoad>> = loads.iter().copied().collect();
         let mut obstacles = self.obstacles.clone();
         if let Some(read_loads) = &known {
-            let reads: Vec<f64> = read_loads.iter().map(|load| load.reads_per_second * seconds).collect();
-            self.replica_reads.record(self.map.epoch, &reads);
+            self.replica_reads.record(self.map.epoch, read_loads, seconds);
             // A step made before brings no gain, and is undone first.
             let is_evident = !self.policy_state.is_verifying() && self.replica_reads.are_evident(&view);
             obstacles.extend(is_evident.then_some(Obstacle::ReplicaReads));

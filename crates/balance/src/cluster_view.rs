@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tradewind_model::affinity::Affinity;
 use tradewind_model::affinity::placement::{Placement, PlacementGroup};
+use tradewind_model::affinity::queueing::read_cost;
 
 use crate::osd_map::{OsdMap, PgId, PoolKind};
 use crate::pg_map::Pg;
@@ -56,16 +57,35 @@ pub struct ClusterView {
 
 /// The reads of each PG at some time, for the difference to a later one.
 #[derive(Debug, Clone, Default)]
-pub struct PgReads(HashMap<PgId, u64>);
+pub struct PgReads(HashMap<PgId, Reads>);
+
+/// Reads, and their cost ([`read_cost`]).
+#[derive(Debug, Clone, Copy, Default)]
+struct Reads {
+    number: f64,
+    cost: f64,
+}
+
+impl Reads {
+    /// Those of a PG since its creation.
+    fn from_pg(pg: &Pg) -> Self {
+        let number = pg.reads as f64;
+        Self { number, cost: read_cost(number, pg.read_kib as f64 * 1024.0) }
+    }
+}
 
 impl PgReads {
     /// Notes the reads of these PGs.
     pub fn of(pgs: &[Pg]) -> Self {
-        Self(pgs.iter().map(|pg| (pg.id, pg.reads)).collect())
+        Self(pgs.iter().map(|pg| (pg.id, Reads::from_pg(pg))).collect())
     }
 
-    fn since(&self, pg: &Pg) -> f64 {
-        self.0.get(&pg.id).map_or(0.0, |earlier| pg.reads.saturating_sub(*earlier) as f64)
+    /// None of a PG that is new or whose counters went back.
+    fn since(&self, pg: &Pg) -> Reads {
+        let Some(earlier) = self.0.get(&pg.id) else { return Reads::default() };
+        let now = Reads::from_pg(pg);
+        let (number, cost) = (now.number - earlier.number, now.cost - earlier.cost);
+        if number < 0.0 || cost < 0.0 { Reads::default() } else { Reads { number, cost } }
     }
 }
 
@@ -163,7 +183,7 @@ impl ClusterView {
 /// Recent reads and objects of a pool.
 #[derive(Debug, Clone, Copy, Default)]
 struct PoolLoad {
-    reads: f64,
+    reads: Reads,
     objects: f64,
     pgs: f64,
 }
@@ -178,15 +198,17 @@ impl PoolLoads {
         let mut pools: HashMap<u32, PoolLoad> = HashMap::new();
         for pg in pgs {
             let pool = pools.entry(pg.id.pool).or_default();
-            pool.reads += earlier.since(pg);
+            let reads = earlier.since(pg);
+            pool.reads.number += reads.number;
+            pool.reads.cost += reads.cost;
             pool.objects += pg.objects as f64;
             pool.pgs += 1.0;
         }
-        let has_reads = pools.values().any(|pool| pool.reads > 0.0);
+        let has_reads = pools.values().any(|pool| pool.reads.number > 0.0);
         Self { pools, has_reads }
     }
 
-    /// The expected reads of a PG. Few reads per PG say little about popularity: then the number of objects decides.
+    /// The expected cost of a PG's reads. Few reads per PG say little about popularity: then the number of objects decides.
     /// Before the first reads it decides about all pools.
     fn of(&self, pg: &Pg, earlier: &PgReads) -> f64 {
         let pool = self.pools.get(&pg.id.pool).copied().unwrap_or_default();
@@ -195,8 +217,10 @@ impl PoolLoads {
             return objects;
         }
         let object_share = if pool.objects > 0.0 { objects / pool.objects } else { 1.0 / pool.pgs.max(1.0) };
+        let read_share = earlier.since(pg).cost / pool.reads.cost.max(f64::MIN_POSITIVE);
         let prior = PRIOR_READS_PER_PG * pool.pgs;
-        pool.reads * (object_share * prior + earlier.since(pg)) / (prior + pool.reads)
+        let number = pool.reads.number;
+        pool.reads.cost * (object_share * prior + read_share * number) / (prior + number)
     }
 }
 

@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 pub struct ReadCounters {
     /// Completed reads (`op_r`).
     pub reads: u64,
+    /// Bytes that they returned (`op_r_out_bytes`).
+    pub bytes: u64,
     /// Number of latencies in the sum (`op_r_latency.avgcount`).
     pub latencies: u64,
     /// Sum of the latencies in seconds, with the time in the queue.
@@ -28,19 +30,21 @@ impl ReadCounters {
         let parsed = || {
             Some(Self {
                 reads: counter("op_r")?,
+                bytes: counter("op_r_out_bytes")?,
                 latencies: latency?.get("avgcount")?.as_u64()?,
                 latency_seconds: latency?.get("sum")?.as_f64()?,
             })
         };
         parsed().ok_or_else(|| Error::Malformed {
             command: "perf dump".to_owned(),
-            message: "the counters op_r and op_r_latency are missing".to_owned(),
+            message: "the counters op_r, op_r_out_bytes and op_r_latency are missing".to_owned(),
         })
     }
 
     /// The load since an earlier sample. `None` if the counters went back: the OSD was restarted.
     pub fn since(self, earlier: Self, elapsed: Duration) -> Option<ReadLoad> {
         let reads = self.reads.checked_sub(earlier.reads)?;
+        let bytes = self.bytes.checked_sub(earlier.bytes)?;
         let latencies = self.latencies.checked_sub(earlier.latencies)?;
         let seconds = elapsed.as_secs_f64();
         if seconds <= 0.0 {
@@ -48,7 +52,11 @@ impl ReadCounters {
         }
         let sum = (self.latency_seconds - earlier.latency_seconds).max(0.0);
         let latency_seconds = if latencies == 0 { 0.0 } else { sum / latencies as f64 };
-        Some(ReadLoad { reads_per_second: reads as f64 / seconds, latency_seconds })
+        Some(ReadLoad {
+            reads_per_second: reads as f64 / seconds,
+            bytes_per_second: bytes as f64 / seconds,
+            latency_seconds,
+        })
     }
 }
 
@@ -59,7 +67,8 @@ mod tests {
     use super::*;
 
     fn dump(reads: u64, latencies: u64, sum: f64) -> Value {
-        json!({"osd": {"op_r": reads, "op_r_latency": {"avgcount": latencies, "sum": sum, "avgtime": 0.1}}})
+        let latency = json!({"avgcount": latencies, "sum": sum, "avgtime": 0.1});
+        json!({"osd": {"op_r": reads, "op_r_out_bytes": 100 * reads, "op_r_latency": latency}})
     }
 
     #[test]
@@ -67,7 +76,7 @@ mod tests {
         let before = ReadCounters::parse(&dump(70, 70, 1.5)).unwrap();
         let after = ReadCounters::parse(&dump(90, 90, 5.5)).unwrap();
         let load = after.since(before, Duration::from_secs(2)).unwrap();
-        assert_eq!(load, ReadLoad { reads_per_second: 10.0, latency_seconds: 0.2 });
+        assert_eq!(load, ReadLoad { reads_per_second: 10.0, bytes_per_second: 1000.0, latency_seconds: 0.2 });
         assert_eq!(before.since(after, Duration::from_secs(2)), None, "restarted");
         assert_eq!(before.since(before, Duration::from_secs(2)), Some(ReadLoad::default()));
         assert_eq!(after.since(before, Duration::ZERO), None);

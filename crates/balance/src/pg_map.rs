@@ -21,6 +21,8 @@ pub struct Pg {
     pub objects: u64,
     /// Reads since its creation. Some versions of Ceph report it with a delay of several seconds.
     pub reads: u64,
+    /// KiB that they returned.
+    pub read_kib: u64,
     /// For example `active+clean`.
     pub state: String,
 }
@@ -51,6 +53,8 @@ struct RawSum {
     num_objects: i64,
     #[serde(default)]
     num_read: i64,
+    #[serde(default)]
+    num_read_kb: i64,
 }
 
 /// An OSD's id; `None` for a place without an OSD.
@@ -73,6 +77,7 @@ pub fn parse(dump: Value) -> Result<Vec<Pg>> {
             acting_primary: osd_id(pg.acting_primary),
             objects: pg.stat_sum.num_objects.max(0).unsigned_abs(),
             reads: pg.stat_sum.num_read.max(0).unsigned_abs(),
+            read_kib: pg.stat_sum.num_read_kb.max(0).unsigned_abs(),
             state: pg.state,
         })
     });
@@ -89,7 +94,7 @@ mod tests {
     fn pg_dump_is_read() {
         let pg = json!({
             "pgid": "6.7a", "state": "active+clean", "up": [2, 3], "acting": [2, 2_147_483_647], "acting_primary": -1,
-            "stat_sum": {"num_objects": 5, "num_read": 17},
+            "stat_sum": {"num_objects": 5, "num_read": 17, "num_read_kb": 9},
         });
         let pgs = parse(json!({"pg_ready": true, "pg_map": {"pg_stats": [pg]}})).unwrap();
         let expected = Pg {
@@ -99,6 +104,7 @@ mod tests {
             acting_primary: None,
             objects: 5,
             reads: 17,
+            read_kib: 9,
             state: "active+clean".to_owned(),
         };
         assert_eq!(pgs, [expected]);

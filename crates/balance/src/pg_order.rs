@@ -92,6 +92,7 @@ mod tests {
             acting_primary: up.first().copied(),
             objects: 0,
             reads: 0,
+            read_kib: 0,
             state: String::new(),
         }
     }

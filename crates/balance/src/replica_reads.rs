@@ -1,6 +1,8 @@
 //! Detection of clients that read from other OSDs than the primary. A client's own configuration file can say so, and the
 //! cluster does not show it. Then the reads of an OSD follow the PGs that it holds, and not those that it leads.
 
+use tradewind_model::affinity::queueing::ReadLoad;
+
 use crate::cluster_view::ClusterView;
 
 /// Reads below which nothing is said.
@@ -19,12 +21,20 @@ pub struct ReplicaReads {
 }
 
 impl ReplicaReads {
-    /// Adds a round's reads, one number per OSD of the view. A new epoch of the OSD map starts from zero.
-    pub fn record(&mut self, epoch: u64, reads: &[f64]) {
-        if self.epoch != Some(epoch) || self.reads.len() != reads.len() {
-            *self = Self { epoch: Some(epoch), reads: vec![0.0; reads.len()] };
+    /// Adds a round of some seconds, one load per OSD of the view. A new epoch of the OSD map starts from zero.
+    ///
+    /// Reads are weighted by their cost, as the loads of the view are: in units of the round's mean read.
+    pub fn record(&mut self, epoch: u64, loads: &[ReadLoad], seconds: f64) {
+        if self.epoch != Some(epoch) || self.reads.len() != loads.len() {
+            *self = Self { epoch: Some(epoch), reads: vec![0.0; loads.len()] };
         }
-        self.reads.iter_mut().zip(reads).for_each(|(sum, reads)| *sum += reads);
+        let reads_per_second: f64 = loads.iter().map(|load| load.reads_per_second).sum();
+        let cost_per_second: f64 = loads.iter().map(|load| load.cost_per_second()).sum();
+        if cost_per_second > 0.0 {
+            let weight = reads_per_second * seconds / cost_per_second;
+            let counted = self.reads.iter_mut().zip(loads);
+            counted.for_each(|(sum, load)| *sum += load.cost_per_second() * weight);
+        }
     }
 
     /// True if the reads are those of clients that spread them over all replicas. False while that is not certain.
@@ -74,12 +84,16 @@ mod tests {
         }
     }
 
+    fn load(reads_per_second: f64) -> ReadLoad {
+        ReadLoad { reads_per_second, bytes_per_second: 1e6 * reads_per_second, latency_seconds: 0.1 }
+    }
+
     fn counted(view: &ClusterView, loads: &[f64], reads: f64) -> bool {
         let mut counts = ReplicaReads::default();
         let shares = shares(loads);
         for noise in [0.9, 1.1] {
-            let reads: Vec<f64> = shares.iter().map(|share| share * reads / 2.0 * noise).collect();
-            counts.record(7, &reads);
+            let loads: Vec<ReadLoad> = shares.iter().map(|share| load(share * reads / 2.0 * noise)).collect();
+            counts.record(7, &loads, 1.0);
         }
         counts.are_evident(view)
     }
@@ -97,12 +111,23 @@ mod tests {
     }
 
     #[test]
+    fn lookups_of_one_osd_do_not_look_like_reads_from_replicas() {
+        let view = view();
+        let primaries = shares(&view.placement.loads(&view.affinities));
+        let mut loads: Vec<ReadLoad> = primaries.iter().map(|share| load(share * 100_000.0)).collect();
+        loads[1].reads_per_second += 100_000.0;
+        let mut counts = ReplicaReads::default();
+        counts.record(7, &loads, 1.0);
+        assert!(!counts.are_evident(&view));
+    }
+
+    #[test]
     fn new_map_starts_from_zero() {
         let view = view();
         let mut counts = ReplicaReads::default();
-        counts.record(7, &[250.0; 4]);
+        counts.record(7, &[load(250.0); 4], 1.0);
         assert!(counts.are_evident(&view));
-        counts.record(8, &[10.0; 4]);
+        counts.record(8, &[load(10.0); 4], 1.0);
         assert!(!counts.are_evident(&view));
     }
 }

@@ -17,7 +17,7 @@ const MAX_SLOW_REST_SHARE: f64 = 0.25;
 pub struct OsdOnHost<'a> {
     /// Name of its host.
     pub hostname: &'a str,
-    /// Its service rate in reads per second.
+    /// Its service rate, in any unit.
     pub service_rate: f64,
 }
 

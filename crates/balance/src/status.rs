@@ -73,7 +73,7 @@ pub struct OsdStatus {
 }
 
 impl OsdStatus {
-    /// Its service rate in reads per second, if it serves reads.
+    /// Its service rate in bytes of read cost per second, if it serves reads.
     pub fn service_rate(&self) -> Option<f64> {
         self.reads.and_then(ReadLoad::service_rate)
     }

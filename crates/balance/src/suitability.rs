@@ -183,6 +183,7 @@ mod tests {
             acting_primary: Some(0),
             objects: 0,
             reads: 0,
+            read_kib: 0,
             state: state.to_owned(),
         }
     }

@@ -18,6 +18,8 @@ use support::skip;
 const OSDS: usize = 4;
 /// Time in which a step must be made, on a loaded machine too.
 const STEP_TIMEOUT: Duration = Duration::from_secs(150);
+/// Time in which a balancer must end, on a loaded machine and while monitors elect a leader.
+const END_TIMEOUT: Duration = Duration::from_secs(120);
 
 struct Cluster {
     directory: tempfile::TempDir,
@@ -107,15 +109,17 @@ fn affinities_are_restored_after_a_kill_and_through_a_failover_of_monitors() {
     let conf = cluster.conf();
     let conf = conf.to_str().unwrap();
 
-    let killed = runner.spawn(&["balance", "ceph", "--conf", conf]);
+    let killed = runner.spawn(&["balance", "ceph", "--conf", conf]).with_timeout(STEP_TIMEOUT + END_TIMEOUT);
     cluster.wait_for_step();
     killed.signal(Signal::KILL);
     killed.wait_for_output();
-    let restored = runner.run(&["balance", "restore", "--conf", conf]);
+    let restored =
+        runner.spawn(&["balance", "restore", "--conf", conf]).with_timeout(END_TIMEOUT).wait_for_output();
     assert!(restored.status.success(), "{restored:?}");
     assert_eq!(cluster.affinities(), [1.0; OSDS]);
 
-    let running = runner.spawn(&["balance", "ceph", "--json", "--conf", conf]);
+    let running =
+        runner.spawn(&["balance", "ceph", "--json", "--conf", conf]).with_timeout(STEP_TIMEOUT + END_TIMEOUT);
     cluster.wait_for_step();
     cluster.kill_leading_monitor();
     running.signal(Signal::INT);
@@ -125,6 +129,7 @@ fn affinities_are_restored_after_a_kill_and_through_a_failover_of_monitors() {
     let rounds = String::from_utf8(output.out).unwrap();
     let last: Value = serde_json::from_str(rounds.lines().last().unwrap()).unwrap();
     assert!(last["predicted_primaries"].as_u64().unwrap() >= 32, "{last}");
-    let nothing = runner.run(&["balance", "restore", "--conf", conf]);
+    let nothing =
+        runner.spawn(&["balance", "restore", "--conf", conf]).with_timeout(END_TIMEOUT).wait_for_output();
     assert!(String::from_utf8(nothing.out).unwrap().starts_with("nothing to restore"));
 }

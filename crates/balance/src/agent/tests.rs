@@ -75,7 +75,7 @@ fn serve_admin_socket(listener: UnixListener) {
             let mut socket = socket.unwrap();
             let mut request = [0; 64];
             let _ = socket.read(&mut request).unwrap();
-            let dump = br#"{"osd":{"op_r":70,"op_r_latency":{"avgcount":70,"sum":1.5}}}"#;
+            let dump = br#"{"osd":{"op_r":70,"op_r_out_bytes":7,"op_r_latency":{"avgcount":70,"sum":1.5}}}"#;
             socket.write_all(&u32::try_from(dump.len()).unwrap().to_be_bytes()).unwrap();
             socket.write_all(dump).unwrap();
         }
@@ -325,7 +325,7 @@ fn restarted_agent_is_reconnected() {
         let mut stream = rustls::Stream::new(&mut connection, &mut socket);
         let mut request = [0; 1024];
         let _ = stream.read(&mut request).unwrap();
-        let osd = r#"{"reads":{"Ok":{"reads":7,"latencies":7,"latency_seconds":1.0}},"device":null,"age_micros":0}"#;
+        let osd = r#"{"reads":{"Ok":{"reads":7,"bytes":7,"latencies":7,"latency_seconds":1.0}},"device":null,"age_micros":0}"#;
         let text =
             format!(r#"{{"counters":{{"host":{{"io_pressure_percent":2.5,"cpu":null}},"osds":[{osd}]}}}}"#);
         stream.write_all(&u32::try_from(text.len()).unwrap().to_be_bytes()).unwrap();

@@ -31,6 +31,7 @@ fn pg(pool: u32, number: u32, up: &[u32], objects: u64, reads: u64) -> Pg {
         acting_primary: up.first().copied(),
         objects,
         reads,
+        read_kib: 0,
         state: "active+clean".to_owned(),
     }
 }
@@ -69,7 +70,20 @@ fn reads_of_pgs_shrink_towards_their_objects() {
     assert_eq!(loads(&before, &earlier), [30.0, 10.0, 0.0], "no reads yet: objects");
     // 4 reads against a prior of 40: hardly more than the objects say.
     let few = loads(&[pg(1, 0, &[0, 1], 30, 100), pg(1, 3, &[1, 0], 10, 104)], &earlier);
-    assert!(few[0] > 2.0 * few[1] && (few[0] + few[1] - 4.0).abs() < 1e-9, "{few:?}");
+    assert!(few[0] > 2.0 * few[1] && (few[0] + few[1] - read_cost(4.0, 0.0)).abs() < 1e-6, "{few:?}");
     let many = loads(&[pg(1, 0, &[0, 1], 30, 100), pg(1, 3, &[1, 0], 10, 4100)], &earlier);
-    assert!(many[1] > 0.98 * 4000.0, "{many:?}");
+    assert!(many[1] > 0.98 * read_cost(4000.0, 0.0), "{many:?}");
+}
+
+#[test]
+fn long_reads_weigh_more_than_many_short_ones() {
+    let before = [pg(1, 0, &[0, 1], 10, 100), pg(1, 3, &[1, 0], 10, 100)];
+    let mut orders = PgOrders::default();
+    orders.update(&map(), &before, MapAge::Settled);
+    let now =
+        [pg(1, 0, &[0, 1], 10, 20_100), Pg { read_kib: 4096 * 10_000, ..pg(1, 3, &[1, 0], 10, 10_100) }];
+    let view = ClusterView::new(&map(), &now, &orders, &PgReads::of(&before));
+    let loads = view.placement.loads(&[Affinity::MAX; 3]);
+    let ratio = loads[1] / loads[0];
+    assert!((30.0..34.0).contains(&ratio), "of 4,160 KiB and twice 64 KiB: {loads:?}");
 }

@@ -19,7 +19,7 @@ fn silent_osd_does_not_hide_the_others() {
             let mut request = [0; 64];
             let _ = socket.read(&mut request).unwrap();
             let dump = format!(
-                r#"{{"osd":{{"op_r":{reads},"op_r_latency":{{"avgcount":{reads},"sum":{reads}}}}}}}"#
+                r#"{{"osd":{{"op_r":{reads},"op_r_out_bytes":0,"op_r_latency":{{"avgcount":{reads},"sum":{reads}}}}}}}"#
             );
             socket.write_all(&u32::try_from(dump.len()).unwrap().to_be_bytes()).unwrap();
             socket.write_all(dump.as_bytes()).unwrap();

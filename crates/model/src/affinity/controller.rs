@@ -159,6 +159,7 @@ struct PendingStep {
 struct Total {
     in_flight: f64,
     reads_per_second: f64,
+    cost_per_second: f64,
 }
 
 impl Total {
@@ -166,24 +167,29 @@ impl Total {
         Self {
             in_flight: read_loads.iter().map(|load| load.in_flight()).sum(),
             reads_per_second: read_loads.iter().map(|load| load.reads_per_second).sum(),
+            cost_per_second: read_loads.iter().map(|load| load.cost_per_second()).sum(),
         }
     }
 
     /// `None` without rounds.
     fn mean<'a>(rounds: impl ExactSizeIterator<Item = &'a Self>) -> Option<Self> {
         let count = rounds.len() as f64;
-        let sum = rounds.fold(Self { in_flight: 0.0, reads_per_second: 0.0 }, |sum, round| Self {
+        let zero = Self { in_flight: 0.0, reads_per_second: 0.0, cost_per_second: 0.0 };
+        let sum = rounds.fold(zero, |sum, round| Self {
             in_flight: sum.in_flight + round.in_flight,
             reads_per_second: sum.reads_per_second + round.reads_per_second,
+            cost_per_second: sum.cost_per_second + round.cost_per_second,
         });
         (count > 0.0).then(|| Self {
             in_flight: sum.in_flight / count,
             reads_per_second: sum.reads_per_second / count,
+            cost_per_second: sum.cost_per_second / count,
         })
     }
 
+    /// Latency in seconds per unit of the cost, as in [`Prediction`](super::queueing::Prediction).
     fn latency_seconds(self) -> f64 {
-        self.in_flight / self.reads_per_second
+        self.in_flight / self.cost_per_second
     }
 }
 
@@ -191,6 +197,7 @@ impl Total {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     reads: f64,
+    bytes: f64,
     latency_sum_seconds: f64,
     seconds: f64,
 }
@@ -198,18 +205,21 @@ struct Sample {
 impl Sample {
     fn add(&mut self, other: Self) {
         self.reads += other.reads;
+        self.bytes += other.bytes;
         self.latency_sum_seconds += other.latency_sum_seconds;
         self.seconds += other.seconds;
     }
 
     fn new(load: ReadLoad, seconds: f64) -> Self {
         let reads = load.reads_per_second * seconds;
-        Self { reads, latency_sum_seconds: reads * load.latency_seconds, seconds }
+        let latency_sum_seconds = reads * load.latency_seconds;
+        Self { reads, bytes: load.bytes_per_second * seconds, latency_sum_seconds, seconds }
     }
 
     fn service_rate(self) -> Option<f64> {
         let load = ReadLoad {
             reads_per_second: self.reads / self.seconds,
+            bytes_per_second: self.bytes / self.seconds,
             latency_seconds: self.latency_sum_seconds / self.reads,
         };
         (self.reads > 0.0 && self.seconds > 0.0).then(|| load.service_rate())?
@@ -344,7 +354,7 @@ impl Controller {
         }
     }
 
-    /// The estimated service rates in reads per second; `None` for OSDs without reads so far.
+    /// The estimated service rates in bytes of [`ReadLoad::cost_per_second`] per second; `None` for OSDs without reads so far.
     pub fn service_rates(&self) -> Vec<Option<f64>> {
         self.osds.iter().map(OsdState::service_rate).collect()
     }
@@ -386,8 +396,8 @@ impl Controller {
             return Decision::Wait(Idle::FewReads);
         };
         let affinities = self.without_reversals(&best.affinities, round, &service_rates);
-        let predicted = cluster.predict(&affinities).map_or(0.0, |prediction| prediction.reads_per_second);
-        let predicted_gain = predicted / current.reads_per_second - 1.0;
+        let predicted = cluster.predict(&affinities).map_or(0.0, |prediction| prediction.throughput);
+        let predicted_gain = predicted / current.throughput - 1.0;
         if predicted_gain < self.options.min_predicted_gain {
             self.confirmed_rounds = 0;
             return Decision::Wait(Idle::NoGain(predicted_gain));

@@ -1,7 +1,8 @@
 //! Throughput and latency of a cluster whose OSDs are queues.
 //!
-//! Each OSD is a queue with one server and a constant service time: the reads of a workload are of similar size. The
-//! clients keep a constant number of reads in flight. The reads in flight, the rates and the latencies follow Little's
+//! Each OSD is a queue with one server. A read costs its bytes and a fixed overhead ([`ReadLoad::cost_per_second`]); its
+//! service time is its cost divided by the OSD's service rate. The queue formulas take one constant service time per OSD, that
+//! of its mean read. The clients keep a constant number of reads in flight. The reads in flight, the rates and the latencies follow Little's
 //! law. Throughput under other shares is that of a closed network of such queues, by mean value analysis (Reiser
 //! and Lavenberg 1980) in Schweitzer's approximation, with half of a service time left for the read in service.
 
@@ -9,11 +10,22 @@
 const TOLERANCE: f64 = 1e-7;
 const MAX_ITERATIONS: usize = 2000;
 
+/// Overhead of a read, expressed in bytes: a read without data costs as much as the transfer of these bytes. Lookups and
+/// reads of indexes are short and many; by their number they would outweigh the reads of data.
+const READ_OVERHEAD_BYTES: f64 = 65_536.0;
+
+/// Cost in bytes of this number of reads that return this number of bytes: the bytes and an overhead for each read.
+pub fn read_cost(reads: f64, bytes: f64) -> f64 {
+    reads * READ_OVERHEAD_BYTES + bytes
+}
+
 /// The reads of an OSD over an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ReadLoad {
     /// Completed reads per second.
     pub reads_per_second: f64,
+    /// Bytes that these reads returned, per second.
+    pub bytes_per_second: f64,
     /// Mean latency of these reads in seconds, with the time in the OSD's queue.
     pub latency_seconds: f64,
 }
@@ -24,7 +36,12 @@ impl ReadLoad {
         self.reads_per_second * self.latency_seconds
     }
 
-    /// Reads per second that the OSD can serve beside its other work; `None` without reads.
+    /// Cost of the reads per second, in bytes ([`read_cost`]).
+    pub fn cost_per_second(self) -> f64 {
+        read_cost(self.reads_per_second, self.bytes_per_second)
+    }
+
+    /// Cost per second, in bytes, that the OSD can serve beside its other work; `None` without reads.
     ///
     /// The inverse of the Pollaczek-Khinchine formula for a constant service time. The estimate holds for busy and idle
     /// OSDs: a busy one serves what it can, an idle one answers in its service time. For an OSD that serves several
@@ -34,22 +51,22 @@ impl ReadLoad {
         let in_flight = self.in_flight();
         // Of a sum and a root that are almost equal for a busy OSD, the difference in a form without cancellation.
         let utilization = 2.0 * in_flight / (1.0 + in_flight + in_flight.hypot(1.0));
-        has_reads.then(|| self.reads_per_second / utilization)
+        has_reads.then(|| self.cost_per_second() / utilization)
     }
 }
 
-/// Predicted behaviour of a cluster.
+/// Predicted behaviour of a cluster whose clients issue requests of one unit of the cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
-    /// Reads per second of all OSDs.
-    pub reads_per_second: f64,
-    /// Mean latency of a read in seconds.
+    /// Cost per second that all OSDs serve, in the unit of the service rates.
+    pub throughput: f64,
+    /// Mean latency in seconds per unit of the cost.
     pub latency_seconds: f64,
 }
 
 /// Predicts a cluster with `in_flight` reads in flight (a mean; below 1 counts as 1).
 ///
-/// `loads` are the shares of the OSDs in any unit; `service_rates` their service rates in reads per second, above 0.
+/// `loads` are the shares of the OSDs in any unit; `service_rates` their service rates, above 0, in cost per second.
 /// `None` if no OSD has a load.
 pub fn predict(loads: &[f64], service_rates: &[f64], in_flight: f64) -> Option<Prediction> {
     let total: f64 = loads.iter().sum();
@@ -59,18 +76,18 @@ pub fn predict(loads: &[f64], service_rates: &[f64], in_flight: f64) -> Option<P
     let in_flight = in_flight.max(1.0);
     let shares: Vec<f64> = loads.iter().map(|load| load / total).collect();
     let mut queues: Vec<f64> = shares.iter().map(|share| share * in_flight).collect();
-    let (mut latency, mut reads_per_second) = (0.0, 0.0);
+    let (mut latency, mut throughput) = (0.0, 0.0);
     for _ in 0..MAX_ITERATIONS {
         // A read that arrives finds the queues of the others (arrival theorem), half of the one in service already done.
         let others = (in_flight - 1.0) / in_flight;
         let residence = |osd: usize| {
             let service_seconds = shares[osd] / service_rates[osd].max(f64::MIN_POSITIVE);
-            let utilization = (reads_per_second * service_seconds).min(1.0).min(queues[osd]);
+            let utilization = (throughput * service_seconds).min(1.0).min(queues[osd]);
             service_seconds * (1.0 + (queues[osd] - utilization / 2.0) * others)
         };
         let residences: Vec<f64> = (0..shares.len()).map(residence).collect();
         latency = residences.iter().sum();
-        reads_per_second = in_flight / latency;
+        throughput = in_flight / latency;
         let mut change: f64 = 0.0;
         for (queue, residence) in queues.iter_mut().zip(residences) {
             let next = in_flight * residence / latency;
@@ -81,7 +98,7 @@ pub fn predict(loads: &[f64], service_rates: &[f64], in_flight: f64) -> Option<P
             break;
         }
     }
-    Some(Prediction { reads_per_second, latency_seconds: latency })
+    Some(Prediction { throughput, latency_seconds: latency })
 }
 
 #[cfg(test)]
@@ -90,7 +107,7 @@ mod tests {
     use crate::affinity::hash::hash_pair;
 
     fn rate(loads: &[f64], service_rates: &[f64], in_flight: f64) -> f64 {
-        predict(loads, service_rates, in_flight).unwrap().reads_per_second
+        predict(loads, service_rates, in_flight).unwrap().throughput
     }
 
     #[test]
@@ -155,15 +172,26 @@ mod tests {
 
     #[test]
     fn service_rate_is_that_of_an_idle_and_of_a_busy_queue() {
-        let idle = ReadLoad { reads_per_second: 0.001, latency_seconds: 0.05 };
-        assert!((idle.service_rate().unwrap() - 20.0).abs() < 0.01);
-        let busy = ReadLoad { reads_per_second: 19.9, latency_seconds: 5.0 };
-        assert!((busy.service_rate().unwrap() - 20.0).abs() < 0.01);
+        let reads_rate = |load: ReadLoad| load.service_rate().unwrap() / READ_OVERHEAD_BYTES;
+        let idle = ReadLoad { reads_per_second: 0.001, latency_seconds: 0.05, ..ReadLoad::default() };
+        assert!((reads_rate(idle) - 20.0).abs() < 0.01);
+        let busy = ReadLoad { reads_per_second: 19.9, latency_seconds: 5.0, ..ReadLoad::default() };
+        assert!((reads_rate(busy) - 20.0).abs() < 0.01);
         // Utilization 0.5: 0.5 in service, 0.25 waiting.
-        let half = ReadLoad { reads_per_second: 10.0, latency_seconds: 0.075 };
-        assert!((half.service_rate().unwrap() - 20.0).abs() < 1e-9);
+        let half = ReadLoad { reads_per_second: 10.0, latency_seconds: 0.075, ..ReadLoad::default() };
+        assert!((reads_rate(half) - 20.0).abs() < 1e-9);
         assert!((half.in_flight() - 0.75).abs() < 1e-9);
         assert_eq!(ReadLoad::default().service_rate(), None);
+    }
+
+    #[test]
+    fn service_rate_is_the_same_for_short_and_for_long_reads_of_equal_cost() {
+        // Of equal speed: one serves only lookups, the other only reads of 1 MiB.
+        let lookups = ReadLoad { reads_per_second: 160.0, bytes_per_second: 0.0, latency_seconds: 0.005 };
+        let reads_per_second = 160.0 / 17.0;
+        let bytes_per_second = reads_per_second * f64::from(1 << 20);
+        let long = ReadLoad { reads_per_second, bytes_per_second, latency_seconds: 0.005 * 17.0 };
+        assert!((lookups.service_rate().unwrap() / long.service_rate().unwrap() - 1.0).abs() < 1e-9);
     }
 
     #[test]

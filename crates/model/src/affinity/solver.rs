@@ -23,7 +23,7 @@ const MIN_IMPROVEMENT: f64 = 1e-9;
 pub struct Cluster<'a> {
     /// Its placement groups.
     pub placement: &'a Placement,
-    /// Reads per second that each OSD can serve, above 0.
+    /// Cost per second that each OSD can serve, in any unit, above 0.
     pub service_rates: &'a [f64],
     /// Reads in flight.
     pub in_flight: f64,
@@ -59,7 +59,7 @@ impl Cluster<'_> {
         let from_guess = self.descend(guess, GUESS_EXPONENT);
         for affinities in from_start.into_iter().chain([from_guess]) {
             let prediction = self.predict(&affinities)?;
-            if prediction.reads_per_second > best.prediction.reads_per_second {
+            if prediction.throughput > best.prediction.throughput {
                 best = Solution { affinities, prediction };
             }
         }

@@ -46,7 +46,7 @@ fn metrics_follow_the_rounds_and_steps() {
         value(&text, &name).unwrap_or_else(|| panic!("{name}: {text}"))
     };
     assert!(osd("reads_per_second", 0) > 0.0 && osd("latency_seconds", 0) > 0.0);
-    assert!(osd("service_rate", 0) > 2.0 * osd("service_rate", 3));
+    assert!(osd("service_bytes_per_second", 0) > 2.0 * osd("service_bytes_per_second", 3));
     assert!(osd("affinity", 3) < osd("affinity", 0));
     let shares: f64 = (0..4).map(|id| osd("share", id)).sum();
     assert!((shares - 1.0).abs() < 1e-6, "{shares}");

@@ -14,8 +14,8 @@ use serde_json::Value as Json;
 
 use super::server::{root_key, tradewind};
 
-/// Timeout of a command.
-const TIMEOUT: Duration = Duration::from_secs(40);
+/// Timeout of a command, on a loaded machine too.
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// The maximum output of a command; its pipe is closed after that.
 const MAX_OUTPUT_BYTES: u64 = 96 << 20;
 
@@ -187,6 +187,12 @@ impl RunningCommand {
     /// Takes its standard output, if it was started by [`CommandRunner::spawn_unread`].
     pub fn take_stdout(&mut self) -> std::process::ChildStdout {
         self.child.stdout.take().unwrap()
+    }
+
+    /// Lets it run for this time from now on, in place of the default from its start.
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.deadline = Instant::now() + timeout;
+        self
     }
 
     pub fn signal(&self, signal: Signal) {

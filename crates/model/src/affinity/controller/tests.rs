@@ -33,9 +33,7 @@ impl World {
 
     /// Reads per second that the cluster serves now.
     fn throughput(&self) -> f64 {
-        predict(&self.placement.loads(&self.affinities), &self.rates, self.in_flight)
-            .unwrap()
-            .reads_per_second
+        predict(&self.placement.loads(&self.affinities), &self.rates, self.in_flight).unwrap().throughput
     }
 
     fn read_loads(&self) -> Vec<ReadLoad> {
@@ -50,7 +48,7 @@ impl World {
             let utilization = (reads_per_second / rate).min(0.999);
             let in_flight = utilization * (2.0 - utilization) / (2.0 - 2.0 * utilization);
             let latency = in_flight.min(self.in_flight) / reads_per_second;
-            ReadLoad { reads_per_second, latency_seconds: latency }
+            ReadLoad { reads_per_second, bytes_per_second: 0.0, latency_seconds: latency }
         };
         (0..loads.len()).map(measure).collect()
     }

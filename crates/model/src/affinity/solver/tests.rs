@@ -23,7 +23,7 @@ pub(in crate::affinity) fn placement(osds: u32, groups: u32, size: usize) -> Pla
 }
 
 fn throughput(cluster: &Cluster<'_>, affinities: &[Affinity]) -> f64 {
-    cluster.predict(affinities).unwrap().reads_per_second
+    cluster.predict(affinities).unwrap().throughput
 }
 
 #[test]
@@ -38,9 +38,9 @@ fn half_slow_cluster_gains_more_than_affinities_set_by_hand() {
         .collect();
     let by_hand = throughput(&cluster, &by_hand);
     let solved = cluster.solve().unwrap();
-    let gain = solved.prediction.reads_per_second / even;
+    let gain = solved.prediction.throughput / even;
     assert!(gain > 1.5, "{gain}");
-    assert!(solved.prediction.reads_per_second > 1.08 * by_hand, "{by_hand} {solved:?}");
+    assert!(solved.prediction.throughput > 1.08 * by_hand, "{by_hand} {solved:?}");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn equal_osds_keep_affinity_one_or_gain_little() {
     let rates = [20.0; 8];
     let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 16.0, min_steps: 4 };
     let even = throughput(&cluster, &[Affinity::MAX; 8]);
-    let gain = cluster.solve().unwrap().prediction.reads_per_second / even;
+    let gain = cluster.solve().unwrap().prediction.throughput / even;
     assert!((1.0..1.05).contains(&gain), "{gain}");
 }
 
@@ -84,8 +84,8 @@ proptest! {
         let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight, min_steps: 4 };
         let even = throughput(&cluster, &vec![Affinity::MAX; rates.len()]);
         let solved = cluster.solve().unwrap();
-        prop_assert!(solved.prediction.reads_per_second >= even * (1.0 - 1e-9));
-        prop_assert!((throughput(&cluster, &solved.affinities) - solved.prediction.reads_per_second).abs() < 1e-9);
+        prop_assert!(solved.prediction.throughput >= even * (1.0 - 1e-9));
+        prop_assert!((throughput(&cluster, &solved.affinities) - solved.prediction.throughput).abs() < 1e-9);
     }
 
     /// Trap: a score with the wrong sign sends load to slow stores.
@@ -111,5 +111,5 @@ fn time_of_a_large_cluster() {
     let start = std::time::Instant::now();
     let solved = cluster.solve().unwrap();
     let even = throughput(&cluster, &vec![Affinity::MAX; 1000]);
-    println!("{:?}, gain {:.2}", start.elapsed(), solved.prediction.reads_per_second / even);
+    println!("{:?}, gain {:.2}", start.elapsed(), solved.prediction.throughput / even);
 }

@@ -27,8 +27,8 @@ const READS: Family = Family::gauge("tradewind_balance_osd_reads_per_second", "R
 const LATENCY: Family =
     Family::gauge("tradewind_balance_osd_latency_seconds", "Mean latency of the OSD's reads, in seconds.");
 const SERVICE_RATE: Family = Family::gauge(
-    "tradewind_balance_osd_service_rate",
-    "Estimated reads per second that the OSD can serve beside its other work.",
+    "tradewind_balance_osd_service_bytes_per_second",
+    "Estimated bytes of reads, with 64 KiB added for each read, that the OSD can serve per second beside its other work.",
 );
 const AFFINITY: Family =
     Family::gauge("tradewind_balance_osd_affinity", "Primary affinity of the OSD, from 0 to 1.");

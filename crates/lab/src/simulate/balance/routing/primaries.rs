@@ -202,7 +202,7 @@ fn solve_from_many(cluster: &Cluster<'_>) -> Option<Solution> {
             cluster.service_rates.iter().map(|rate| Affinity::from_ratio((rate / max_rate).powi(*exponent)));
         cluster.solve_from(&start.collect::<Vec<_>>())
     });
-    solutions.max_by(|a, b| a.prediction.reads_per_second.total_cmp(&b.prediction.reads_per_second))
+    solutions.max_by(|a, b| a.prediction.throughput.total_cmp(&b.prediction.throughput))
 }
 
 #[cfg(test)]
@@ -218,7 +218,7 @@ mod tests {
             let rates: Vec<f64> = world.phases[0].stores.iter().map(|store| store.reads_per_second).collect();
             let cluster =
                 Cluster { placement: &placement, service_rates: &rates, in_flight: 16.0, min_steps: 0 };
-            let rate = |solution: Option<Solution>| solution.unwrap().prediction.reads_per_second;
+            let rate = |solution: Option<Solution>| solution.unwrap().prediction.throughput;
             assert!(rate(solve_from_many(&cluster)) >= rate(cluster.solve()), "{seed}");
         }
     }
