@@ -1,11 +1,13 @@
-//! Builds the components of `tradewind serve` from the settings: the served store, the gateway's configuration and the
+//! Builds the components of `tradewind serve` from the settings: the served stores, the gateway's configuration and the
 //! access keys. Only this module maps the names of settings to those of the components.
+
+mod stores;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tradewind_backend::local::{self, LocalStore};
 use tradewind_backend::s3::{S3Options, S3Store};
 use tradewind_backend::swift::{SwiftOptions, SwiftStore};
@@ -23,8 +25,10 @@ use tradewind_model::retry::RetryOptions;
 
 use crate::s3_access::S3Flags;
 use crate::served_plan::ServedPlan;
-use crate::settings::{ETag, Permissions, Settings, StoreKind, TimeSpan};
-use crate::stores;
+use crate::settings::{ETag, Permissions, Settings, Store, StoreKind, TimeSpan};
+use crate::stores as store_options;
+
+pub use self::stores::{OpenedStore, ServedStores, StackedStore, open_stores};
 
 /// The served store.
 #[derive(Debug, Clone)]
@@ -55,71 +59,94 @@ impl ServedStore {
     }
 }
 
-/// Opens the store in the settings; replays the log of a local store that was not closed. Fails if a local store has
-/// provably lost acknowledged changes, unless `accept_loss`.
-pub fn open_store(
-    settings: &Settings,
+/// Options of opening a store.
+#[derive(Debug, Clone, Copy)]
+struct OpenOptions {
+    /// Open a local store although it has provably lost acknowledged changes.
     accept_loss: bool,
-    clock: Arc<dyn Clock>,
+    /// The memory of requests to a remote store.
+    memory_bytes: usize,
+}
+
+/// Opens a store; `None` is the local store in `data`. Replays the log of a local store that was not closed.
+fn open_store(
+    settings: &Settings,
+    store: Option<&Store>,
+    open: OpenOptions,
+    clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<ServedStore> {
-    if accept_loss
-        && let Some(store) = settings.served_store()
-        && !matches!(store.kind, StoreKind::Local { .. })
-    {
-        bail!("--accept-loss applies only to a local store; the settings serve {:?}", store.name.value);
-    }
-    let options = match settings.served_store().map(|store| &store.kind) {
+    let (directory, options) = match store.map(|store| &store.kind) {
         Some(StoreKind::S3(set)) => {
-            let mut options = stores::s3_options(set, S3Flags::default())?;
+            let mut options = store_options::s3_options(set, S3Flags::default())?;
             options.retries = options.retries.for_server();
             let (connections, retries) = (options.max_connections, options.retries);
-            let open = |connections| {
+            let connect = |connections| {
                 S3Store::new(S3Options { max_connections: connections, ..options.clone() }, clock.clone())
             };
-            return open_remote(settings, open, connections, set.max_connections.is_some(), retries);
+            let remote = RemoteOptions {
+                connections,
+                is_configured: set.max_connections.is_some(),
+                retries,
+                memory_bytes: open.memory_bytes,
+            };
+            return open_remote(connect, remote);
         }
         Some(StoreKind::Swift(set)) => {
-            let mut options = stores::swift_options(set)?;
+            let mut options = store_options::swift_options(set)?;
             options.retries = options.retries.for_server();
             let (connections, retries) = (options.max_connections, options.retries);
-            let open = |connections| {
+            let connect = |connections| {
                 SwiftStore::new(
                     SwiftOptions { max_connections: connections, ..options.clone() },
                     clock.clone(),
                 )
             };
-            let served = open_remote(settings, open, connections, set.max_connections.is_some(), retries)?;
+            let remote = RemoteOptions {
+                connections,
+                is_configured: set.max_connections.is_some(),
+                retries,
+                memory_bytes: open.memory_bytes,
+            };
+            let served = open_remote(connect, remote)?;
             let ServedStore::Remote(store, plan) = served else { return Ok(served) };
             // Large objects have ETags of another form, so an ETag that is an MD5 is always the MD5 of the bytes.
             return Ok(ServedStore::Remote(store, Arc::new(ServedPlan::clone(&plan).with_md5_etags())));
         }
-        Some(StoreKind::Local { options, .. }) => stores::local_options(options),
-        None => local::LocalOptions::default(),
+        Some(StoreKind::Local { path, options }) => {
+            (path.value.as_path(), store_options::local_options(options))
+        }
+        None => (settings.data_directory(), local::LocalOptions::default()),
     };
-    let directory = settings.store_directory().unwrap_or(settings.data_directory());
-    let options = local::LocalOptions { accept_loss, ..options };
-    let store = LocalStore::open(directory, options, clock);
+    let options = local::LocalOptions { accept_loss: open.accept_loss, ..options };
+    let store = LocalStore::open(directory, options, clock.clone());
     store.map(ServedStore::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
 }
 
-/// Opens a remote service with the plan from its profile. `is_configured` is true if the settings have the number of
-/// `connections`; otherwise the plan's concurrency determines it.
-fn open_remote<S: ObjectStore>(
-    settings: &Settings,
-    open: impl Fn(usize) -> tradewind_core::Result<Arc<S>>,
+/// Options of opening a remote service.
+#[derive(Debug, Clone, Copy)]
+struct RemoteOptions {
+    /// The maximum number of connections.
     connections: usize,
+    /// True if the settings have that number; otherwise the plan's concurrency determines it.
     is_configured: bool,
     retries: RetryOptions,
+    memory_bytes: usize,
+}
+
+/// Opens a remote service with the plan from its profile.
+fn open_remote<S: ObjectStore>(
+    connect: impl Fn(usize) -> tradewind_core::Result<Arc<S>>,
+    options: RemoteOptions,
 ) -> anyhow::Result<ServedStore> {
-    let mut store = open(connections)?;
+    let mut store = connect(options.connections)?;
     // The profile is found by the store's debug name, which needs no request.
-    let memory = settings.scalars.memory.budget.value.as_usize();
-    let mut plan = ServedPlan::for_store(&format!("{store:?}"), memory, retries);
-    plan.max_connections = connections;
-    if !is_configured {
+    let mut plan = ServedPlan::for_store(&format!("{store:?}"), options.memory_bytes, options.retries);
+    plan.max_connections = options.connections;
+    if !options.is_configured {
         // A single client may use at most 7/8 of the connections (`core/budget`), which must suffice for the plan.
-        plan.max_connections = plan.plan.initial_concurrency.max(connections).div_ceil(7).saturating_mul(8);
-        store = open(plan.max_connections)?;
+        plan.max_connections =
+            plan.plan.initial_concurrency.max(options.connections).div_ceil(7).saturating_mul(8);
+        store = connect(plan.max_connections)?;
     }
     Ok(ServedStore::Remote(store, Arc::new(plan)))
 }

@@ -4,9 +4,9 @@
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::assemble::StackedStore;
 use crate::root_key::{self, RootCredentials};
-use crate::served_plan::ServedPlan;
-use crate::settings::Settings;
+use crate::settings::{ServedVolume, Settings};
 
 /// The values to print.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub struct Banner<'a> {
     pub endpoint: SocketAddr,
     /// The address of the admin listener.
     pub admin: SocketAddr,
-    /// The read plan of a remote service, if one is served.
-    pub plan: Option<&'a ServedPlan>,
+    /// The served stores.
+    pub stores: &'a [StackedStore],
 }
 
 impl Banner<'_> {
@@ -38,6 +38,19 @@ impl Banner<'_> {
         stdout.flush()
     }
 
+    /// A line for each volume, if there are several.
+    fn volumes(&self) -> String {
+        let volumes = self.settings.served_volumes().unwrap_or_default();
+        if volumes.len() < 2 {
+            return String::new();
+        }
+        let line = |(index, volume): (usize, &ServedVolume<'_>)| {
+            let default = if index == 0 { " (default)" } else { "" };
+            format!("  volume      {} = {}{default}\n", volume.name, volume.stack_text())
+        };
+        volumes.iter().enumerate().map(line).collect()
+    }
+
     fn text(&self) -> String {
         let scheme = if self.settings.scalars.server.tls_cert.value.is_some() { "https" } else { "http" };
         let mut text = format!(
@@ -53,8 +66,13 @@ impl Banner<'_> {
             let secret = self.root.secret.reveal();
             text += &format!("  secret key  {secret}  (printed only once; saved in {file})\n");
         }
-        if let Some(plan) = self.plan {
-            text += &format!("  plan        {plan}\n");
+        text += &self.volumes();
+        for store in self.stores {
+            let Some(plan) = store.served.plan() else { continue };
+            match self.stores.len() {
+                1 => text += &format!("  plan        {plan}\n"),
+                _ => text += &format!("  plan        {}: {plan}\n", store.name),
+            }
         }
         let credentials = match &self.settings.root_key {
             None => format!("export $(cat {file}) "),
@@ -101,7 +119,7 @@ mod tests {
         let root = RootCredentials { id: "TWID".into(), secret: Secret::new("hush-hush"), is_new };
         let endpoint = "0.0.0.0:9000".parse().unwrap();
         let admin = "127.0.0.1:9001".parse().unwrap();
-        Banner { settings: &settings, root: &root, endpoint, admin, plan: None }.text()
+        Banner { settings: &settings, root: &root, endpoint, admin, stores: &[] }.text()
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod terminal;
 mod transfer;
 mod tune;
 mod versions;
+mod volume;
 mod watch;
 
 use std::fmt;
@@ -86,6 +87,8 @@ enum Command {
     Balance(balance::Command),
     #[command(subcommand)]
     Store(store::Command),
+    #[command(subcommand)]
+    Volume(volume::Command),
     #[command(subcommand)]
     Settings(settings::Command),
     #[command(subcommand)]
@@ -156,6 +159,7 @@ pub fn main() -> ExitCode {
         Command::Report(arguments) => bench::page::run(&arguments),
         Command::Balance(command) => balance::run(command),
         Command::Store(command) => store::run(command),
+        Command::Volume(command) => volume::run(command),
         Command::Settings(command) => settings::run(command),
         Command::Lab(command) => lab::run(command),
     };

@@ -7,6 +7,7 @@
 pub mod assemble;
 pub mod aws;
 pub mod banner;
+pub mod bucket_report;
 pub mod commands;
 pub mod expiry;
 pub mod locations;

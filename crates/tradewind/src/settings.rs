@@ -14,10 +14,12 @@ mod problem;
 mod reference;
 mod remote;
 mod scalars;
+mod served;
 mod show;
 mod source;
 mod swift;
 mod value;
+mod volumes;
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 pub use access::{AccessKey, RootKey};
 pub use local::LocalOptions;
-pub use named::{Bucket, NamedSettings, Store, StoreKind, Volume};
+pub use named::{Bucket, NamedSettings, Store, StoreKind};
 pub(crate) use problem::nearest_name;
 pub use problem::{Problem, Problems};
 pub use reference::reference;
@@ -36,6 +38,7 @@ pub use scalars::{
     LanesSettings, LimitSettings, LogSettings, MemorySettings, Scalars, ServerSettings, TopLevelSettings,
     UploadSettings, environment_variable,
 };
+pub use served::{IMPLICIT_STORE, ServedVolume};
 pub use source::{SettingSource, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, TimeSpan};
@@ -43,6 +46,7 @@ pub use value::{
     AccessKeyIds, AccountId, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, Percent, Permissions, Secret,
     SettingValue, StoreProxy,
 };
+pub use volumes::{CacheWrite, CachedSettings, Validate, Volume, VolumeLayer};
 
 use document::Table;
 
@@ -147,57 +151,18 @@ impl Settings {
         problems.into_result(settings)
     }
 
-    /// The store to serve: the one named by `server.store`, or the only one. `None` stands for the local store in
-    /// `data`, or for several stores without a choice, which [`check_served`](Self::check_served) rejects.
-    #[must_use]
-    pub fn served_store(&self) -> Option<&Store> {
-        match (&self.scalars.server.store.value, self.named.stores.as_slice()) {
-            (Some(name), stores) => stores.iter().find(|store| store.name.value == *name),
-            (None, [only]) => Some(only),
-            (None, _) => None,
-        }
-    }
-
-    /// Fails if several stores are configured and none is chosen.
-    pub fn check_served(&self) -> Result<(), Problems> {
-        let mut problems = Problems::default();
-        if let (None, [first, second, ..]) = (self.served_store(), self.named.stores.as_slice()) {
-            let message = format!(
-                "several stores are configured; choose the one to serve: server.store = {:?}",
-                first.name.value
-            );
-            problems.add(&second.name.source, message);
-        }
-        problems.into_result(())
-    }
-
-    /// The directory of the served store, if it is a local one.
-    #[must_use]
-    pub fn store_directory(&self) -> Option<&Path> {
-        match self.served_store().map(|store| &store.kind) {
-            None => Some(self.data_directory()),
-            Some(StoreKind::Local { path, .. }) => Some(&path.value),
-            Some(StoreKind::S3(_) | StoreKind::Swift(_)) => None,
-        }
-    }
-
-    /// The directory of a generated root key: `data`, or the directory of the configured store if only that is set.
-    #[must_use]
-    pub fn data_directory(&self) -> &Path {
-        match self.served_store().map(|store| &store.kind) {
-            Some(StoreKind::Local { path, .. }) if self.scalars.top.data.source == SettingSource::Default => {
-                &path.value
-            }
-            _ => &self.scalars.top.data.value,
-        }
-    }
-
     fn check(&self, problems: &mut Problems) {
         let server = &self.scalars.server;
         if let Sourced { value: Some(name), source } = &server.store {
             let names: Vec<&str> = self.named.stores.iter().map(|store| store.name.value.as_str()).collect();
             let name = Sourced { value: name.clone(), source: source.clone() };
             named::check_reference("store", &name, &names, problems);
+        }
+        if let Sourced { value: Some(name), source } = &self.scalars.top.default_volume {
+            let names: Vec<&str> =
+                self.named.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
+            let name = Sourced { value: name.clone(), source: source.clone() };
+            named::check_reference("volume", &name, &names, problems);
         }
         match (&server.tls_cert, &server.tls_key) {
             (Sourced { value: Some(_), source }, Sourced { value: None, .. }) => {
@@ -252,10 +217,29 @@ impl Settings {
         if budget.value < MIN_BUDGET {
             problems.add(&budget.source, format!("memory.budget must be at least {MIN_BUDGET}"));
         }
+        self.check_cache_memory(problems);
         if let Some(root) = &self.root_key
             && let Some(key) = self.named.access_keys.iter().find(|key| key.id.value == root.id.value)
         {
             problems.add(&key.id.source, format!("{:?} is already the id of the root key", key.id.value));
+        }
+    }
+
+    /// Checks that caches leave at least half of the memory to requests.
+    fn check_cache_memory(&self, problems: &mut Problems) {
+        let max = ByteSize(self.scalars.memory.budget.value.0 / 2);
+        let mut sum = 0_u64;
+        for VolumeLayer::Cached(set) in self.named.volumes.iter().flat_map(|volume| &volume.layers) {
+            sum = sum.saturating_add(set.memory.value.0);
+            if sum > max.0 {
+                let message = format!(
+                    "caches may have at most half of memory.budget, {max}, but have {}; lower their memory or raise the \
+                     budget",
+                    ByteSize(sum)
+                );
+                problems.add(&set.disk.source, message);
+                return;
+            }
         }
     }
 

@@ -74,23 +74,24 @@ const READ_AHEAD_BYTES: Family = Family::gauge(
     "Bytes of large objects in memory that were read ahead of the client.",
 );
 const READ_ONLY: Family =
-    Family::gauge("tradewind_store_read_only", "1 if a failed sync has made the store read-only.");
-const FREE_BYTES: Family = Family::gauge("tradewind_store_free_bytes", "Bytes free on the store's device.");
+    Family::gauge("tradewind_store_read_only", "1 if a failed sync has made the local store read-only.");
+const FREE_BYTES: Family =
+    Family::gauge("tradewind_store_free_bytes", "Bytes free on the device of a local store.");
 
 const QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)];
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Collects the live statistics of a store.
-pub struct StoreCollector {
-    /// The store's name in the settings.
+/// A store with its name in the settings, which is a label.
+pub struct NamedStore<S> {
+    /// The name.
     pub name: String,
     /// The store.
-    pub store: Arc<Instrumented>,
+    pub store: Arc<S>,
 }
 
-/// Collects the plan by which a store is read.
-pub struct PlanCollector {
+/// The plan by which a store is read.
+pub struct PlanOfStore {
     /// The store's name in the settings.
     pub name: String,
     /// The layer that reads ahead.
@@ -99,8 +100,14 @@ pub struct PlanCollector {
     pub plan: Arc<ServedPlan>,
 }
 
-/// Collects the state of a local store.
-pub struct LocalCollector(pub Arc<LocalStore>);
+/// Collects the live statistics of all stores. A family is declared once, so one collector has all of its samples.
+pub struct StoreCollector(pub Vec<NamedStore<Instrumented>>);
+
+/// Collects the plans by which stores are read.
+pub struct PlanCollector(pub Vec<PlanOfStore>);
+
+/// Collects the state of local stores.
+pub struct LocalCollector(pub Vec<NamedStore<LocalStore>>);
 
 macro_rules! opaque {
     ($($type:ident),*) => {$(
@@ -111,71 +118,143 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(StoreCollector, PlanCollector, LocalCollector);
+opaque!(PlanOfStore, StoreCollector, PlanCollector, LocalCollector);
+
+impl<S> fmt::Debug for NamedStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
 
 impl Collector for StoreCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        encode_statistics(&self.name, self.store.statistics(), self.store.now(), &mut encoder)
+        let snapshots: Vec<StatisticsSnapshot<'_>> = self
+            .0
+            .iter()
+            .map(|named| StatisticsSnapshot::new(&named.name, named.store.statistics(), named.store.now()))
+            .collect();
+        encode_statistics(&snapshots, &mut encoder)
     }
 }
 
 impl Collector for PlanCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let store = self.name.as_str();
         let mut samples = PLAN_CONCURRENCY.describe(&mut encoder)?;
-        for class in SizeClass::all() {
-            let bytes = class.max_bytes().unwrap_or(u64::MAX);
-            let labels =
-                [("store", store), ("from", self.plan.source.label()), ("up_to_bytes", &size_label(class))];
-            samples.encode_family(&labels)?.encode_gauge(&self.layer.plan().concurrency_for(bytes))?;
+        for PlanOfStore { name, layer, plan } in &self.0 {
+            for class in SizeClass::all() {
+                let bytes = class.max_bytes().unwrap_or(u64::MAX);
+                let labels = [
+                    ("store", name.as_str()),
+                    ("from", plan.source.label()),
+                    ("up_to_bytes", &size_label(class)),
+                ];
+                samples.encode_family(&labels)?.encode_gauge(&layer.plan().concurrency_for(bytes))?;
+            }
         }
         let mut samples = READ_AHEAD_BYTES.describe(&mut encoder)?;
-        samples.encode_family(&[("store", store)])?.encode_gauge(&self.layer.held_bytes())
+        for PlanOfStore { name, layer, .. } in &self.0 {
+            samples.encode_family(&[("store", name.as_str())])?.encode_gauge(&layer.held_bytes())?;
+        }
+        Ok(())
     }
 }
 
 impl Collector for LocalCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        READ_ONLY.describe(&mut encoder)?.encode_gauge(&u64::from(self.0.is_read_only()))?;
-        match self.0.free_bytes() {
-            Ok(free) => FREE_BYTES.describe(&mut encoder)?.encode_gauge(&free),
-            Err(_) => Ok(()),
+        let mut samples = READ_ONLY.describe(&mut encoder)?;
+        for NamedStore { name, store } in &self.0 {
+            let is_read_only = u64::from(store.is_read_only());
+            samples.encode_family(&[("store", name.as_str())])?.encode_gauge(&is_read_only)?;
         }
+        let mut samples = FREE_BYTES.describe(&mut encoder)?;
+        for NamedStore { name, store } in &self.0 {
+            if let Ok(free) = store.free_bytes() {
+                samples.encode_family(&[("store", name.as_str())])?.encode_gauge(&free)?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// Writes the metrics of the store with this name at the time `now`.
-fn encode_statistics(
-    name: &str,
-    statistics: &StoreStatistics,
+/// The statistics of a store at one time.
+struct StatisticsSnapshot<'a> {
+    name: &'a str,
+    statistics: &'a StoreStatistics,
     now: Duration,
+    /// The operations with requests.
+    used: Vec<Operation>,
+    latencies: Vec<(Operation, LatencySnapshot)>,
+}
+
+impl<'a> StatisticsSnapshot<'a> {
+    fn new(name: &'a str, statistics: &'a StoreStatistics, now: Duration) -> Self {
+        let used: Vec<Operation> =
+            Operation::ALL.into_iter().filter(|operation| is_used(statistics, *operation)).collect();
+        let latencies =
+            used.iter().map(|operation| (*operation, statistics.latencies(now, *operation))).collect();
+        Self { name, statistics, now, used, latencies }
+    }
+
+    fn labels(&self, operation: Operation) -> [(&'static str, &str); 2] {
+        [("store", self.name), ("operation", operation.name())]
+    }
+
+    /// The size classes of each operation, with their labels.
+    fn classes(&self) -> impl Iterator<Item = (Labels, &SizeClassStats)> {
+        self.latencies.iter().flat_map(move |(operation, snapshot)| {
+            snapshot.classes().iter().map(move |stats| (class_labels(self.name, *operation, stats), stats))
+        })
+    }
+}
+
+/// Writes the metrics of stores.
+fn encode_statistics(
+    snapshots: &[StatisticsSnapshot<'_>],
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
-    let used: Vec<Operation> =
-        Operation::ALL.into_iter().filter(|operation| is_used(statistics, *operation)).collect();
-    let labels = |operation: Operation| [("store", name), ("operation", operation.name())];
+    encode_requests(snapshots, encoder)?;
+    encode_latencies(snapshots, encoder)?;
+    encode_throughput(snapshots, encoder)?;
+    let mut samples = SAMPLE_AGE.describe(encoder)?;
+    for snapshot in snapshots {
+        for operation in &snapshot.used {
+            if let Some(age) = snapshot.statistics.latest_sample_age(snapshot.now, *operation) {
+                samples.encode_family(&snapshot.labels(*operation))?.encode_gauge(&age.as_secs_f64())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn encode_requests(snapshots: &[StatisticsSnapshot<'_>], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let mut samples = REQUESTS.describe(encoder)?;
-    for operation in &used {
-        let outcomes = statistics.total_outcomes(*operation);
-        let ends =
-            [("done", outcomes.done), ("rejected", outcomes.rejected), ("cancelled", outcomes.cancelled)];
-        let failed = Failure::ALL.map(|failure| (failure.name(), outcomes.failed[failure as usize]));
-        for (outcome, count) in ends.into_iter().chain(failed).filter(|(_, count)| *count > 0) {
-            let [store, operation] = labels(*operation);
-            encode_count(&mut samples, &[store, operation, ("outcome", outcome)], count)?;
+    for snapshot in snapshots {
+        for operation in &snapshot.used {
+            let outcomes = snapshot.statistics.total_outcomes(*operation);
+            let ends =
+                [("done", outcomes.done), ("rejected", outcomes.rejected), ("cancelled", outcomes.cancelled)];
+            let failed = Failure::ALL.map(|failure| (failure.name(), outcomes.failed[failure as usize]));
+            for (outcome, count) in ends.into_iter().chain(failed).filter(|(_, count)| *count > 0) {
+                let [store, operation] = snapshot.labels(*operation);
+                encode_count(&mut samples, &[store, operation, ("outcome", outcome)], count)?;
+            }
         }
     }
     let mut samples = IN_FLIGHT.describe(encoder)?;
-    for operation in &used {
-        samples.encode_family(&labels(*operation))?.encode_gauge(&statistics.in_flight(*operation))?;
+    for snapshot in snapshots {
+        for operation in &snapshot.used {
+            let in_flight = snapshot.statistics.in_flight(*operation);
+            samples.encode_family(&snapshot.labels(*operation))?.encode_gauge(&in_flight)?;
+        }
     }
-    let latencies: Vec<(Operation, LatencySnapshot)> =
-        used.iter().map(|operation| (*operation, statistics.latencies(now, *operation))).collect();
-    let classes = || {
-        latencies.iter().flat_map(|(operation, snapshot)| {
-            snapshot.classes().iter().map(move |stats| (class_labels(name, *operation, stats), stats))
-        })
-    };
+    Ok(())
+}
+
+fn encode_latencies(
+    snapshots: &[StatisticsSnapshot<'_>],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let classes = || snapshots.iter().flat_map(StatisticsSnapshot::classes);
     let classes_with_responses = || classes().filter(|(_, stats)| stats.first_byte_total.count > 0);
     let mut samples = LATENCY.describe(encoder)?;
     for (labels, stats) in classes() {
@@ -201,21 +280,24 @@ fn encode_statistics(
     for (labels, stats) in classes_with_responses() {
         encode_count(&mut samples, &labels, stats.first_byte_total.count)?;
     }
+    Ok(())
+}
+
+fn encode_throughput(
+    snapshots: &[StatisticsSnapshot<'_>],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let directions = || snapshots.iter().flat_map(|each| Direction::ALL.map(|direction| (each, direction)));
     let mut samples = BYTES.describe(encoder)?;
-    for direction in Direction::ALL {
-        let labels = [("store", name), ("direction", direction.name())];
-        encode_count(&mut samples, &labels, statistics.total_bytes(direction))?;
+    for (snapshot, direction) in directions() {
+        let labels = [("store", snapshot.name), ("direction", direction.name())];
+        encode_count(&mut samples, &labels, snapshot.statistics.total_bytes(direction))?;
     }
     let mut samples = RATE.describe(encoder)?;
-    for direction in Direction::ALL {
-        let labels = [("store", name), ("direction", direction.name())];
-        samples.encode_family(&labels)?.encode_gauge(&statistics.throughput(now, direction).round())?;
-    }
-    let mut samples = SAMPLE_AGE.describe(encoder)?;
-    for operation in &used {
-        if let Some(age) = statistics.latest_sample_age(now, *operation) {
-            samples.encode_family(&labels(*operation))?.encode_gauge(&age.as_secs_f64())?;
-        }
+    for (snapshot, direction) in directions() {
+        let labels = [("store", snapshot.name), ("direction", direction.name())];
+        let rate = snapshot.statistics.throughput(snapshot.now, direction).round();
+        samples.encode_family(&labels)?.encode_gauge(&rate)?;
     }
     Ok(())
 }
@@ -269,7 +351,9 @@ mod tests {
 
     impl Collector for StatisticsCollector {
         fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            encode_statistics("a \"b\"", &self.0, self.1, &mut encoder)
+            let other = StatisticsSnapshot::new("other", &self.0, self.1);
+            let snapshots = [StatisticsSnapshot::new("a \"b\"", &self.0, self.1), other];
+            encode_statistics(&snapshots, &mut encoder)
         }
     }
 
@@ -325,7 +409,11 @@ mod tests {
         ] {
             let line = line.replace('S', store);
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+            let other = line.replace(store, "store=\"other\"");
+            assert!(text.lines().any(|l| l == other), "{other} is not in\n{text}");
         }
+        let declared = text.lines().filter(|line| line.starts_with("# TYPE tradewind_store_requests_total "));
+        assert_eq!(declared.count(), 1, "a family is declared once for all stores\n{text}");
         let quantile = |text: &str, of: &str| {
             let begin = format!("tradewind_store_{of},quantile=\"0.99\"}} ").replace('S', store);
             let line = text.lines().find_map(|line| line.strip_prefix(&begin).map(str::to_owned));

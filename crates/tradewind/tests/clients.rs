@@ -174,6 +174,23 @@ fn third_party_clients_are_served_with_versioning_suspended() {
     test_local_store(SuiteRun { presigned_sigv2: false, ..run });
 }
 
+/// The suite against a server with two volumes. The buckets with fixed names are in the second.
+#[test]
+fn third_party_clients_are_served_from_volumes() {
+    if let Some(reason) = missing() {
+        return support::skip("clients of volumes", &reason);
+    }
+    let topics =
+        &["test_buckets.py", "test_copy.py", "test_list.py", "test_multipart.py", "test_permissions.py"];
+    let run = SuiteRun { topics, ..WHOLE_SUITE };
+    let volumes = "\n[store.ssd]\ntype = \"local\"\npath = \"ssd\"\n[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
+                   [volume.hot]\nstack = [\"ssd\"]\n[volume.archive]\nstack = [\"disk\"]\n\
+                   [bucket.e2e-shared]\nvolume = \"archive\"\n[bucket.e2e-writer]\nvolume = \"archive\"\n";
+    let directory = tempfile::tempdir().unwrap();
+    let default = [("TRADEWIND_DEFAULT_VOLUME", "hot")];
+    run_suite(&mut start(directory.path(), run, volumes, &default), run);
+}
+
 /// The suite against a server whose store is another server.
 #[test]
 fn third_party_clients_are_served_from_a_service() {

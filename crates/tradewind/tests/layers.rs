@@ -1,4 +1,4 @@
-//! Conformance of layers to the port, on the leaves that they serve in production.
+//! Conformance of layers to the port, on the leaves that they serve in production, and of volumes over them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt as _;
 use tradewind_backend::local::{LocalOptions, LocalStore};
-use tradewind_core::testing::conformance;
-use tradewind_core::{ObjectStore, SystemClock};
+use tradewind_core::testing::{MemoryStore, conformance};
+use tradewind_core::{BucketName, ObjectStore, SystemClock};
 use tradewind_layers::scheduled::Priorities;
-use tradewind_layers::{Instrumented, Scheduled};
+use tradewind_layers::{Instrumented, Scheduled, Volume, Volumes};
 use tradewind_model::lanes::LanesOptions;
 
 /// A new local store.
@@ -31,6 +31,30 @@ fn scheduled_local(directory: &Path) -> Arc<dyn ObjectStore> {
     let clock = SystemClock::shared();
     let (options, none) = (LanesOptions::default(), Priorities::default());
     Instrumented::new(Scheduled::new(local(directory), options, none, clock.clone()), clock)
+}
+
+/// A new local store and a memory store as volumes, each with one bucket of the suite.
+fn mixed_volumes(directory: &Path) -> Arc<dyn ObjectStore> {
+    let volume = |name: &str, store, bucket| Volume {
+        name: name.to_owned(),
+        store,
+        leaf: name.to_owned(),
+        layers: 0,
+        buckets: vec![BucketName::new(bucket).unwrap()],
+    };
+    let [one, two] = conformance::BUCKETS;
+    let memory = volume("memory", MemoryStore::new(SystemClock::shared()), two);
+    Volumes::new(volume("local", observed_local(directory), one), vec![memory])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_over_memory_and_local_stores_conform() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let make = move || {
+        let directory = directory.clone();
+        async move { mixed_volumes(directory.path()) }.boxed()
+    };
+    conformance::run(make).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

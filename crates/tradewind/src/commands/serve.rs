@@ -1,8 +1,9 @@
-//! `tradewind serve`: opens the store, serves S3 and the admin listener on it, and ends in order: the
+//! `tradewind serve`: opens the stores, serves S3 and the admin listener on it, and ends in order: the
 //! first signal lets requests in flight finish, the second ends the process at once.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -10,29 +11,30 @@ use clap::Args;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use tradewind_core::{Clock, ObjectStore, SystemClock};
+use tradewind_core::{Clock, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::{self, Admin};
-use tradewind_layers::Instrumented;
 
 use super::limits::{OpenFiles, raise_file_limit};
 use super::signals::Signals;
 use super::{CommandOutcome, SettingsFlags};
-use crate::assemble::ServedStore;
+use crate::assemble::{OpenedStore, ServedStore, ServedStores, StackedStore};
 use crate::banner::Banner;
+use crate::bucket_report::report_buckets;
 use crate::expiry::UploadExpiry;
 use crate::profiles::Profiles;
 use crate::profiles::profile_updater::ProfileUpdater;
 use crate::root_key::{self, RootCredentials};
 use crate::settings::{RootKey, Settings};
-use crate::store_metrics::{LocalCollector, PlanCollector, StoreCollector};
 use crate::{assemble, logs};
 
 /// Serve S3
 ///
-/// Without any settings, serves one store in the directory ./data on 127.0.0.1:9000. A root key
+/// Without any settings, serves one store in the directory ./data on 127.0.0.1:9000. Settings can define
+/// several stores and volumes (tradewind volume list). A root key
 /// is created at the first start, saved in DIR/root-key and printed once; TRADEWIND_ACCESS_KEY and
 /// TRADEWIND_SECRET_KEY set another one. On SIGTERM, SIGINT or SIGHUP, requests in flight are finished; a
 /// second SIGTERM or SIGINT ends the process at once.
@@ -54,32 +56,42 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let settings = arguments.settings.read()?;
-    settings.check_served()?;
+    settings.served_volumes()?;
     logs::init(&settings.scalars.log)?;
     raise_file_limit();
     let clock = SystemClock::shared();
     // Before the runtime starts, because replaying the log blocks.
-    let store = open(&settings, arguments.accept_loss, clock.clone())?;
+    let opened = open(&settings, arguments.accept_loss, &clock)?;
     let root = root(&settings)?;
-    runtime(&settings)?.block_on(serve(settings, store, root, clock))?;
+    runtime(&settings)?.block_on(serve(settings, opened, root, clock))?;
     Ok(CommandOutcome::Done)
 }
 
-fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<ServedStore> {
+fn open(settings: &Settings, accept_loss: bool, clock: &Arc<dyn Clock>) -> anyhow::Result<Vec<OpenedStore>> {
     let started = clock.now();
-    let served = assemble::open_store(settings, accept_loss, clock.clone())?;
-    let store = match &served {
+    let opened = assemble::open_stores(settings, accept_loss, clock)?;
+    let elapsed = clock.now().saturating_sub(started);
+    info!(
+        stores = opened.len(),
+        took_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+        "all stores open"
+    );
+    opened.iter().for_each(report_opened);
+    Ok(opened)
+}
+
+fn report_opened(opened: &OpenedStore) {
+    let name = &opened.name;
+    let store = match &opened.served {
         ServedStore::Local(store) => store,
         ServedStore::Remote(store, plan) => {
-            info!(?store, %plan, "serving the objects of a remote service");
-            return Ok(served);
+            return info!(name, ?store, %plan, "serving the objects of a remote service");
         }
     };
     let recovery = store.recovery();
-    let elapsed = clock.now().saturating_sub(started);
     info!(
-        directory = %settings.store_directory().unwrap_or(settings.data_directory()).display(),
-        took_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+        name,
+        directory = %opened.directory.as_deref().unwrap_or(Path::new("")).display(),
         replayed = recovery.replayed_records,
         reindexed = recovery.reindexed,
         voided = recovery.voided_records,
@@ -87,11 +99,11 @@ fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow
     );
     if recovery.damaged_bytes > 0 {
         warn!(
+            name,
             bytes = recovery.damaged_bytes,
             "the log has damaged bytes; stop the server and run `tradewind store check` to see what is affected"
         );
     }
-    Ok(served)
 }
 
 /// The root key of the settings, else the one saved in the data directory, which is created if there is none.
@@ -130,7 +142,7 @@ async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener,
 
 async fn serve(
     settings: Settings,
-    served: ServedStore,
+    opened: Vec<OpenedStore>,
     root: RootCredentials,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<()> {
@@ -138,34 +150,20 @@ async fn serve(
     let mut signals = Signals::new()?;
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
-    let lanes_or_leaf = assemble::with_lanes(&settings, served.store(), clock.clone());
-    let instrumented = Instrumented::new(lanes_or_leaf, clock.clone());
-    let mut store: Arc<dyn ObjectStore> = instrumented.clone();
-    let name =
-        settings.served_store().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
+    let served = Arc::new(ServedStores::new(&settings, opened, &clock)?);
     let mut metrics = Registry::default();
-    metrics.register_collector(Box::new(StoreCollector { name: name.clone(), store: instrumented.clone() }));
-    let (plan, mut profile_updater) = (served.plan(), None);
+    served.register_metrics(&mut metrics);
     let stop = CancellationToken::new();
-    if let Some(plan) = &plan {
-        profile_updater = Profiles::find()
-            .map(|profiles| ProfileUpdater { store: instrumented.clone(), profiles })
-            .map(|updater| tokio::spawn(updater.run(stop.clone())));
-        let read_ahead = plan.wrap(instrumented.clone(), clock.clone());
-        let collector = PlanCollector { name, layer: read_ahead.clone(), plan: plan.clone() };
-        metrics.register_collector(Box::new(collector));
-        store = read_ahead;
-    }
     let keys = assemble::access_keys(&settings, &root.id, root.secret.reveal());
     let mut config = assemble::gateway_config(&settings)?;
-    if let Some(plan) = &plan {
-        // Each request reserves at least this much memory, so no more requests are admitted than connections to the
+    if let Some(max_requests) = served.max_requests() {
+        // Each request reserves at least this much memory, so no more requests are admitted than connections to a
         // service may be open.
-        config.min_window_bytes = config.memory_bytes / plan.max_connections.max(1);
+        config.min_window_bytes = config.memory_bytes / max_requests;
     }
-    let files = OpenFiles::now(plan.as_ref().map_or(0, |plan| plan.max_connections))?;
+    let files = OpenFiles::now(served.max_connections())?;
     files.limit_connections(&mut config.limits)?;
-    let gateway = Gateway::new(config, store.clone(), keys, clock.clone())?;
+    let gateway = Gateway::new(config, served.store.clone(), keys, clock.clone())?;
 
     // The admin listener outlives S3, so that a shutdown can be monitored.
     let stop_admin = CancellationToken::new();
@@ -173,20 +171,13 @@ async fn serve(
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
-    let health = admin_service(&gateway, served, metrics, &stop);
+    let health = admin_service(&gateway, served.clone(), metrics, &stop);
     let admin_task = tokio::spawn(admin::serve(admin, health, files.admin_connections(), stop_admin.clone()));
-    let expire_after = settings.scalars.uploads.expire_after.value.0;
-    let upload_expiry = (!expire_after.is_zero()).then(|| {
-        let expiry = UploadExpiry {
-            store: store.clone(),
-            budget: gateway.budget().clone(),
-            clock,
-            max_age: expire_after,
-        };
-        tokio::spawn(expiry.run(stop.clone()))
-    });
+    let background =
+        Background { settings: &settings, served: &served, gateway: &gateway, clock, stop: &stop };
+    let tasks = background.spawn();
 
-    Banner { settings: &settings, root: &root, endpoint, admin: admin_address, plan: plan.as_deref() }
+    Banner { settings: &settings, root: &root, endpoint, admin: admin_address, stores: &served.stores }
         .print()?;
     info!(%endpoint, admin = %admin_address, "serving");
     let outcome = tokio::select! {
@@ -205,13 +196,10 @@ async fn serve(
         ended = &mut serving => ended,
     };
     stop.cancel();
-    if let Some(upload_expiry) = upload_expiry {
-        upload_expiry.await.context("the task that expires uploads failed")?;
+    for task in tasks {
+        task.await.context("a background task failed")?;
     }
-    if let Some(profile_updater) = profile_updater {
-        profile_updater.await.context("the task that updates the store's profile failed")?;
-    }
-    store.close().await.context("cannot close the store")?;
+    served.store.close().await.context("cannot close the store")?;
     stop_admin.cancel();
     admin_task.await.context("the admin listener failed")?;
     outcome.context("the S3 listener failed")?;
@@ -220,32 +208,65 @@ async fn serve(
     Ok(())
 }
 
-/// The service of the admin listener. It is ready while the store accepts writes and no shutdown was requested.
+/// The components that the background tasks of a server use.
+struct Background<'a> {
+    settings: &'a Settings,
+    served: &'a Arc<ServedStores>,
+    gateway: &'a Gateway,
+    clock: Arc<dyn Clock>,
+    stop: &'a CancellationToken,
+}
+
+impl Background<'_> {
+    /// Starts the tasks. They end when the server stops.
+    fn spawn(&self) -> Vec<JoinHandle<()>> {
+        let mut tasks = Vec::new();
+        for StackedStore { instrumented, .. } in
+            self.served.stores.iter().filter(|store| store.read_ahead.is_some())
+        {
+            let updater =
+                Profiles::find().map(|profiles| ProfileUpdater { store: instrumented.clone(), profiles });
+            tasks.extend(updater.map(|updater| tokio::spawn(updater.run(self.stop.clone()))));
+        }
+        let max_age = self.settings.scalars.uploads.expire_after.value.0;
+        if !max_age.is_zero() {
+            for store in self.served.each_volume() {
+                let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());
+                let expiry = UploadExpiry { store, budget, clock, max_age };
+                tasks.push(tokio::spawn(expiry.run(self.stop.clone())));
+            }
+        }
+        if let Some(volumes) = &self.served.volumes {
+            let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());
+            tasks.push(tokio::spawn(report_buckets(volumes.clone(), budget, clock, self.stop.clone())));
+        }
+        tasks
+    }
+}
+
+/// The service of the admin listener. It is ready while any store accepts writes and no shutdown was requested: a store
+/// that fails must not take the others out of service.
 fn admin_service(
     gateway: &Gateway,
-    served: ServedStore,
+    served: Arc<ServedStores>,
     mut metrics: Registry,
     stop: &CancellationToken,
 ) -> Admin {
-    let ready = {
-        let (served, stop) = (served.clone(), stop.clone());
-        move || {
-            if stop.is_cancelled() {
-                return Err("shutting down".to_owned());
-            }
-            if let ServedStore::Local(store) = &served
-                && store.is_read_only()
-            {
-                return Err("a write, sync or index update failed (see the log); \
-                            the store is read-only until the server is restarted"
-                    .to_owned());
-            }
-            Ok(())
+    let stop = stop.clone();
+    let ready = move || {
+        if stop.is_cancelled() {
+            return Err("shutting down".to_owned());
         }
+        let read_only: Vec<&str> =
+            served.local_stores().filter(|(_, store)| store.is_read_only()).map(|(name, _)| name).collect();
+        if read_only.len() == served.stores.len() {
+            return Err(format!(
+                "a write, sync or index update failed (see the log); read-only until the server is restarted: {}",
+                read_only.join(", ")
+            ));
+        }
+        Ok(())
     };
     metrics.register_collector(Box::new(gateway.metrics().clone()));
-    if let ServedStore::Local(store) = served {
-        metrics.register_collector(Box::new(LocalCollector(store)));
-    }
     Admin { ready: Arc::new(ready), metrics: Arc::new(metrics) }
 }

@@ -1,4 +1,4 @@
-//! `tradewind settings show`.
+//! `tradewind settings show | check | reference`.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -26,6 +26,16 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Check the settings, and print the volumes that serve would serve
+    ///
+    /// Reports all problems with their lines. Reads the settings only: no store is opened.
+    ///
+    /// Exit status: 0 the settings are valid, 2 they are not.
+    #[command(after_help = "Example:\n  tradewind settings check --config tradewind.toml")]
+    Check {
+        #[command(flatten)]
+        flags: SettingsFlags,
+    },
     /// Print every setting with its default and meaning, as Markdown
     #[command(after_help = "Example:\n  tradewind settings reference")]
     Reference,
@@ -33,15 +43,14 @@ pub(super) enum Command {
 
 pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     let mut stdout = io::stdout().lock();
-    let Command::Show { flags, json } = command else {
-        write!(stdout, "{}", settings::reference())?;
-        return Ok(CommandOutcome::Done);
-    };
-    let settings = flags.read()?;
-    if json {
-        writeln!(stdout, "{:#}", settings.to_json())?;
-    } else {
-        write!(stdout, "{settings}")?;
+    match command {
+        Command::Reference => write!(stdout, "{}", settings::reference())?,
+        Command::Check { flags } => {
+            let volumes = super::volume::list_text(&flags.read()?)?;
+            write!(stdout, "the settings are valid\n{volumes}")?;
+        }
+        Command::Show { flags, json: true } => writeln!(stdout, "{:#}", flags.read()?.to_json())?,
+        Command::Show { flags, json: false } => write!(stdout, "{}", flags.read()?)?,
     }
     Ok(CommandOutcome::Done)
 }

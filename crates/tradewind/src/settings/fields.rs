@@ -10,11 +10,12 @@ pub(super) struct Fields {
     path: String,
     table: Table,
     known: Vec<&'static str>,
+    found: Vec<&'static str>,
 }
 
 impl Fields {
     pub fn new(path: String, table: Table) -> Self {
-        Self { path, table, known: Vec::new() }
+        Self { path, table, known: Vec::new(), found: Vec::new() }
     }
 
     /// The keys taken so far.
@@ -25,7 +26,14 @@ impl Fields {
 
     pub fn take(&mut self, key: &'static str) -> Option<Item> {
         self.known.push(key);
-        self.table.take(key)
+        let item = self.table.take(key)?;
+        self.found.push(key);
+        Some(item)
+    }
+
+    /// Returns true if the table had this key. It is false before the key was taken, too.
+    pub fn has_taken(&self, key: &str) -> bool {
+        self.found.contains(&key)
     }
 
     pub fn text(&mut self, key: &'static str, problems: &mut Problems) -> Option<Sourced<String>> {

@@ -1,13 +1,13 @@
 //! The settings that have a name or form a list: stores, volumes, buckets and access keys. Keys of planned features are
 //! rejected by a message of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tradewind_core::BucketName;
 
 use super::Inputs;
 use super::access::{self, AccessKey};
-use super::document::{Table, Value as TomlValue};
+use super::document::Table;
 use super::fields::{Fields, take_named_tables};
 use super::local::LocalOptions;
 use super::problem::{Problems, nearest_name};
@@ -15,6 +15,7 @@ use super::remote::S3Settings;
 use super::source::{SettingSource, Sourced};
 use super::swift::SwiftSettings;
 use super::value::SettingValue;
+use super::volumes::{self, Volume, VolumeLayer};
 
 /// A `[store.NAME]`: a leaf that stores bytes locally or in a remote service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,15 +54,6 @@ pub enum StoreKind {
     Swift(SwiftSettings),
 }
 
-/// A `[volume.NAME]`: a stack of layers over stores. Currently it is a single store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Volume {
-    /// Name.
-    pub name: Sourced<String>,
-    /// The store at the bottom of the stack.
-    pub store: Sourced<String>,
-}
-
 /// A `[bucket.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
@@ -91,7 +83,6 @@ pub(super) const TOP_LEVEL_KEYS: [&str; 5] = ["store", "volume", "bucket", "acce
 /// Top-level keys of features that are planned but not built yet.
 pub(super) const PLANNED_TOP_LEVEL_KEYS: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
 
-const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
 const PLANNED_BUCKET_KEYS: [&str; 6] = ["versioning", "cors", "policy", "acl", "lifecycle", "class"];
 const PLANNED_STORE_KEYS: [&str; 2] = ["bucket", "class"];
 
@@ -104,7 +95,7 @@ impl NamedSettings {
                 .collect(),
             volumes: take_named_tables(root, "volume", problems)
                 .into_iter()
-                .filter_map(|(name, fields)| read_volume(name, fields, problems))
+                .filter_map(|(name, fields)| Volume::read(name, fields, inputs, problems))
                 .collect(),
             buckets: take_named_tables(root, "bucket", problems)
                 .into_iter()
@@ -120,6 +111,8 @@ impl NamedSettings {
         for volume in &self.volumes {
             check_reference("store", &volume.store, &stores, problems);
         }
+        volumes::check(&self.volumes, problems);
+        self.check_directories(problems);
         let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
         for volume in self.buckets.iter().filter_map(|bucket| bucket.volume.as_ref()) {
             check_reference("volume", volume, &volumes, problems);
@@ -128,6 +121,30 @@ impl NamedSettings {
             if self.access_keys[..index].iter().any(|other| other.id.value == key.id.value) {
                 let message = format!("access key id {:?} is used twice; ids must be unique", key.id.value);
                 problems.add(&key.id.source, message);
+            }
+        }
+    }
+
+    /// Rejects a directory of a store or a cache that also belongs to another.
+    fn check_directories(&self, problems: &mut Problems) {
+        let stores = self.stores.iter().filter_map(|store| match &store.kind {
+            StoreKind::Local { path, .. } => Some((format!("the store {:?}", store.name.value), path)),
+            StoreKind::S3(_) | StoreKind::Swift(_) => None,
+        });
+        let caches = self.volumes.iter().flat_map(|volume| {
+            volume.layers.iter().map(|VolumeLayer::Cached(set)| {
+                (format!("a cache of the volume {:?}", volume.name.value), &set.disk)
+            })
+        });
+        let owned: Vec<(String, &Sourced<PathBuf>)> = stores.chain(caches).collect();
+        for (index, (owner, path)) in owned.iter().enumerate() {
+            if let Some((other, _)) =
+                owned[..index].iter().find(|(_, other)| is_same(&other.value, &path.value))
+            {
+                let shown = path.value.display();
+                let message =
+                    format!("{owner} has the directory {shown}, which belongs to {other}; choose another");
+                problems.add(&path.source, message);
             }
         }
     }
@@ -152,8 +169,8 @@ impl NamedSettings {
                 add(format!("store.{name}.{option}"), value, &source);
             }
         }
-        for Volume { name, store } in &self.volumes {
-            add(format!("volume.{}.stack", name.value), format!("[{:?}]", store.value), &store.source);
+        for volume in &self.volumes {
+            add(format!("volume.{}.stack", volume.name.value), volume.stack_text(), &volume.store.source);
         }
         for bucket in &self.buckets {
             let name = &bucket.name.value;
@@ -167,6 +184,12 @@ impl NamedSettings {
         lines.extend(self.access_keys.iter().flat_map(AccessKey::lines));
         lines
     }
+}
+
+/// Compares paths without `.` components and with symbolic links resolved, as far as the directories exist.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.components().collect());
+    resolved(one) == resolved(other)
 }
 
 pub(super) fn check_reference(what: &str, name: &Sourced<String>, known: &[&str], problems: &mut Problems) {
@@ -221,53 +244,6 @@ fn read_store(
     let value = inputs.file_directory().into_iter().fold(PathBuf::from(path.value), |p, d| d.join(p));
     let path = Sourced { value, source: path.source };
     Some(Store { name, kind: StoreKind::Local { path, options } })
-}
-
-fn read_volume(name: Sourced<String>, mut fields: Fields, problems: &mut Problems) -> Option<Volume> {
-    let stack = fields.take("stack");
-    let Some(stack) = stack else {
-        fields.missing("stack", "[\"disk\"]", problems);
-        return None;
-    };
-    fields.finish(&[], problems);
-    let TomlValue::List(items) = stack.value else {
-        problems.add(
-            &stack.source,
-            "a stack must be a list of layers that ends with a store: stack = [\"disk\"]",
-        );
-        return None;
-    };
-    let mut stores = Vec::new();
-    for item in items {
-        match item.value {
-            TomlValue::Text(text) => stores.push(Sourced { value: text, source: item.source }),
-            TomlValue::Table(layer) => {
-                for (layer, item) in layer.entries {
-                    let message = if LAYERS.contains(&layer.as_str()) {
-                        format!("the layer {layer:?} is planned but not built yet; remove it")
-                    } else {
-                        format!(
-                            "unknown layer {layer:?}; currently a stack must be a single store: stack = [\"disk\"]"
-                        )
-                    };
-                    problems.add(&item.source, message);
-                }
-                return None;
-            }
-            other => {
-                problems
-                    .add(&item.source, format!("a stack must contain names of stores, not {}", other.kind()));
-                return None;
-            }
-        }
-    }
-    match <[Sourced<String>; 1]>::try_from(stores) {
-        Ok([store]) => Some(Volume { name, store }),
-        Err(_) => {
-            problems.add(&stack.source, "currently a stack must be a single store: stack = [\"disk\"]");
-            None
-        }
-    }
 }
 
 fn read_bucket(name: Sourced<String>, mut fields: Fields, problems: &mut Problems) -> Option<Bucket> {

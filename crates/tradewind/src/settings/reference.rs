@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::local::LocalOptions;
 use super::scalars::{Scalars, environment_variable};
+use super::volumes::CachedSettings;
 
 /// One key.
 pub(super) struct Declaration {
@@ -86,8 +87,16 @@ fn named_tables() -> Vec<Section> {
         ),
         section(
             "[volume.NAME]",
-            "A stack of layers over a store. Currently a single store.",
-            vec![declared("stack", "`[\"STORE\"]`. Required.")],
+            "A stack of layers over a store.",
+            vec![declared(
+                "stack",
+                "Layers from top to bottom, then a store: `[LAYER, ..., \"STORE\"]`. Required.",
+            )],
+        ),
+        section(
+            "{ cached = { ... } }",
+            "A layer of a stack: a cache in memory and on a fast disk. Not available yet.",
+            CachedSettings::declarations(),
         ),
         section(
             "[bucket.NAME]",
@@ -98,7 +107,7 @@ fn named_tables() -> Vec<Section> {
                     "false",
                     "True if requests without a key may read the bucket's objects and their tags, not list them.",
                 ),
-                declared("volume", "The volume that stores the bucket."),
+                declared("volume", "The volume that stores the bucket. Default: `default_volume`."),
             ],
         ),
         section(

@@ -103,6 +103,8 @@ scalars! {
         data: PathBuf = "data",
         /// The kind of ETag assigned to a write: `md5`, the MD5 of the bytes, or `unique`, which needs no MD5.
         etag: ETag = "md5",
+        /// The `[volume.NAME]` of buckets whose `[bucket.NAME]` names none, if there are several.
+        default_volume: Option<String> = "",
     }
     /// The listeners.
     server: ServerSettings {
@@ -110,7 +112,7 @@ scalars! {
         listen: SocketAddr = "127.0.0.1:9000",
         /// Listen address of health checks and metrics.
         admin: SocketAddr = "127.0.0.1:9001",
-        /// The `[store.NAME]` to serve, if there are several.
+        /// The `[store.NAME]` to serve, if there are several and no volumes.
         store: Option<String> = "",
         /// The region. Signatures for another region are rejected. If not set, any region is accepted and responses
         /// name us-east-1.

@@ -1,5 +1,8 @@
 use super::*;
 
+#[path = "tests/volumes.rs"]
+mod volumes;
+
 pub(super) fn inputs(text: &str) -> Inputs {
     Inputs { file: Some((PathBuf::from("etc/tw.toml"), text.to_owned())), ..Inputs::default() }
 }
@@ -17,7 +20,8 @@ fn defaults_are_valid_and_have_source_default() {
     let settings = Settings::read(&Inputs::default()).unwrap();
     assert_eq!(settings.scalars.server.listen.value.to_string(), "127.0.0.1:9000");
     assert_eq!(settings.scalars.uploads.expire_after.value, TimeSpan::parse("7d").unwrap());
-    assert_eq!(settings.store_directory(), Some(Path::new("data")));
+    let [only] = settings.served_volumes().unwrap().try_into().unwrap();
+    assert_eq!((only.name, only.store, only.stack_text()), ("local", None, "[\"local\"]".to_owned()));
     assert_eq!(settings.data_directory(), Path::new("data"));
     assert!(settings.scalars.lines().iter().all(|(_, _, source)| *source == SettingSource::Default));
 }
@@ -77,8 +81,8 @@ fn planned_keys_are_rejected_with_their_own_message() {
         ("[class.25]\nname = \"mail\"", "\"class\" is planned but not built yet"),
         ("[store.west]\ntype = \"s3\"\nbucket = \"x\"", "\"store.west.bucket\" is planned but not built yet"),
         (
-            "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ cached = { disk = \"d\" } }, \"a\"]",
-            "layer \"cached\" is planned but not built yet",
+            "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ routed = { disk = \"d\" } }, \"a\"]",
+            "layer \"routed\" is planned but not built yet",
         ),
         (
             "[store.a]\ntype = \"s3\"\nproxy = \"socks5://p\"",
@@ -97,7 +101,6 @@ fn store_volume_and_buckets_are_read() {
         "[store.disk]\ntype = \"local\"\npath = \"/srv/tw\"\n[volume.main]\nstack = [\"disk\"]\n\
          [bucket.photos]\nvolume = \"main\"\nanonymous_read = true\n",
     );
-    assert_eq!(settings.store_directory(), Some(Path::new("/srv/tw")));
     assert_eq!(settings.data_directory(), Path::new("/srv/tw"));
     assert!(settings.named.buckets[0].anonymous_read.as_ref().unwrap().value);
     let wrong = problem("[store.disk]\ntype=\"local\"\npath=\"p\"\n[volume.main]\nstack = [\"disc\"]\n");
@@ -136,15 +139,15 @@ fn stores_of_each_type_are_read_and_shown() {
 fn several_stores_need_a_choice_of_the_served_one() {
     let two = "[store.a]\ntype=\"local\"\npath=\"p\"\n[store.b]\ntype=\"local\"\npath=\"q\"\n";
     let settings = read(two);
-    assert_eq!(settings.served_store(), None);
-    let problems = settings.check_served().unwrap_err().to_string();
+    assert_eq!(settings.default_store(), None);
+    let problems = settings.served_volumes().unwrap_err().to_string();
     assert_eq!(
         problems,
-        "etc/tw.toml:4: several stores are configured; choose the one to serve: server.store = \"a\""
+        "etc/tw.toml:4: several stores are configured; choose the one to serve: server.store = \"a\", or define volumes \
+         to serve several: [volume.NAME]"
     );
     let settings = read(&format!("{two}[server]\nstore = \"b\"\n"));
-    assert!(settings.check_served().is_ok());
-    assert_eq!(settings.store_directory(), Some(Path::new("etc/q")));
+    assert_eq!(settings.served_volumes().unwrap()[0].name, "b");
     assert_eq!(settings.data_directory(), Path::new("etc/q"));
     assert_eq!(
         problem(&format!("{two}[server]\nstore = \"bb\"\n")),

@@ -1,0 +1,278 @@
+//! The served stores: each store that a volume uses is opened once and gets the layers that every store has. Volumes
+//! are stacked on them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::bail;
+use prometheus_client::registry::Registry;
+use tradewind_backend::local::LocalStore;
+use tradewind_core::{Clock, ObjectStore};
+use tradewind_layers::{Instrumented, ReadAhead, Volume, Volumes};
+
+use super::{ServedStore, open_store, with_lanes};
+use crate::settings::{ServedVolume, Settings, Store, StoreKind, VolumeLayer};
+use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
+
+/// A store of the settings that is open.
+#[derive(Debug)]
+pub struct OpenedStore {
+    /// Its name in the settings; `local` for the local store in `data`.
+    pub name: String,
+    /// The directory of a local store.
+    pub directory: Option<PathBuf>,
+    /// The store.
+    pub served: ServedStore,
+}
+
+/// Opens each store of the served volumes once; replays the logs of local stores that were not closed. Fails if one
+/// cannot be opened, or has provably lost acknowledged changes, unless `accept_loss`.
+pub fn open_stores(
+    settings: &Settings,
+    accept_loss: bool,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Vec<OpenedStore>> {
+    let volumes = settings.served_volumes()?;
+    let mut stores: Vec<(&str, Option<&Store>)> = Vec::new();
+    for volume in &volumes {
+        if !stores.iter().any(|(name, _)| *name == volume.store_name()) {
+            stores.push((volume.store_name(), volume.store));
+        }
+    }
+    let is_local =
+        |store: &Option<&Store>| store.is_none_or(|store| matches!(store.kind, StoreKind::Local { .. }));
+    if accept_loss && !stores.iter().any(|(_, store)| is_local(store)) {
+        let names: Vec<&str> = stores.iter().map(|(name, _)| *name).collect();
+        bail!("--accept-loss applies only to a local store; the settings serve {:?}", names.join(", "));
+    }
+    let remote_stores = stores.iter().filter(|(_, store)| !is_local(store)).count();
+    // Each remote store reads ahead within its share of the memory.
+    let memory_bytes = settings.scalars.memory.budget.value.as_usize() / remote_stores.max(1);
+    let mut opened = Vec::new();
+    for (name, store) in stores {
+        let served = open_store(settings, store, super::OpenOptions { accept_loss, memory_bytes }, clock)?;
+        let directory = local_directory(settings, store);
+        opened.push(OpenedStore { name: name.to_owned(), directory, served });
+    }
+    Ok(opened)
+}
+
+/// The directory of a local store; `None` is the one in `data`.
+fn local_directory(settings: &Settings, store: Option<&Store>) -> Option<PathBuf> {
+    match store.map(|store| &store.kind) {
+        None => Some(settings.data_directory().to_owned()),
+        Some(StoreKind::Local { path, .. }) => Some(path.value.clone()),
+        Some(StoreKind::S3(_) | StoreKind::Swift(_)) => None,
+    }
+}
+
+/// A store with the layers that every store has.
+#[derive(Debug)]
+pub struct StackedStore {
+    /// Its name in the settings.
+    pub name: String,
+    /// The leaf.
+    pub served: ServedStore,
+    /// The layer that measures it.
+    pub instrumented: Arc<Instrumented>,
+    /// The layer that reads ahead, of a remote store.
+    pub read_ahead: Option<Arc<ReadAhead>>,
+}
+
+impl StackedStore {
+    fn new(settings: &Settings, opened: OpenedStore, clock: &Arc<dyn Clock>) -> Self {
+        let OpenedStore { name, served, .. } = opened;
+        let lanes_or_leaf = with_lanes(settings, served.store(), clock.clone());
+        let instrumented = Instrumented::new(lanes_or_leaf, clock.clone());
+        let read_ahead = served.plan().map(|plan| plan.wrap(instrumented.clone(), clock.clone()));
+        Self { name, served, instrumented, read_ahead }
+    }
+
+    /// The top layer.
+    #[must_use]
+    pub fn top(&self) -> Arc<dyn ObjectStore> {
+        match &self.read_ahead {
+            Some(layer) => layer.clone(),
+            None => self.instrumented.clone(),
+        }
+    }
+}
+
+/// Everything that is served.
+pub struct ServedStores {
+    /// The store of the gateway: the volumes, or the stack of the only one.
+    pub store: Arc<dyn ObjectStore>,
+    /// The volumes, if there are several.
+    pub volumes: Option<Arc<Volumes>>,
+    /// The stores below.
+    pub stores: Vec<StackedStore>,
+}
+
+impl fmt::Debug for ServedStores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+impl ServedStores {
+    /// Stacks the volumes on the opened stores. Runs within the runtime that serves them.
+    pub fn new(
+        settings: &Settings,
+        opened: Vec<OpenedStore>,
+        clock: &Arc<dyn Clock>,
+    ) -> anyhow::Result<Self> {
+        let stores: Vec<StackedStore> =
+            opened.into_iter().map(|opened| StackedStore::new(settings, opened, clock)).collect();
+        let mut volumes = Vec::new();
+        for volume in settings.served_volumes()? {
+            volumes.push(stack_volume(&volume, &stores)?);
+        }
+        let default = volumes.remove(0);
+        if volumes.is_empty() {
+            return Ok(Self { store: default.store, volumes: None, stores });
+        }
+        let volumes = Volumes::new(default, volumes);
+        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores })
+    }
+
+    /// The stores for background work that is done for each volume by itself.
+    #[must_use]
+    pub fn each_volume(&self) -> Vec<Arc<dyn ObjectStore>> {
+        self.volumes.as_ref().map_or_else(|| vec![self.store.clone()], Volumes::each_volume)
+    }
+
+    /// The open files that connections to services may need.
+    #[must_use]
+    pub fn max_connections(&self) -> usize {
+        self.plans().map(|plan| plan.max_connections).fold(0, usize::saturating_add)
+    }
+
+    /// The most requests to admit; `None` without a remote store. Any of them may need a connection to the store with
+    /// the fewest.
+    #[must_use]
+    pub fn max_requests(&self) -> Option<usize> {
+        self.plans().map(|plan| plan.max_connections.max(1)).min()
+    }
+
+    fn plans(&self) -> impl Iterator<Item = Arc<crate::served_plan::ServedPlan>> {
+        self.stores.iter().filter_map(|store| store.served.plan())
+    }
+
+    /// The local stores, with their names.
+    pub fn local_stores(&self) -> impl Iterator<Item = (&str, &Arc<LocalStore>)> {
+        self.stores.iter().filter_map(|store| match &store.served {
+            ServedStore::Local(local) => Some((store.name.as_str(), local)),
+            ServedStore::Remote(..) => None,
+        })
+    }
+
+    /// Registers the metrics of all stores. A family of metrics must come from one collector.
+    pub fn register_metrics(&self, metrics: &mut Registry) {
+        let named =
+            |store: &StackedStore| NamedStore { name: store.name.clone(), store: store.instrumented.clone() };
+        metrics.register_collector(Box::new(StoreCollector(self.stores.iter().map(named).collect())));
+        let plan = |store: &StackedStore| {
+            let (layer, plan) = (store.read_ahead.clone()?, store.served.plan()?);
+            Some(PlanOfStore { name: store.name.clone(), layer, plan })
+        };
+        let plans: Vec<PlanOfStore> = self.stores.iter().filter_map(plan).collect();
+        if !plans.is_empty() {
+            metrics.register_collector(Box::new(PlanCollector(plans)));
+        }
+        let named = |(name, store): (&str, &Arc<LocalStore>)| NamedStore {
+            name: name.to_owned(),
+            store: store.clone(),
+        };
+        let local: Vec<NamedStore<LocalStore>> = self.local_stores().map(named).collect();
+        if !local.is_empty() {
+            metrics.register_collector(Box::new(LocalCollector(local)));
+        }
+    }
+}
+
+/// Stacks the layers of a volume on its store.
+fn stack_volume(volume: &ServedVolume<'_>, stores: &[StackedStore]) -> anyhow::Result<Volume> {
+    let Some(leaf) = stores.iter().find(|store| store.name == volume.store_name()) else {
+        bail!("the store {:?} of the volume {:?} is not open", volume.store_name(), volume.name);
+    };
+    let mut store = leaf.top();
+    for layer in volume.layers.iter().rev() {
+        store = add_layer(layer, store)?;
+    }
+    Ok(Volume {
+        name: volume.name.to_owned(),
+        store,
+        leaf: leaf.name.clone(),
+        layers: volume.layers.len(),
+        buckets: volume.buckets.iter().map(|bucket| (*bucket).clone()).collect(),
+    })
+}
+
+/// Puts a layer on a store.
+fn add_layer(layer: &VolumeLayer, _below: Arc<dyn ObjectStore>) -> anyhow::Result<Arc<dyn ObjectStore>> {
+    match layer {
+        VolumeLayer::Cached(set) => {
+            bail!("{}: the layer \"cached\" is not available yet; remove it", set.disk.source)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tradewind_core::SystemClock;
+
+    use super::*;
+    use crate::settings::Inputs;
+
+    /// Opens what these settings serve, with relative paths in `directory`.
+    fn serve(directory: &tempfile::TempDir, text: &str) -> ServedStores {
+        let file = Some((directory.path().join("tw.toml"), text.to_owned()));
+        let settings = Settings::read(&Inputs { file, ..Inputs::default() }).unwrap();
+        let clock: Arc<dyn Clock> = SystemClock::shared();
+        let opened = open_stores(&settings, false, &clock).unwrap();
+        ServedStores::new(&settings, opened, &clock).unwrap()
+    }
+
+    const DISK: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n";
+
+    #[tokio::test]
+    async fn a_single_volume_has_no_layer_for_volumes() {
+        let directory = tempfile::tempdir().unwrap();
+        let served = serve(&directory, &format!("{DISK}[volume.v]\nstack = [\"disk\"]\n"));
+        assert!(served.volumes.is_none() && served.each_volume().len() == 1);
+        assert_eq!(served.store.capabilities().kind, "local");
+        assert_eq!((served.max_requests(), served.max_connections()), (None, 0));
+        served.store.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_store_of_several_volumes_is_opened_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let volumes = "[volume.v]\nstack = [\"disk\"]\n[volume.w]\nstack = [\"disk\"]\n[bucket.photos]\nvolume = \"w\"\n";
+        let served = serve(&directory, &format!("default_volume = \"v\"\n{DISK}{volumes}"));
+        assert_eq!((served.stores.len(), served.each_volume().len()), (1, 2));
+        let volumes = served.volumes.clone().unwrap();
+        let photos = tradewind_core::BucketName::new("photos").unwrap();
+        assert_eq!(volumes.volume_name(&photos), "w");
+        served.store.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn requests_are_limited_by_the_smallest_service() {
+        let directory = tempfile::tempdir().unwrap();
+        let service = |name: &str, connections: usize| {
+            format!(
+                "[store.{name}]\ntype = \"swift\"\nopenrc = \"rc\"\nmax_connections = {connections}\n\
+                 [volume.{name}]\nstack = [{name:?}]\n"
+            )
+        };
+        let rc = "export ST_AUTH=http://127.0.0.1:1/auth\nexport ST_USER=a:b\nexport ST_KEY=c\n";
+        std::fs::write(directory.path().join("rc"), rc).unwrap();
+        let disk = format!("{DISK}[volume.disk]\nstack = [\"disk\"]\n");
+        let text = format!("default_volume = \"disk\"\n{disk}{}{}", service("one", 40), service("two", 12));
+        let served = serve(&directory, &text);
+        assert_eq!((served.max_requests(), served.max_connections()), (Some(12), 52));
+        served.store.close().await.unwrap();
+    }
+}

@@ -1,0 +1,220 @@
+//! Volumes in the settings: stacks, layers, and which volume serves a bucket.
+
+use super::*;
+
+/// Two local stores, without volumes.
+const STORES: &str = "[store.a]\ntype = \"local\"\npath = \"p\"\n[store.b]\ntype = \"local\"\npath = \"q\"\n";
+
+fn with_stores(text: &str) -> String {
+    format!("{STORES}{text}")
+}
+
+/// The volumes to serve: `name=stack` with their buckets.
+fn served(text: &str) -> Vec<String> {
+    let settings = read(text);
+    let volumes = settings.served_volumes().unwrap();
+    let describe = |volume: &ServedVolume<'_>| {
+        let buckets: Vec<&str> = volume.buckets.iter().map(|bucket| bucket.as_str()).collect();
+        format!("{}={} {}", volume.name, volume.stack_text(), buckets.join(",")).trim_end().to_owned()
+    };
+    volumes.iter().map(describe).collect()
+}
+
+fn ambiguity(text: &str) -> String {
+    read(text).served_volumes().unwrap_err().to_string()
+}
+
+#[test]
+fn without_volumes_the_only_store_is_served() {
+    assert_eq!(served("[store.a]\ntype = \"local\"\npath = \"p\"\n"), ["a=[\"a\"]"]);
+    assert_eq!(served(&with_stores("[server]\nstore = \"b\"\n")), ["b=[\"b\"]"]);
+}
+
+#[test]
+fn the_only_volume_is_the_default() {
+    let text = with_stores("[volume.v]\nstack = [\"b\"]\n[bucket.photos]\nvolume = \"v\"\n");
+    assert_eq!(served(&text), ["v=[\"b\"] photos"]);
+    assert_eq!(read(&text).data_directory(), Path::new("etc/q"));
+}
+
+#[test]
+fn the_default_volume_comes_first() {
+    let volumes = "[volume.v]\nstack = [\"a\"]\n[volume.w]\nstack = [\"b\"]\n[volume.x]\nstack = [\"a\"]\n\
+                   [bucket.photos]\nvolume = \"w\"\n[bucket.old]\nvolume = \"v\"\n[bucket.open]\nanonymous_read = true\n";
+    let text = with_stores(volumes);
+    assert_eq!(
+        served(&format!("default_volume = \"w\"\n{text}")),
+        ["w=[\"b\"] photos", "v=[\"a\"] old", "x=[\"a\"]"]
+    );
+    assert_eq!(
+        ambiguity(&text),
+        "etc/tw.toml:9: several volumes are configured; choose the one for buckets that name none: \
+         default_volume = \"v\" at the top of the file"
+    );
+    let mut inputs = inputs(&text);
+    inputs.environment.insert("TRADEWIND_DEFAULT_VOLUME".into(), "v".into());
+    assert_eq!(Settings::read(&inputs).unwrap().served_volumes().unwrap()[0].name, "v");
+    assert_eq!(
+        problem(&format!("default_volume = \"vv\"\n{text}")),
+        "etc/tw.toml:1: there is no volume \"vv\"; did you mean \"v\"?"
+    );
+}
+
+#[test]
+fn server_store_selects_one_store_unless_that_bypasses_volumes() {
+    let volumes = with_stores("[volume.v]\nstack = [\"a\"]\n[volume.w]\nstack = [\"b\"]\n");
+    let select = |text: &str| {
+        let mut inputs = inputs(text);
+        inputs.environment.insert("TRADEWIND_SERVER_STORE".into(), "b".into());
+        let settings = Settings::read(&inputs).unwrap();
+        let served = settings.served_volumes();
+        served.map(|volumes| volumes[0].stack_text()).map_err(|problems| problems.to_string())
+    };
+    assert_eq!(select(&volumes).unwrap(), "[\"b\"]");
+    assert_eq!(select(&format!("{volumes}[bucket.photos]\nvolume = \"w\"\n")).unwrap(), "[\"b\"]");
+    for (more, expected) in [
+        (
+            "[bucket.photos]\nvolume = \"v\"\n",
+            "etc/tw.toml:12: the bucket \"photos\" is in another store than the one that server.store = \"b\" \
+             (TRADEWIND_SERVER_STORE) serves; remove that to serve the volumes",
+        ),
+        (
+            "[volume.x]\nstack = [{ cached = { disk = \"c\", size = \"1GiB\" } }, \"b\"]\n",
+            "etc/tw.toml:11: server.store = \"b\" (TRADEWIND_SERVER_STORE) serves the store without the layers of this \
+             volume; remove it to serve the volumes",
+        ),
+    ] {
+        assert_eq!(select(&format!("{volumes}{more}")).unwrap_err(), expected);
+    }
+    let error = select(&format!("default_volume = \"v\"\n{volumes}")).unwrap_err();
+    assert!(error.starts_with("etc/tw.toml:1: server.store = \"b\""), "{error}");
+}
+
+#[test]
+fn cached_layers_are_read_with_defaults() {
+    let full = "{ cached = { disk = \"ssd\", size = \"1GiB\", memory = \"32MiB\", validate = \"60s\", write = \"through\" } }";
+    let short = "{ cached = { disk = \"/nvme\", size = \"10GiB\", memory = \"8MiB\" } }";
+    let settings = read(&with_stores(&format!("[volume.v]\nstack = [{full}, {short}, \"b\"]\n")));
+    let [VolumeLayer::Cached(first), VolumeLayer::Cached(second)] =
+        settings.named.volumes[0].layers.as_slice()
+    else {
+        panic!("two layers")
+    };
+    assert_eq!(first.disk.value, Path::new("etc/ssd"), "relative to the file");
+    assert_eq!((first.size.value, first.memory.value), (ByteSize(1 << 30), ByteSize(32 << 20)));
+    assert_eq!(first.validate.value, Validate::After(TimeSpan::parse("60s").unwrap()));
+    assert_eq!(second.disk.value, Path::new("/nvme"));
+    assert_eq!((second.validate.value, second.write.value), (Validate::Always, CacheWrite::Through));
+    assert_eq!(second.validate.source, SettingSource::Default);
+    let shown = settings.to_string();
+    let stack = "[{ cached = { disk = \"etc/ssd\", size = \"1GiB\", memory = \"32MiB\", validate = \"1m\", write = \
+                 \"through\" } }, { cached = { disk = \"/nvme\", size = \"10GiB\", memory = \"8MiB\", validate = \"always\", \
+                 write = \"through\" } }, \"b\"]";
+    assert!(shown.contains(stack), "{shown}");
+}
+
+#[test]
+fn a_shown_stack_parses_to_the_same_stack() {
+    let layer = "{ cached = { disk = \"/a \\\"b\\\"\", size = \"1GiB\" } }";
+    let text = |stack: &str| with_stores(&format!("[volume.v]\nstack = {stack}\n"));
+    let shown = read(&text(&format!("[{layer}, \"b\"]"))).named.volumes[0].stack_text();
+    assert_eq!(read(&text(&shown)).named.volumes[0].stack_text(), shown);
+}
+
+#[test]
+fn invalid_stacks_are_rejected_with_line_and_remedy() {
+    let layer = |fields: &str| format!("[volume.v]\nstack = [{{ cached = {{ {fields} }} }}, \"b\"]\n");
+    let disk = "disk = \"c\", size = \"1GiB\"";
+    for (text, expected) in [
+        ("[volume.v]\nstack = []\n".to_owned(), "must be a list of layers that ends with a store"),
+        ("[volume.v]\nstack = \"b\"\n".to_owned(), "must be a list of layers that ends with a store"),
+        (
+            "[volume.v]\nstack = [{ cached = { disk = \"c\", size = \"1GiB\" } }]\n".to_owned(),
+            "must be a list of layers that ends with a store",
+        ),
+        ("[volume.v]\nstack = [\"a\", \"b\"]\n".to_owned(), "the store \"a\" must be the last of its stack"),
+        ("[volume.v]\nstack = [7, \"b\"]\n".to_owned(), "not a number"),
+        (
+            "[volume.v]\nstack = [{ striped = {} }, \"b\"]\n".to_owned(),
+            "\"striped\" is planned but not built yet",
+        ),
+        ("[volume.v]\nstack = [{ cache = {} }, \"b\"]\n".to_owned(), "unknown layer \"cache\""),
+        ("[volume.v]\nstack = [{}, \"b\"]\n".to_owned(), "a table with one key"),
+        ("[volume.v]\nstack = [{ cached = {}, routed = {} }, \"b\"]\n".to_owned(), "a table with one key"),
+        (
+            "[volume.v]\nstack = [{ cached = \"c\" }, \"b\"]\n".to_owned(),
+            "volume.v.cached must be a table, not text",
+        ),
+        (layer("size = \"1GiB\""), "volume.v.cached needs disk, for example disk = \"/ssd/cache\""),
+        (layer("disk = \"c\""), "volume.v.cached needs size, for example size = \"1GiB\""),
+        (layer("disk = \"c\", size = \"1MiB\""), "volume.v.cached.size must be at least 64MiB"),
+        (layer("disk = \"c\", size = \"big\""), "volume.v.cached.size: \"big\""),
+        (layer(&format!("{disk}, memory = \"4KiB\"")), "volume.v.cached.memory must be at least 1MiB"),
+        (
+            layer(&format!("{disk}, memory = \"65MiB\"")),
+            "caches may have at most half of memory.budget, 64MiB",
+        ),
+        (layer(&format!("{disk}, validate = \"0s\"")), "write \"always\" instead of 0"),
+        (layer(&format!("{disk}, validate = \"never\"")), "or \"always\""),
+        (
+            layer(&format!("{disk}, write = \"back\"")),
+            "\"back\" is planned but not built yet; write \"through\"",
+        ),
+        (layer(&format!("{disk}, write = \"around\"")), "\"around\" is not \"through\""),
+        (
+            layer(&format!("{disk}, sizes = 1")),
+            "unknown key \"volume.v.cached.sizes\"; did you mean \"size\"?",
+        ),
+    ] {
+        let problems = problem(&with_stores(&text));
+        assert!(problems.starts_with("etc/tw.toml:8: ") && problems.contains(expected), "{text}: {problems}");
+        assert_eq!(problems.lines().count(), 1, "{text}: {problems}");
+    }
+}
+
+#[test]
+fn a_store_is_below_one_cache_only() {
+    let cached = |name: &str, disk: &str| {
+        format!(
+            "[volume.{name}]\nstack = [{{ cached = {{ disk = {disk:?}, size = \"1GiB\", memory = \"8MiB\" }} }}, \"a\"]\n"
+        )
+    };
+    let plain = "[volume.plain]\nstack = [\"a\"]\n";
+    read(&with_stores(&format!("{}{plain}", cached("hot", "c"))));
+    let problems = problem(&with_stores(&(cached("hot", "c") + &cached("warm", "d"))));
+    assert!(
+        problems.starts_with(
+            "etc/tw.toml:10: the volumes \"hot\" and \"warm\" both have a cache over the store \"a\""
+        ),
+        "{problems}"
+    );
+}
+
+#[test]
+fn a_directory_belongs_to_one_store_or_cache() {
+    let cached = "[volume.v]\nstack = [{ cached = { disk = \"./q\", size = \"1GiB\" } }, \"a\"]\n";
+    for (text, expected) in [
+        (
+            "[store.c]\ntype = \"local\"\npath = \"./p/\"\n",
+            "etc/tw.toml:9: the store \"c\" has the directory etc/./p/, which belongs to the store \"a\"; choose another",
+        ),
+        (
+            cached,
+            "etc/tw.toml:8: a cache of the volume \"v\" has the directory etc/./q, which belongs to the store \"b\"; \
+             choose another",
+        ),
+    ] {
+        assert_eq!(problem(&with_stores(text)), expected);
+    }
+}
+
+#[test]
+fn directories_are_compared_without_symbolic_links() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::create_dir(at("real")).unwrap();
+    std::os::unix::fs::symlink(at("real"), at("link")).unwrap();
+    let store = |name: &str, path: PathBuf| format!("[store.{name}]\ntype = \"local\"\npath = {path:?}\n");
+    let problems = problem(&(store("a", at("real")) + &store("b", at("link"))));
+    assert!(problems.contains("which belongs to the store \"a\""), "{problems}");
+}

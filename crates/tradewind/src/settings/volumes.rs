@@ -1,0 +1,313 @@
+//! Volumes: a `[volume.NAME]` is a stack of layers over a store. A layer is a table in the list `stack`, which ends with
+//! the name of a store.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::Inputs;
+use super::document::{Item, Table, Value as TomlValue};
+use super::fields::Fields;
+use super::problem::Problems;
+use super::reference::Declaration;
+use super::source::{SettingSource, Sourced};
+use super::value::SettingValue;
+use tradewind_core::quantity::{ByteSize, TimeSpan};
+
+/// A `[volume.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// Name.
+    pub name: Sourced<String>,
+    /// The layers, the top one first.
+    pub layers: Vec<VolumeLayer>,
+    /// The store at the bottom of the stack.
+    pub store: Sourced<String>,
+}
+
+/// A layer of a stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeLayer {
+    /// `cached`: a cache in memory and on a fast disk.
+    Cached(CachedSettings),
+}
+
+/// A `{ cached = { ... } }`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedSettings {
+    /// Directory of the cache on the fast disk.
+    pub disk: Sourced<PathBuf>,
+    /// Size of the cache in that directory.
+    pub size: Sourced<ByteSize>,
+    /// Size of the cache in memory.
+    pub memory: Sourced<ByteSize>,
+    /// When cached data is compared with the store below.
+    pub validate: Sourced<Validate>,
+    /// The event that completes a write.
+    pub write: Sourced<CacheWrite>,
+}
+
+/// When cached data is compared with the store below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Validate {
+    /// At each read.
+    Always,
+    /// At a read after this time since the last comparison. Longer than 0.
+    After(TimeSpan),
+}
+
+/// The event that completes a write to a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheWrite {
+    /// The write to the store below: the cache has no data that the store does not have.
+    Through,
+}
+
+const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
+const STACK_EXAMPLE: &str = "stack = [\"disk\"]";
+const MIN_CACHE_SIZE: ByteSize = ByteSize(64 << 20);
+const MIN_CACHE_MEMORY: ByteSize = ByteSize(1 << 20);
+const DEFAULT_CACHE_MEMORY: ByteSize = ByteSize(64 << 20);
+
+impl SettingValue for Validate {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "always" {
+            return Ok(Self::Always);
+        }
+        match TimeSpan::parse(text) {
+            Ok(time) if time.0.is_zero() => {
+                Err("to validate at each read, write \"always\" instead of 0".to_owned())
+            }
+            Ok(time) => Ok(Self::After(time)),
+            Err(why) => Err(format!("{why}, or \"always\"")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        match self {
+            Self::Always => "always".to_owned(),
+            Self::After(time) => time.to_string(),
+        }
+    }
+}
+
+impl SettingValue for CacheWrite {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "through" => Ok(Self::Through),
+            "back" => Err("\"back\" is planned but not built yet; write \"through\"".to_owned()),
+            _ => Err(format!("{text:?} is not \"through\"")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        match self {
+            Self::Through => "through".to_owned(),
+        }
+    }
+}
+
+impl CachedSettings {
+    fn read(mut fields: Fields, inputs: &Inputs, problems: &mut Problems) -> Option<Self> {
+        fn or_default<T>(set: Option<Sourced<T>>, default: T) -> Sourced<T> {
+            set.unwrap_or(Sourced { value: default, source: SettingSource::Default })
+        }
+        let disk = fields.single::<PathBuf>("disk", problems).map(|set| {
+            let value = inputs.file_directory().into_iter().fold(set.value, PathBuf::relative_to);
+            Sourced { value, source: set.source }
+        });
+        let size = fields.single("size", problems);
+        let memory = fields.single("memory", problems);
+        let validate = fields.single("validate", problems);
+        let write = fields.single("write", problems);
+        for (key, is_given, example) in [
+            ("disk", fields.has_taken("disk"), "\"/ssd/cache\""),
+            ("size", fields.has_taken("size"), "\"1GiB\""),
+        ] {
+            if !is_given {
+                fields.missing(key, example, problems);
+            }
+        }
+        fields.finish(&[], problems);
+        Some(Self {
+            disk: disk?,
+            size: size?,
+            memory: or_default(memory, DEFAULT_CACHE_MEMORY),
+            validate: or_default(validate, Validate::Always),
+            write: or_default(write, CacheWrite::Through),
+        })
+    }
+
+    fn check(&self, volume: &str, problems: &mut Problems) {
+        for (key, set, min) in
+            [("size", &self.size, MIN_CACHE_SIZE), ("memory", &self.memory, MIN_CACHE_MEMORY)]
+        {
+            if set.value < min {
+                problems.add(&set.source, format!("volume.{volume}.cached.{key} must be at least {min}"));
+            }
+        }
+    }
+
+    /// The declarations, with the defaults.
+    pub(super) fn declarations() -> Vec<Declaration> {
+        let declared =
+            |key, default: Option<String>, text| Declaration { key, default: default.map(Into::into), text };
+        vec![
+            declared("disk", None, "Directory of the cache on a fast disk. Required."),
+            declared("size", None, "Size of the cache in that directory, at least 64MiB. Required."),
+            declared(
+                "memory",
+                Some(DEFAULT_CACHE_MEMORY.to_string()),
+                "Size of the cache in memory, at least 1MiB. A part of `memory.budget`.",
+            ),
+            declared(
+                "validate",
+                Some(Validate::Always.to_text()),
+                "When cached data is compared with the store below: `always`, at each read, or a time such as `60s`, \
+                 at the first read after that time. Until then a change made elsewhere is not seen.",
+            ),
+            declared(
+                "write",
+                Some(CacheWrite::Through.to_text()),
+                "`through`: a write waits for the store below.",
+            ),
+        ]
+    }
+}
+
+/// Formats the layer in the syntax of a settings file, with its defaults.
+impl fmt::Display for VolumeLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cached(CachedSettings { disk, size, memory, validate, write }) => write!(
+                f,
+                "{{ cached = {{ disk = {:?}, size = {:?}, memory = {:?}, validate = {:?}, write = {:?} }} }}",
+                disk.value.to_text(),
+                size.value.to_text(),
+                memory.value.to_text(),
+                validate.value.to_text(),
+                write.value.to_text(),
+            ),
+        }
+    }
+}
+
+impl Volume {
+    pub(super) fn read(
+        name: Sourced<String>,
+        mut fields: Fields,
+        inputs: &Inputs,
+        problems: &mut Problems,
+    ) -> Option<Self> {
+        let stack = fields.take("stack");
+        let Some(stack) = stack else {
+            fields.missing("stack", "[\"disk\"]", problems);
+            return None;
+        };
+        fields.finish(&[], problems);
+        let not_a_stack = "a stack must be a list of layers that ends with a store";
+        let TomlValue::List(mut items) = stack.value else {
+            problems.add(&stack.source, format!("{not_a_stack}: {STACK_EXAMPLE}"));
+            return None;
+        };
+        let store = match items.pop() {
+            Some(Item { value: TomlValue::Text(text), source }) => Some(Sourced { value: text, source }),
+            other => {
+                let source = other.as_ref().map_or(&stack.source, |item| &item.source);
+                problems.add(source, format!("{not_a_stack}: {STACK_EXAMPLE}"));
+                items.extend(other.filter(|item| matches!(item.value, TomlValue::Table(_))));
+                None
+            }
+        };
+        let count = items.len();
+        let layers: Vec<VolumeLayer> =
+            items.into_iter().filter_map(|item| read_layer(&name.value, item, inputs, problems)).collect();
+        if layers.len() < count {
+            return None;
+        }
+        for VolumeLayer::Cached(set) in &layers {
+            set.check(&name.value, problems);
+        }
+        Some(Self { name, layers, store: store? })
+    }
+
+    /// The stack in the syntax of a settings file.
+    #[must_use]
+    pub fn stack_text(&self) -> String {
+        stack_text(&self.layers, &self.store.value)
+    }
+}
+
+/// A stack in the syntax of a settings file.
+pub(super) fn stack_text(layers: &[VolumeLayer], store: &str) -> String {
+    let layers: String = layers.iter().map(|layer| format!("{layer}, ")).collect();
+    format!("[{layers}{store:?}]")
+}
+
+fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems) -> Option<VolumeLayer> {
+    let mut layer = match item.value {
+        TomlValue::Table(layer) => layer.entries,
+        TomlValue::Text(name) => {
+            let message = format!("the store {name:?} must be the last of its stack; a volume has one store");
+            problems.add(&item.source, message);
+            return None;
+        }
+        other => {
+            let message = format!(
+                "a stack must contain tables of layers and the name of a store, not {}",
+                other.kind()
+            );
+            problems.add(&item.source, message);
+            return None;
+        }
+    };
+    let Some((kind, Item { source, value })) = layer.pop().filter(|_| layer.is_empty()) else {
+        problems.add(
+            &item.source,
+            "a layer must be a table with one key, the kind of the layer: { cached = { ... } }",
+        );
+        return None;
+    };
+    match (kind.as_str(), value) {
+        ("cached", TomlValue::Table(table)) => {
+            let table = Table { source, entries: table.entries };
+            let fields = Fields::new(format!("volume.{volume}.cached"), table);
+            CachedSettings::read(fields, inputs, problems).map(VolumeLayer::Cached)
+        }
+        ("cached", other) => {
+            let example = "{ cached = { disk = \"/ssd/cache\", size = \"1GiB\" } }";
+            let message = format!("volume.{volume}.cached must be a table, not {}: {example}", other.kind());
+            problems.add(&source, message);
+            None
+        }
+        (kind, _) if LAYERS.contains(&kind) => {
+            problems.add(&source, format!("the layer {kind:?} is planned but not built yet; remove it"));
+            None
+        }
+        (kind, _) => {
+            problems.add(&source, format!("unknown layer {kind:?}; the known layer is \"cached\""));
+            None
+        }
+    }
+}
+
+/// Checks volumes against each other: a directory belongs to one cache, and a store below a layer that has a state of
+/// its own is below no second one in another volume.
+pub(super) fn check(volumes: &[Volume], problems: &mut Problems) {
+    let cached = |volume: &Volume| {
+        let VolumeLayer::Cached(set) = volume.layers.first()?;
+        Some(set.disk.source.clone())
+    };
+    for (index, volume) in volumes.iter().enumerate() {
+        let other = volumes[..index]
+            .iter()
+            .find(|other| other.store.value == volume.store.value && !other.layers.is_empty());
+        if let (Some(other), Some(source)) = (other, cached(volume)) {
+            let message = format!(
+                "the volumes {:?} and {:?} both have a cache over the store {:?}; a store can be below one cache only: \
+                 map the buckets of both to one volume",
+                other.name.value, volume.name.value, volume.store.value
+            );
+            problems.add(&source, message);
+        }
+    }
+}
