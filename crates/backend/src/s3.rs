@@ -4,6 +4,7 @@
 mod ambiguous_outcome;
 mod aws_chunked;
 mod buckets;
+mod classes;
 mod conditions;
 mod copy;
 pub mod credential_sources;
@@ -47,8 +48,8 @@ use tradewind_core::store::{
 };
 use tradewind_core::version::{ListVersions, Versioning, VersionsPage};
 use tradewind_core::{
-    Address, Body, BucketName, Budget, Checksum, ChecksumScope, Clock, Context, Precondition, Tags,
-    Timestamp, Traffic,
+    Address, Body, BucketName, Budget, Checksum, ChecksumScope, ClassUpdate, Clock, Context, Precondition,
+    Tags, Timestamp, Traffic,
 };
 use tradewind_wire::sigv4::Credentials;
 
@@ -230,8 +231,13 @@ impl S3Store {
         }
     }
 
-    /// Returns true if the service is radosgw. Sends a request to find out, if there has been no response yet.
+    /// Returns true if the service is radosgw.
     async fn is_ceph(&self, context: &Context) -> Result<bool> {
+        Ok(self.dialect(context).await? == Dialect::Ceph)
+    }
+
+    /// The service's dialect. Sends a request to find out, if there has been no response yet.
+    async fn dialect(&self, context: &Context) -> Result<Dialect> {
         if self.dialect.get().is_none() {
             // Boxed, because it is needed only once.
             match Box::pin(self.send(context, &Call::service(Method::HEAD))).await {
@@ -242,7 +248,7 @@ impl S3Store {
             }
         }
         // A service that does not identify itself is treated as plain S3.
-        Ok(*self.dialect.get_or_init(|| Dialect::Plain) == Dialect::Ceph)
+        Ok(*self.dialect.get_or_init(|| Dialect::Plain))
     }
 
     fn stage_target(
@@ -419,6 +425,7 @@ impl ObjectStore for S3Store {
     ) -> Result<Box<dyn Staged>> {
         context.check()?;
         self.check_write_condition(context, &request.precondition).await?;
+        self.prepare_classes(context, &request.metadata).await?;
         self.stage_target(context, address, WriteTarget::Object, request)
     }
 
@@ -455,6 +462,10 @@ impl ObjectStore for S3Store {
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         self.write_tags(context, address, tags).await
+    }
+
+    async fn set_classes(&self, context: &Context, address: &Address, update: ClassUpdate) -> Result<()> {
+        self.write_classes(context, address, &update).await
     }
 
     async fn object_parts(

@@ -47,11 +47,11 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
-    StageRequest, Staged,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Feature, GetRequest, GetResponse,
+    ObjectStore, StageRequest, Staged,
 };
 use tradewind_core::version::{ListVersions, Versioning, VersionsPage, null_versions};
-use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Tags, Traffic};
+use tradewind_core::{Address, Body, BucketName, ClassUpdate, Clock, Context, Precondition, Tags, Traffic};
 
 pub use self::auth::{Auth, Domain, KeystoneCredentials, NameOrId};
 use self::replace::CompanionState;
@@ -193,7 +193,7 @@ impl SwiftStore {
             versions: false,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: 5 << 40,
-            unsupported: &[],
+            unsupported: &[Feature::ClassChanges],
         };
         let SwiftOptions { segment_bytes, segment_grace_period, read_newest, .. } = options;
         Ok(Arc::new_cyclic(|this| Self {
@@ -420,6 +420,12 @@ impl ObjectStore for SwiftStore {
     async fn set_tags(&self, context: &Context, _address: &Address, _tags: Tags) -> Result<()> {
         context.check()?;
         Err(Error::unsupported("change tags: Swift would replace all metadata, even of a newer object"))
+    }
+
+    /// Unsupported, for the reasons of [`set_tags`](Self::set_tags).
+    async fn set_classes(&self, context: &Context, _address: &Address, _update: ClassUpdate) -> Result<()> {
+        context.check()?;
+        Err(Error::unsupported("change classes: Swift would replace all metadata, even of a newer object"))
     }
 
     async fn object_parts(

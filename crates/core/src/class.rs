@@ -3,7 +3,9 @@
 //! 2014, section III.
 //!
 //! Stores persist classes with the object. This module does not decide how a class is treated: that is the policy of
-//! layers and stores.
+//! layers and stores. `docs/classes.md` has the rules for users; [`format`] is the form of classes in a body.
+
+pub mod format;
 
 use crate::error::{Error, Reason, Result};
 
@@ -44,6 +46,14 @@ pub struct ClassRange {
     pub class: Class,
 }
 
+impl ClassRange {
+    /// The sector after the last one.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        u64::from(self.first_sector) + u64::from(self.sectors)
+    }
+}
+
 /// The classes of one object: at most one for the whole object, and up to [`MAX_RANGES`](Self::MAX_RANGES) for ranges.
 /// The class of a range overrides that of the object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,35 +88,42 @@ impl Classes {
         })
     }
 
-    /// Parses the value of `X-DSS-Range-Class`: `offset-length-class` in sectors, comma-separated.
+    /// Parses the value of `X-DSS-Range-Class`: `offset-length-class` in sectors, comma-separated, in ascending order.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](Reason::InvalidArgument) for another form, and for ranges that are empty, out of order,
+    /// overlapping, too high or too many.
     pub fn parse_ranges(header: &str) -> Result<Vec<ClassRange>> {
-        let reject = |why: &str| {
-            Err(Error::for_client(Reason::InvalidArgument, format!("range class {header:?}: {why}")))
-        };
         let mut ranges = Vec::new();
         for item in header.split(',') {
             let mut fields = item.trim().split('-');
             let (Some(offset), Some(length), Some(class), None) =
                 (fields.next(), fields.next(), fields.next(), fields.next())
             else {
-                return reject("each range is offset-length-class in sectors of 512 bytes");
+                return Err(invalid_ranges("each is OFFSET-LENGTH-CLASS in sectors of 512 bytes"));
             };
-            let (Ok(first_sector), Ok(sectors)) = (offset.parse::<u32>(), length.parse::<u32>()) else {
-                return reject("offset and length are numbers of sectors");
+            let (Some(first_sector), Some(sectors)) = (decimal(offset), decimal(length)) else {
+                return Err(invalid_ranges("offset and length are numbers of sectors below 2^32"));
             };
-            if sectors == 0 || first_sector.checked_add(sectors).is_none() {
-                return reject("a range must hold at least one sector and end below 2^32");
-            }
-            ranges.push(ClassRange { first_sector, sectors, class: Self::parse_object(class)? });
-        }
-        ranges.sort_by_key(|r| r.first_sector);
-        if ranges.windows(2).any(|w| w[0].first_sector + w[0].sectors > w[1].first_sector) {
-            return reject("ranges must not overlap");
-        }
-        if ranges.len() > Self::MAX_RANGES {
-            return reject("too many ranges");
+            push_range(&mut ranges, ClassRange { first_sector, sectors, class: Self::parse_object(class)? })?;
         }
         Ok(ranges)
+    }
+
+    /// Checks that every range is within an object of `size` bytes. The last sector of the object may be partial.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](Reason::InvalidArgument) for a range that ends after the object.
+    pub fn check_within(&self, size: u64) -> Result<()> {
+        let sectors = size.div_ceil(Self::SECTOR_BYTES);
+        // In ascending order, the last range ends last.
+        match self.ranges.last() {
+            Some(last) if last.end() > sectors => Err(invalid_ranges(&format!(
+                "sectors {}-{} are not within the object, which has {sectors}",
+                last.first_sector, last.sectors
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The value of `X-DSS-Range-Class`, or `None` if there are no ranges.
@@ -122,6 +139,66 @@ impl Classes {
             .collect();
         Some(items.join(","))
     }
+}
+
+/// A change of the classes of an existing object. `None` leaves what there is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClassUpdate {
+    /// The new class of the object as a whole; `Some(None)` removes it.
+    pub object: Option<Option<Class>>,
+    /// The new classes of ranges, in ascending order; an empty list removes them.
+    pub ranges: Option<Vec<ClassRange>>,
+}
+
+impl ClassUpdate {
+    /// Replaces all classes.
+    #[must_use]
+    pub fn replace(classes: Classes) -> Self {
+        Self { object: Some(classes.object), ranges: Some(classes.ranges) }
+    }
+
+    /// Returns true if nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.object.is_none() && self.ranges.is_none()
+    }
+
+    /// The classes of an object of `size` bytes after the change.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](Reason::InvalidArgument) if a new range is not within the object.
+    pub fn apply(&self, old: &Classes, size: u64) -> Result<Classes> {
+        if let Some(ranges) = &self.ranges {
+            let classes = Classes { object: self.object.unwrap_or(old.object), ranges: ranges.clone() };
+            classes.check_within(size)?;
+            return Ok(classes);
+        }
+        Ok(Classes { object: self.object.unwrap_or(old.object), ranges: old.ranges.clone() })
+    }
+}
+
+/// Appends a range, which must be non-empty, end below 2^32 and follow the last one without overlap.
+fn push_range(ranges: &mut Vec<ClassRange>, range: ClassRange) -> Result<()> {
+    if range.sectors == 0 || range.end() > u64::from(u32::MAX) {
+        return Err(invalid_ranges("a range has at least one sector and ends below sector 2^32"));
+    }
+    if ranges.last().is_some_and(|last| last.end() > u64::from(range.first_sector)) {
+        return Err(invalid_ranges("ranges are in ascending order and do not overlap"));
+    }
+    if ranges.len() == Classes::MAX_RANGES {
+        return Err(invalid_ranges(&format!("an object has at most {} ranges", Classes::MAX_RANGES)));
+    }
+    ranges.push(range);
+    Ok(())
+}
+
+/// Parses digits without sign.
+fn decimal(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+fn invalid_ranges(why: &str) -> Error {
+    Error::for_client(Reason::InvalidArgument, format!("ranges of classes: {why}"))
 }
 
 #[cfg(test)]
@@ -141,8 +218,50 @@ mod tests {
         for bad in ["32", "-1", "", "x", "+3", "1.0", "256"] {
             assert!(Classes::parse_object(bad).is_err(), "{bad}");
         }
-        for bad in ["", "0-0-1", "0-64-32", "0-64", "0-64-1-1", "0-64-1,32-64-2", "4294967295-1-0x"] {
+        for bad in
+            ["", "0-0-1", "0-64-32", "0-64", "0-64-1-1", "4294967295-1-0", "+0-64-1", "0-+64-1", "0-64-1,"]
+        {
             assert!(Classes::parse_ranges(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn ranges_out_of_order_or_overlapping_are_rejected() {
+        for bad in ["0-64-1,32-64-2", "64-64-2,0-64-1", "0-64-1,0-64-1", "8-8-1,9-1-1"] {
+            assert_eq!(Classes::parse_ranges(bad).unwrap_err().reason(), Reason::InvalidArgument, "{bad}");
+        }
+        assert_eq!(Classes::parse_ranges("0-64-1,64-64-1").unwrap().len(), 2, "adjacent ranges");
+    }
+
+    #[test]
+    fn ranges_over_the_limit_are_rejected_with_the_limit() {
+        let header = |n: usize| (0..n).map(|n| format!("{n}-1-1")).collect::<Vec<_>>().join(",");
+        assert_eq!(Classes::parse_ranges(&header(Classes::MAX_RANGES)).unwrap().len(), Classes::MAX_RANGES);
+        let error = Classes::parse_ranges(&header(Classes::MAX_RANGES + 1)).unwrap_err();
+        assert!(error.to_string().contains("at most 1024 ranges"), "{error}");
+    }
+
+    #[test]
+    fn ranges_must_end_within_the_object() {
+        let classes = Classes { object: None, ranges: Classes::parse_ranges("0-1-1,2-2-1").unwrap() };
+        assert!(classes.check_within(4 * 512).is_ok());
+        assert!(classes.check_within(3 * 512 + 1).is_ok(), "the last sector is partial");
+        assert!(classes.check_within(3 * 512).is_err());
+        assert!(Classes::default().check_within(0).is_ok());
+    }
+
+    #[test]
+    fn an_update_changes_only_the_classes_that_it_names() {
+        let class = |value| Some(Class::new(value).unwrap());
+        let old = Classes { object: class(3), ranges: Classes::parse_ranges("0-1-1").unwrap() };
+        let apply = |update: ClassUpdate| update.apply(&old, 512).unwrap();
+        assert_eq!(apply(ClassUpdate::default()), old);
+        let object = ClassUpdate { object: Some(None), ranges: None };
+        assert_eq!(apply(object), Classes { object: None, ranges: old.ranges.clone() });
+        let ranges = ClassUpdate { object: None, ranges: Some(Vec::new()) };
+        assert_eq!(apply(ranges), Classes { object: class(3), ranges: Vec::new() });
+        assert_eq!(apply(ClassUpdate::replace(Classes::default())), Classes::default());
+        let beyond = ClassUpdate { object: None, ranges: Some(Classes::parse_ranges("0-2-1").unwrap()) };
+        assert!(beyond.apply(&old, 512).is_err());
     }
 }

@@ -25,6 +25,7 @@ pub enum Method {
     ListVersions,
     Copy,
     SetTags,
+    SetClasses,
     ObjectParts,
     CreateUpload,
     StagePart,
@@ -75,7 +76,7 @@ pub struct Call<'a> {
 ///             response.await
 ///         };
 ///         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head,
-///         get, stage, delete, list, list_versions, copy, object_parts, create_upload, stage_part, copy_part, list_parts,
+///         get, stage, delete, list, list_versions, copy, set_classes, object_parts, create_upload, stage_part, copy_part, list_parts,
 ///         list_uploads, complete_upload, abort_upload, close,
 ///     }
 ///
@@ -200,6 +201,11 @@ macro_rules! forward_method {
     (set_tags, $how:tt) => {
         $crate::forward_method!($how SetTags, Some(address); set_tags<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, tags: $crate::Tags,
+        ) -> ());
+    };
+    (set_classes, $how:tt) => {
+        $crate::forward_method!($how SetClasses, Some(address); set_classes<'life1, 'life2>(
+            context: &'life1 $crate::Context, address: &'life2 $crate::Address, update: $crate::ClassUpdate,
         ) -> ());
     };
     (object_parts, $how:tt) => {

@@ -1,8 +1,11 @@
 //! Timing of a request and the peer that served it, as reported by a store with each response. The `instrumented` layer
 //! passes the queueing time on to the store's live statistics. It measures all other times itself.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::class::Class;
 
 /// One request as measured by the store that served it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,4 +23,84 @@ pub struct Observation {
     /// For a remote store: the length of the request's body. For the local store: the selected bytes of a read or the
     /// size of a staged write. Headers, protocol overhead and a remote store's response bodies are not counted.
     pub body_bytes: u64,
+    /// The handling of the read by a cache; `None` if none was asked.
+    pub cache: Option<CacheStatus>,
+}
+
+/// The handling of a read by a cache. Formats as the value of `Cache-Status` (RFC 9211).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheStatus {
+    /// Where the bytes came from, and why.
+    pub source: CacheSource,
+    /// The class that the client gave the object, if any.
+    pub class: Option<Class>,
+}
+
+/// Where a read's bytes came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheSource {
+    /// From the cache's memory.
+    Ram,
+    /// From the cache's SSD. Of a large object, some extents may have been in memory.
+    Ssd,
+    /// From the backing store, for this reason.
+    Backing(ForwardReason),
+}
+
+/// The reason for which a cache forwarded a read to the backing store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForwardReason {
+    /// The object was not in the cache.
+    Miss,
+    /// Some of the bytes were not in the cache.
+    Partial,
+    /// The cached object was not the current one.
+    Stale,
+    /// The cache does not serve such a request: a part, a version, or a key that is being changed.
+    Bypass,
+}
+
+impl ForwardReason {
+    /// The value of the parameter `fwd`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Miss => "uri-miss",
+            Self::Partial => "partial",
+            Self::Stale => "stale",
+            Self::Bypass => "bypass",
+        }
+    }
+}
+
+impl fmt::Display for CacheStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tier = match self.source {
+            CacheSource::Ram => "ram",
+            CacheSource::Ssd => "ssd",
+            CacheSource::Backing(_) => "backing",
+        };
+        match self.source {
+            CacheSource::Backing(reason) => write!(f, "tradewind; fwd={}", reason.name())?,
+            _ => f.write_str("tradewind; hit")?,
+        }
+        match self.class {
+            Some(class) => write!(f, "; detail=\"{tier}, class {}\"", class.value()),
+            None => write!(f, "; detail=\"{tier}, no class\""),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_status_names_result_tier_and_class() {
+        let class = Class::new(25).ok();
+        let hit = CacheStatus { source: CacheSource::Ssd, class };
+        assert_eq!(hit.to_string(), "tradewind; hit; detail=\"ssd, class 25\"");
+        let miss = CacheStatus { source: CacheSource::Backing(ForwardReason::Miss), class: None };
+        assert_eq!(miss.to_string(), "tradewind; fwd=uri-miss; detail=\"backing, no class\"");
+    }
 }

@@ -21,6 +21,7 @@ use bytes::Bytes;
 
 use crate::body::Body;
 use crate::checksum::{Algorithm, Checksum};
+use crate::class::ClassUpdate;
 use crate::clock::Timestamp;
 use crate::condition::{Precondition, ReadConditions};
 use crate::context::Context;
@@ -97,6 +98,12 @@ pub enum Feature {
     Checksums,
     /// Classes are stored.
     Classes,
+    /// [`Classes::MAX_RANGES`](crate::Classes::MAX_RANGES) ranges are stored with an object. Otherwise a write fails with
+    /// [`MetadataTooLarge`](crate::Reason::MetadataTooLarge) if its ranges and its user metadata exceed the service's
+    /// limit.
+    ManyClassRanges,
+    /// [`ObjectStore::set_classes`] is supported.
+    ClassChanges,
     /// Tags are returned in the order in which they were given.
     TagOrder,
     /// A write accepts tags of any legal size.
@@ -371,6 +378,11 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// Replaces an object's tags. Bytes, entity tag, modification time and version stay, the generation grows.
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()>;
 
+    /// Changes an object's classes. Bytes, entity tag, modification time and version stay, the generation grows. Fails
+    /// with [`InvalidArgument`](crate::Reason::InvalidArgument) if a new range is not within the object, and with
+    /// [`Unsupported`](crate::Reason::Unsupported) without [`Feature::ClassChanges`].
+    async fn set_classes(&self, context: &Context, address: &Address, update: ClassUpdate) -> Result<()>;
+
     /// Returns the parts of a multipart object after `after`, at most `limit`, and true if there are more. Empty for
     /// other objects.
     async fn object_parts(
@@ -420,7 +432,9 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
         request: &ListUploads,
     ) -> Result<UploadsPage>;
 
-    /// Makes the object visible, all parts at once, and ends the upload.
+    /// Makes the object visible, all parts at once, and ends the upload. Fails with
+    /// [`InvalidArgument`](crate::Reason::InvalidArgument) if a range of its classes is not within the object; a service
+    /// without [`Feature::ClassChanges`] does not check that.
     async fn complete_upload(
         &self,
         context: &Context,

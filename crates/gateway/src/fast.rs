@@ -13,7 +13,7 @@ use tradewind_core::{Address, ByteRange, Context, ObjectStore};
 use crate::auth::Access;
 use crate::body::ResponseBody;
 use crate::outcome;
-use crate::s3::{add_checksum_headers, object_headers, percent_decode, trim_window};
+use crate::s3::{add_cache_status, add_checksum_headers, object_headers, percent_decode, trim_window};
 use crate::sigv4::Verified;
 
 /// A read that the fast path can serve.
@@ -117,13 +117,13 @@ pub(crate) async fn read(
 ) -> Option<Response<ResponseBody>> {
     let PlainRead { address, request, is_head, wants_checksums } = read;
     let select = request.select;
-    let (info, span, body, operation) = if is_head {
+    let (info, span, observation, body, operation) = if is_head {
         let object = store.head(context, &address, request).await.ok()?;
-        (object.info, object.span, ResponseBody::empty(), "HeadObject")
+        (object.info, object.span, object.observation, ResponseBody::empty(), "HeadObject")
     } else {
         let object = store.get(context, &address, request).await.ok()?;
         trim_window(context, object.span);
-        (object.info, object.span, object.body.into(), "GetObject")
+        (object.info, object.span, object.observation, object.body.into(), "GetObject")
     };
     let is_partial = select != Select::Whole && span.length > 0;
     let mut response = Response::new(body);
@@ -131,6 +131,7 @@ pub(crate) async fn read(
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     *response.headers_mut() = object_headers(&info, span, is_partial);
+    add_cache_status(response.headers_mut(), &observation);
     // The checksums are those of the whole object.
     if wants_checksums && select == Select::Whole {
         add_checksum_headers(response.headers_mut(), &info.checksums, Some(info.scope), info.parts);

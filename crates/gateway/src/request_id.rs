@@ -46,13 +46,14 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// The value of `x-amz-id-2` and `HostId`: a random name of this process, equal in all its responses.
+/// The value of `x-amz-id-2` and `HostId`: a random name of this process, equal in all its responses. Its prefix tells
+/// clients of classes that this server keeps them: a proxy may replace `Server`, but passes this header.
 #[must_use]
 pub fn host_id() -> &'static HeaderValue {
     static HOST: OnceLock<HeaderValue> = OnceLock::new();
     HOST.get_or_init(|| {
         let name = hex::encode([random().to_be_bytes(), random().to_be_bytes()].concat());
-        HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("tradewind"))
+        HeaderValue::try_from(format!("tradewind-{name}")).unwrap_or(HeaderValue::from_static("tradewind"))
     })
 }
 

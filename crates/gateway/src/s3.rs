@@ -10,6 +10,8 @@ mod authorized_operation;
 mod buckets;
 mod call;
 mod checksums;
+mod class_body;
+mod classes;
 mod codec;
 mod completed_uploads;
 mod conditions;
@@ -53,6 +55,7 @@ pub(crate) use operation::{is_subresource, not_implemented_error};
 pub(crate) use preflight::preflight_error;
 pub(crate) use query::{form_decode, percent_decode};
 pub(crate) use read::trim_window;
+pub(crate) use response::add_cache_status;
 pub use response::object_headers;
 pub use service_context::Options;
 
@@ -157,6 +160,8 @@ impl Operations {
             Operation::GetObject => read::get(service, call).await,
             Operation::HeadObject => read::head(service, call).await,
             Operation::PutObject => write::put(service, call).await,
+            Operation::PutObjectClasses => classes::put(service, call).await,
+            Operation::PostObjectClasses => classes::post(service, call).await,
             Operation::UploadPart => parts::upload(service, call).await,
             Operation::DeleteObject => delete::delete_object(service, call).await,
             _ => {

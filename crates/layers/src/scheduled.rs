@@ -141,7 +141,7 @@ fn scheduled_operation(method: Method) -> Option<Operation> {
     match method {
         Method::Head => Some(Operation::Head),
         Method::Delete => Some(Operation::Delete),
-        Method::SetTags => Some(Operation::Tag),
+        Method::SetTags | Method::SetClasses => Some(Operation::Tag),
         Method::List
         | Method::ListVersions
         | Method::ObjectParts
@@ -157,7 +157,7 @@ impl ObjectStore for Scheduled {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.schedule(call, response).await;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
-        head, delete, list, list_versions, copy, set_tags, object_parts, create_upload, copy_part, list_parts,
+        head, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload, copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close,
     }
 

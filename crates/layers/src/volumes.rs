@@ -19,6 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::join_all;
 use tracing::warn;
+use tradewind_core::class::ClassUpdate;
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::multipart::{
@@ -361,6 +362,10 @@ impl ObjectStore for Volumes {
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         route!(self, &address.bucket, set_tags(context, address, tags))
+    }
+
+    async fn set_classes(&self, context: &Context, address: &Address, update: ClassUpdate) -> Result<()> {
+        route!(self, &address.bucket, set_classes(context, address, update))
     }
 
     async fn object_parts(

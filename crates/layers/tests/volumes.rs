@@ -516,7 +516,7 @@ impl ObjectStore for Recorded {
     tradewind_core::forward_methods! {
         to: |recorded| &recorded.inner;
         prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head, get,
-        stage, delete, list, list_versions, copy, set_tags, object_parts, create_upload, stage_part, copy_part,
+        stage, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload, stage_part, copy_part,
         list_parts, list_uploads, complete_upload, abort_upload,
     }
 

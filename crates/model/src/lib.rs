@@ -3,14 +3,17 @@
 
 pub mod affinity;
 pub mod bundle;
+pub mod class_policy;
 pub mod concurrency_controller;
 pub mod debounce;
+pub mod eviction;
 pub mod hedge;
 pub mod lanes;
 pub mod outage;
 pub mod plan;
 pub mod range_growth;
 pub mod retry;
+pub mod slices;
 pub mod store_statistics;
 pub mod straggler;
 pub mod token_bucket;

@@ -242,7 +242,9 @@ impl CrossStoreCopy {
             self.relay_parts(upload, (&mut *parts, &mut done), &info, work).await?;
             compare_parts(&done, &info)?;
         }
-        let committed = upload.complete(done.into_iter().map(|(part, _)| part).collect()).await?;
+        let committed = upload
+            .complete(done.into_iter().map(|(part, _)| part).collect(), tradewind_core::Precondition::None)
+            .await?;
         if !have.is_empty() && !info.metadata.tags.is_empty() {
             // Some stores do not keep the tags given at creation, which only the earlier process could then set.
             self.transfers.retry(|| self.tag(&info)).await?;

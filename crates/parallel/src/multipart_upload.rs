@@ -254,7 +254,7 @@ impl MultipartUpload {
     }
 
     /// Completes the object from its parts, given in any order. The leaf retries it and resolves a lost response.
-    pub async fn complete(&self, mut done: Vec<StoredPart>) -> Result<Committed> {
+    pub async fn complete(&self, mut done: Vec<StoredPart>, precondition: Precondition) -> Result<Committed> {
         done.sort_by_key(|(part, _)| part.number);
         let mut checksums = done.iter().map(|(part, length)| (part.checksum, *length));
         let combined = checksums.next().and_then(|(first, _)| {
@@ -263,7 +263,7 @@ impl MultipartUpload {
         let completion = CompleteUpload {
             expected_size: Some(done.iter().map(|(_, length)| length).sum()),
             parts: done.into_iter().map(|(part, _)| part).collect(),
-            precondition: Precondition::None,
+            precondition,
             expected_checksum: combined,
         };
         let permits = self.transfers.acquire_request_permits(0).await?;

@@ -83,5 +83,5 @@ async fn copy_parts(
         Ok::<_, tradewind_core::Error>(MultipartUpload::stored_part(part.number, &copied))
     });
     let done = futures::future::try_join_all(parts).await?;
-    upload.complete(done).await
+    upload.complete(done, request.precondition.clone()).await
 }

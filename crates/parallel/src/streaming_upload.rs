@@ -218,7 +218,7 @@ impl StreamingUpload {
                 self.send_part().await?;
             }
             self.wait_for_parts(1).await?;
-            upload.complete(std::mem::take(&mut self.done)).await
+            upload.complete(std::mem::take(&mut self.done), tradewind_core::Precondition::None).await
         };
         let stored = stored.await;
         match &stored {

@@ -169,7 +169,7 @@ async fn store_parts(
     }
     source.check_unchanged()?;
     check_all_stored(done.iter().map(|(_, length)| *length), size)?;
-    upload.complete(done).await
+    upload.complete(done, tradewind_core::Precondition::None).await
 }
 
 /// Fails unless parts of these lengths add up to the object: an incomplete upload must not be completed.

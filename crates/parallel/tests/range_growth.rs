@@ -53,7 +53,7 @@ impl ObjectStore for DelayedStore {
     tradewind_core::forward_methods! {
         to: |store| &store.inner;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
-        head, delete, list, list_versions, copy, set_tags, object_parts, create_upload, copy_part, list_parts,
+        head, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload, copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close, stage, stage_part,
     }
 

@@ -5,6 +5,8 @@
 mod balance;
 mod bench;
 mod bundle;
+mod class;
+mod class_flags;
 mod cp;
 mod execution;
 mod filter;
@@ -77,6 +79,8 @@ enum Command {
     Mb(objects::Mb),
     Rb(objects::Rb),
     Versioning(versions::VersioningArguments),
+    #[command(subcommand)]
+    Class(class::Command),
     #[command(subcommand)]
     Bench(bench::Command),
     Tune(tune::Arguments),
@@ -153,6 +157,7 @@ pub fn main() -> ExitCode {
         Command::Mb(arguments) => objects::mb(arguments),
         Command::Rb(arguments) => objects::rb(arguments),
         Command::Versioning(arguments) => versions::versioning(arguments),
+        Command::Class(command) => class::run(command),
         Command::Bench(command) => bench::run(command),
         Command::Tune(arguments) => tune::run(arguments),
         Command::Profiles(command) => profiles::run(command),

@@ -8,6 +8,7 @@ pub mod assemble;
 pub mod aws;
 pub mod banner;
 pub mod bucket_report;
+pub mod cache_metrics;
 pub mod commands;
 pub mod expiry;
 pub mod locations;

@@ -5,6 +5,7 @@
 //! the message suggests the nearest known one. Secrets are never printed.
 
 mod access;
+mod class_rules;
 mod document;
 mod exposure;
 mod fields;
@@ -28,6 +29,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use access::{AccessKey, RootKey};
+pub(crate) use class_rules::read_class_rules;
 pub use local::LocalOptions;
 pub use named::{Bucket, NamedSettings, Store, StoreKind};
 pub(crate) use problem::nearest_name;

@@ -118,7 +118,8 @@ fn metrics_reference_has_the_metrics_of_a_server_and_a_balancer() {
     let at = |name: &str| directory.path().join(name);
     let local = ServerSetup::new(&at("data"), &at("log")).start().unwrap();
     let settings = format!(
-        "[server]\nstore = \"remote\"\n[store.remote]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n",
+        "[store.remote]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n\
+         [volume.v]\nstack = [{{ cached = {{ disk = \"ssd\", size = \"64MiB\" }} }}, \"remote\"]\n",
         local.endpoint
     );
     fs::write(at("settings.toml"), settings).unwrap();

@@ -11,6 +11,8 @@ mod ambiguous_outcome;
 mod batched_wakeups;
 #[path = "s3_leaf/bodies.rs"]
 mod bodies;
+#[path = "s3_leaf/classes.rs"]
+mod classes;
 #[path = "s3_leaf/completed.rs"]
 mod completed;
 #[path = "s3_leaf/credential_sources.rs"]
@@ -83,7 +85,10 @@ async fn gateway() -> SocketAddr {
 
 /// A store over such a gateway.
 async fn leaf() -> Arc<dyn ObjectStore> {
-    leaf_over(gateway().await, |_| {})
+    let store = leaf_over(gateway().await, |_| {});
+    // The service is identified by its first response, and with it the store's capabilities.
+    store.list_buckets(&context()).await.unwrap();
+    store
 }
 
 fn make() -> BoxFuture<'static, Arc<dyn ObjectStore>> {

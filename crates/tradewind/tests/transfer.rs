@@ -7,6 +7,8 @@ mod support;
 
 #[path = "transfer/bundles.rs"]
 mod bundles;
+#[path = "transfer/classes.rs"]
+mod classes;
 #[path = "transfer/failures.rs"]
 mod failures;
 #[path = "transfer/greps.rs"]

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "volumes/cached.rs"]
+mod cached;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -271,30 +273,6 @@ fn stale_uploads_of_every_volume_expire() {
             listed.status == 200 && !listed.text().contains("<UploadId>")
         });
     }
-}
-
-#[test]
-fn a_layer_that_is_not_available_is_rejected_at_start() {
-    let scene = Scene::new(
-        "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
-         [volume.v]\nstack = [{ cached = { disk = \"c\", size = \"1GiB\" } }, \"disk\"]\n",
-    );
-    let settings = scene.settings();
-    let data = scene.path("data");
-    let ended = run(&[
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-        "--data",
-        data.to_str().unwrap(),
-        "--config",
-        settings.to_str().unwrap(),
-    ]);
-    let said = String::from_utf8(ended.stderr).unwrap();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
-    assert!(said.contains("settings.toml:5: the layer \"cached\" is not available yet"), "{said}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ use tradewind_parallel::{
 
 use crate::Item;
 use crate::checkpoint::JournalCheckpoint;
+use crate::class_rules::{ClassRules, ClassifiedObject};
 use crate::endpoint::Endpoint;
 use crate::files::{Directory, FileSource, Links, ObjectVersion};
 use crate::journal::{Journal, JournalDirectory};
@@ -44,6 +45,8 @@ pub struct Copier {
     pub journals: Option<JournalDirectory>,
     /// If set, times, modes and owners of files are stored with objects and restored to files.
     pub preserves_attributes: bool,
+    /// The classes of objects created from files.
+    pub classes: ClassRules,
 }
 
 /// An action whose comparisons were made.
@@ -155,6 +158,12 @@ impl Copier {
         let _guard = self.acquire_if_large(is_large).await?;
         let journal = self.file_journal(&from.root().join(name), &address, is_large);
         let mut metadata = metadata_for_name(name);
+        metadata.classes.object = self.classes.class_of(&ClassifiedObject {
+            bucket: address.bucket.as_str(),
+            key: address.key.as_str(),
+            size: Some(size),
+            content_type: metadata.headers.content_type.as_deref(),
+        });
         if self.preserves_attributes {
             source.attributes().write_to(&mut metadata.user);
         }

@@ -12,9 +12,9 @@ pub struct Filter {
 #[derive(Debug, Clone)]
 struct Rule {
     includes: bool,
-    glob: GlobMatcher,
+    glob: Pattern,
     /// The pattern without the stars at its end, which match anything; `None` without such a star.
-    begin: Option<GlobMatcher>,
+    begin: Option<Pattern>,
     /// The characters before the first special one: every match begins with them.
     literal_prefix: String,
 }
@@ -24,7 +24,7 @@ impl Rule {
     fn matches_all_below(&self, prefix: &str) -> bool {
         let Some(begin) = &self.begin else { return false };
         let ends = prefix.char_indices().map(|(at, _)| at).chain([prefix.len()]);
-        ends.into_iter().any(|end| begin.is_match(&prefix[..end]))
+        ends.into_iter().any(|end| begin.matches(&prefix[..end]))
     }
 
     /// Returns true if the pattern may match a name that begins with `prefix`.
@@ -36,9 +36,33 @@ impl Rule {
 /// The characters with a meaning in patterns.
 const SPECIAL_CHARS: [char; 6] = ['*', '?', '[', '{', '\\', '}'];
 
-fn compile(pattern: &str) -> std::result::Result<GlobMatcher, globset::Error> {
-    let glob = GlobBuilder::new(pattern).literal_separator(false).backslash_escape(true).build()?;
-    Ok(glob.compile_matcher())
+/// A pattern. `*` and `?` match any character including `/`, like in the AWS CLI; `[ab]` and `{a,b}` are supported.
+#[derive(Debug, Clone)]
+pub struct Pattern(GlobMatcher);
+
+impl Pattern {
+    /// Compiles a pattern.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](Reason::InvalidArgument) with the pattern, if it is invalid.
+    pub fn new(pattern: &str) -> Result<Self> {
+        let invalid =
+            |e| Error::with_source(Reason::InvalidArgument, format!("invalid pattern {pattern:?}: {e}"), e);
+        let glob = GlobBuilder::new(pattern).literal_separator(false).backslash_escape(true).build();
+        Ok(Self(glob.map_err(invalid)?.compile_matcher()))
+    }
+
+    /// The pattern as written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.0.glob().glob()
+    }
+
+    /// Returns true if the pattern matches the whole text.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
 }
 
 /// The pattern without the stars at its end; `None` without such a star, or if the star is escaped.
@@ -55,13 +79,10 @@ impl Filter {
         Self::default()
     }
 
-    /// Adds a pattern. `*` and `?` match any character including `/`, like in the AWS CLI; `[ab]` and `{a,b}` are
-    /// supported.
+    /// Adds a [`Pattern`].
     pub fn add(&mut self, pattern: &str, includes: bool) -> Result<()> {
-        let glob = compile(pattern).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, format!("invalid pattern {pattern:?}: {e}"), e)
-        })?;
-        let begin = without_final_stars(pattern).and_then(|begin| compile(begin).ok());
+        let glob = Pattern::new(pattern)?;
+        let begin = without_final_stars(pattern).and_then(|begin| Pattern::new(begin).ok());
         let literal_prefix = pattern.split(SPECIAL_CHARS).next().unwrap_or_default().to_owned();
         self.rules.push(Rule { includes, glob, begin, literal_prefix });
         Ok(())
@@ -70,7 +91,7 @@ impl Filter {
     /// Returns true if the name is selected.
     #[must_use]
     pub fn accepts(&self, name: &str) -> bool {
-        self.rules.iter().rev().find(|rule| rule.glob.is_match(name)).is_none_or(|rule| rule.includes)
+        self.rules.iter().rev().find(|rule| rule.glob.matches(name)).is_none_or(|rule| rule.includes)
     }
 
     /// Returns true if no name below a directory is selected, so that it need not be entered. May return false in such

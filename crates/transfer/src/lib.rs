@@ -3,6 +3,7 @@
 
 pub mod bundle;
 mod checkpoint;
+pub mod class_rules;
 pub mod copy;
 pub mod endpoint;
 pub mod feed;

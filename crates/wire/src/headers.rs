@@ -26,6 +26,10 @@ pub const STORAGE_CLASS: HeaderName = HeaderName::from_static("x-amz-storage-cla
 pub const DSS_OBJECT_CLASS: HeaderName = HeaderName::from_static("x-dss-object-class");
 /// The classes of the data of ranges (DSS), not storage classes.
 pub const DSS_RANGE_CLASS: HeaderName = HeaderName::from_static("x-dss-range-class");
+/// `True` if a class section is in front of the data of a PUT (DSS).
+pub const DSS_OBJECT_FILE: HeaderName = HeaderName::from_static("x-dss-object-file");
+/// `True` if the body of a PUT is a class section, for an existing object (DSS).
+pub const DSS_CLASS_FILE: HeaderName = HeaderName::from_static("x-dss-class-file");
 /// Tags, in a request.
 pub const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
 /// The number of tags, in a response.

@@ -181,6 +181,7 @@ impl OpenStore {
                 format!("the parts total {size} bytes, not {expected}"),
             ));
         }
+        created.metadata.classes.check_within(size)?;
         let (algorithm, scope) =
             created.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
         let checksum = checksum_of_parts(algorithm, scope, &infos);

@@ -23,8 +23,8 @@ use tradewind_core::store::{
 };
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
-    Address, Algorithm, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged,
-    Tags,
+    Address, Algorithm, Body, BucketName, ChecksumScope, ClassUpdate, Clock, Context, ObjectStore,
+    Precondition, Staged, Tags,
 };
 
 use super::commit;
@@ -32,7 +32,7 @@ use super::io_threads::io_error;
 use super::open_store::OpenStore;
 use super::options::LocalOptions;
 use super::read::object_parts;
-use super::record::Upload;
+use super::record::{Object, Upload};
 use super::recovery::Recovery;
 use super::stage::{LocalStaged, StageTarget};
 use super::upkeep::{self, Upkeep};
@@ -142,6 +142,33 @@ impl LocalStore {
     async fn submit<C: commit::Change>(&self, context: &Context, change: C) -> Result<C::Output> {
         self.check_open(context)?;
         context.guard(self.store.committer.submit(change)).await?
+    }
+
+    /// Rewrites an object's record with other metadata. `change` is called again if another write intervened.
+    async fn change_metadata(
+        &self,
+        context: &Context,
+        address: &Address,
+        change: impl Fn(&mut Object) -> Result<()> + Send + Sync,
+    ) -> Result<()> {
+        self.check_open(context)?;
+        // In each round one of the concurrent attempts succeeds, so all of them end.
+        loop {
+            let record = self.store.object(context, address, true).await?;
+            let mut object = Box::new(Arc::unwrap_or_clone(record.object));
+            change(&mut object)?;
+            let rewrite = commit::RewriteVersion {
+                bucket: address.bucket.as_str().to_owned(),
+                object,
+                seq: record.seq,
+                payload: record.payload.into_iter().collect(),
+                block_crcs: record.block_crcs,
+            };
+            match self.submit(context, rewrite).await {
+                Err(e) if e.reason() == Reason::Conflict => {}
+                other => return other,
+            }
+        }
     }
 
     /// Copies a body into a write. Returns the number of bytes. The bytes are copied in memory: otherwise the write's
@@ -325,24 +352,19 @@ impl ObjectStore for LocalStore {
     }
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.check_open(context)?;
-        // In each round one of the concurrent attempts succeeds, so all of them end.
-        loop {
-            let record = self.store.object(context, address, true).await?;
-            let mut object = Box::new(Arc::unwrap_or_clone(record.object));
+        let change = |object: &mut Object| {
             object.metadata.tags = tags.clone();
-            let rewrite = commit::RewriteVersion {
-                bucket: address.bucket.as_str().to_owned(),
-                object,
-                seq: record.seq,
-                payload: record.payload.into_iter().collect(),
-                block_crcs: record.block_crcs,
-            };
-            match self.submit(context, rewrite).await {
-                Err(e) if e.reason() == Reason::Conflict => {}
-                other => return other,
-            }
-        }
+            Ok(())
+        };
+        self.change_metadata(context, address, change).await
+    }
+
+    async fn set_classes(&self, context: &Context, address: &Address, update: ClassUpdate) -> Result<()> {
+        let change = |object: &mut Object| {
+            object.metadata.classes = update.apply(&object.metadata.classes, object.size)?;
+            Ok(())
+        };
+        self.change_metadata(context, address, change).await
     }
 
     async fn object_parts(

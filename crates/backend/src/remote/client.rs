@@ -424,6 +424,7 @@ impl Client {
             queued: request_info.sent_at.saturating_sub(request_info.started_at),
             first_byte: self.clock.now().saturating_sub(request_info.sent_at),
             body_bytes: request_info.body_bytes,
+            cache: None,
         };
         let held = HeldConnection { pool: self.pool.clone(), connection };
         let response = StoreResponse::new(response, held, self.stall_timeout, observation);

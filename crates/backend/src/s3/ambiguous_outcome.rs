@@ -8,7 +8,9 @@ use http::{HeaderMap, HeaderValue, Method};
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::metadata::MAX_USER_METADATA_BYTES;
 use tradewind_core::store::GetRequest;
-use tradewind_core::{Address, Checksum, Context, Metadata, Precondition};
+use tradewind_core::{Address, Checksum, Context, Precondition};
+
+use tradewind_wire::headers::USER_PREFIX;
 
 use super::S3Store;
 use super::headers::{self, WRITE_ID};
@@ -29,11 +31,15 @@ pub(super) struct IdentifiedWrite {
 impl IdentifiedWrite {
     /// Adds an id to the request if it has a condition. Returns true if the request may be retried: false if the
     /// metadata has no room for the id.
-    pub fn add_id(precondition: &Precondition, metadata: &Metadata, headers: &mut HeaderMap) -> Result<bool> {
+    pub fn add_id(precondition: &Precondition, headers: &mut HeaderMap) -> Result<bool> {
         if *precondition == Precondition::None {
             return Ok(true);
         }
-        let taken: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
+        // Classes may be user metadata too.
+        let user = headers.iter().filter_map(|(name, value)| {
+            name.as_str().strip_prefix(USER_PREFIX).map(|name| name.len() + value.len())
+        });
+        let taken: usize = user.sum();
         if taken + WRITE_ID.as_str().len() + WRITE_ID_CHARS > MAX_USER_METADATA_BYTES {
             return Ok(false);
         }

@@ -67,8 +67,9 @@ impl S3Store {
         let metadata_is_new = metadata.is_some();
         if let Some(mut metadata) = metadata {
             metadata.tags = Default::default();
-            headers::write_metadata(&metadata, &mut call.headers)?;
-            headers::write_absent_classes(&metadata.classes, &mut call.headers);
+            self.prepare_classes(context, &metadata).await?;
+            self.write_metadata(&metadata, &mut call.headers)?;
+            self.write_absent_classes(&metadata.classes, &mut call.headers);
             call.headers.insert("x-amz-metadata-directive", HeaderValue::from_static("REPLACE"));
         }
         // radosgw loses the tags of a copy with new tags or new metadata: they are set by a separate request.

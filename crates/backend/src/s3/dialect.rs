@@ -8,7 +8,8 @@
 //! conditions on part copies are ignored. A copy with new tags loses all tags. It has versions, but not every response
 //! names them.
 
-use http::HeaderMap;
+use http::header::SERVER;
+use http::{HeaderMap, HeaderValue};
 use tradewind_core::store::{Capabilities, Feature};
 use tradewind_wire::encoded_word;
 
@@ -19,12 +20,20 @@ pub(super) enum Dialect {
     Plain,
     /// Ceph's radosgw.
     Ceph,
+    /// Another Tradewind server, the only service that has headers for classes of data.
+    Tradewind,
 }
 
 impl Dialect {
     /// Detects the dialect from the headers of a response; `None` without a request id, as from a proxy.
     pub fn detect(headers: &HeaderMap) -> Option<Self> {
         let name = headers.get("x-amz-request-id")?.to_str().ok()?;
+        // A proxy may replace the header `Server`; servers of version 0.1 have only that one.
+        let host = headers.get("x-amz-id-2").map(HeaderValue::as_bytes).unwrap_or_default();
+        if host.starts_with(b"tradewind-") || headers.get(SERVER).is_some_and(|server| server == "Tradewind")
+        {
+            return Some(Self::Tradewind);
+        }
         // radosgw: `tx`, a number, the time, the process and the zone. Swift's S3 API stops after the time.
         let is_ceph = name.starts_with("tx") && name.bytes().filter(|c| *c == b'-').count() >= 3;
         Some(if is_ceph { Self::Ceph } else { Self::Plain })
@@ -33,7 +42,7 @@ impl Dialect {
     /// Decodes the value of a metadata header.
     pub fn decode_metadata(self, text: String) -> String {
         match self {
-            Self::Plain => encoded_word::decode(text),
+            Self::Plain | Self::Tradewind => encoded_word::decode(text),
             Self::Ceph => decode_ceph_metadata(&text).unwrap_or(text),
         }
     }
@@ -43,6 +52,7 @@ impl Dialect {
         match self {
             Self::Plain => &PLAIN,
             Self::Ceph => &CEPH,
+            Self::Tradewind => &TRADEWIND,
         }
     }
 }
@@ -65,9 +75,16 @@ const PLAIN: Capabilities = Capabilities {
     versions: true,
     max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
     max_object_bytes: 5 << 40,
-    // The response to a completion that is sent again is that of the first one.
-    unsupported: &[Feature::SingleCompletion],
+    unsupported: &[
+        // The response to a completion that is sent again is that of the first one.
+        Feature::SingleCompletion,
+        // Classes are user metadata, which has a limit and is changed by a copy only.
+        Feature::ManyClassRanges,
+        Feature::ClassChanges,
+    ],
 };
+
+const TRADEWIND: Capabilities = Capabilities { unsupported: &[Feature::SingleCompletion], ..PLAIN };
 
 const CEPH: Capabilities = Capabilities {
     // Creating a bucket that the caller already owns succeeds.
@@ -76,8 +93,8 @@ const CEPH: Capabilities = Capabilities {
     listing_reports_checksums: false,
     unsupported: &[
         Feature::Checksums,
-        // Unknown headers are ignored.
-        Feature::Classes,
+        Feature::ManyClassRanges,
+        Feature::ClassChanges,
         // Tags are returned in the order of their keys.
         Feature::TagOrder,
         // Its HTTP server limits a header to a few KiB.
@@ -126,7 +143,6 @@ fn decode_ceph_metadata(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     #[test]
     fn metadata_decodes_the_encoding_of_radosgw() {
@@ -154,5 +170,11 @@ mod tests {
         assert_eq!(dialect("tx6f2ab1f7e7b04b0a9b6a0-0065a1b2c3"), Some(Dialect::Plain));
         assert_eq!(dialect("656c76696e6727732072657175657374"), Some(Dialect::Plain));
         assert_eq!(Dialect::detect(&HeaderMap::new()), None);
+        for (name, value) in [("server", "Tradewind"), ("x-amz-id-2", "tradewind-0123")] {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-amz-request-id", HeaderValue::from_static("0123456789ABCDEF"));
+            headers.insert(name, HeaderValue::from_static(value));
+            assert_eq!(Dialect::detect(&headers), Some(Dialect::Tradewind), "{name}");
+        }
     }
 }

@@ -7,23 +7,21 @@ use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SIN
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{
-    Algorithm, Checksum, ChecksumScope, Classes, Metadata, Precondition, ReadConditions, Tags,
-};
+use tradewind_core::{Algorithm, Checksum, ChecksumScope, Metadata, Precondition, ReadConditions, Tags};
 use tradewind_wire::headers::{
-    CHECKSUM_TYPE, DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
-    USER_PREFIX,
+    CHECKSUM_TYPE, DEFAULT_TYPE, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT, USER_PREFIX,
 };
 use tradewind_wire::http_date::http_date;
 use tradewind_wire::sigv4::encode_query;
 
+use super::classes;
 use super::dialect::Dialect;
 use crate::remote::header_fields::{etag_list, header_text, header_value, user_metadata_name};
 
 /// The id of a conditional write, stored in the metadata of the object.
 pub(super) const WRITE_ID: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
 
-/// Writes an object's metadata into the request that creates it.
+/// Writes an object's metadata, except its classes, into the request that creates it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
     for (name, text) in SYSTEM_HEADERS.into_iter().zip(metadata.headers.values()) {
         if let Some(text) = text {
@@ -36,23 +34,7 @@ pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Re
     if !metadata.tags.is_empty() {
         headers.insert(TAGGING, header_value(&tagging(&metadata.tags))?);
     }
-    if let Some(class) = metadata.classes.object {
-        headers.insert(DSS_OBJECT_CLASS, u16::from(class.value()).into());
-    }
-    if let Some(ranges) = metadata.classes.format_ranges() {
-        headers.insert(DSS_RANGE_CLASS, header_value(&ranges)?);
-    }
     Ok(())
-}
-
-/// Writes empty class headers for absent classes: a copy keeps the classes whose headers are missing.
-pub(super) fn write_absent_classes(classes: &Classes, headers: &mut HeaderMap) {
-    if classes.object.is_none() {
-        headers.insert(DSS_OBJECT_CLASS, HeaderValue::from_static(""));
-    }
-    if classes.ranges.is_empty() {
-        headers.insert(DSS_RANGE_CLASS, HeaderValue::from_static(""));
-    }
 }
 
 /// Tags as a query string.
@@ -90,12 +72,7 @@ pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
         }
     }
     metadata.user.sort();
-    let object = headers.get(DSS_OBJECT_CLASS).map(header_text).transpose()?;
-    let ranges = headers.get(DSS_RANGE_CLASS).map(header_text).transpose()?;
-    metadata.classes = Classes {
-        object: object.map(|text| Classes::parse_object(&text)).transpose()?,
-        ranges: ranges.map(|text| Classes::parse_ranges(&text)).transpose()?.unwrap_or_default(),
-    };
+    metadata.classes = classes::read(headers, dialect, &mut metadata.user)?;
     Ok(metadata)
 }
 
@@ -279,11 +256,7 @@ mod tests {
                 ..SystemHeaders::default()
             },
             user: vec![("a".to_owned(), "Grüße".to_owned()), ("b".to_owned(), String::new())],
-            classes: Classes {
-                object: Classes::parse_object("7").ok(),
-                ranges: Classes::parse_ranges("0-64-25").unwrap(),
-            },
-            tags: Tags::default(),
+            ..Metadata::default()
         };
         let mut headers = HeaderMap::new();
         write_metadata(&metadata, &mut headers).unwrap();

@@ -178,9 +178,9 @@ impl MultipartWrite {
     ) -> Result<(Committed, Observation)> {
         let OwnedUpload { store, context, address, .. } = &self.upload;
         let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
-        headers::write_metadata(&self.metadata, &mut call.headers)?;
+        store.write_metadata(&self.metadata, &mut call.headers)?;
         headers::write_precondition(precondition, &mut call.headers)?;
-        call.may_repeat = IdentifiedWrite::add_id(precondition, &self.metadata, &mut call.headers)?;
+        call.may_repeat = IdentifiedWrite::add_id(precondition, &mut call.headers)?;
         let identified = IdentifiedWrite::from_headers(&call.headers, self.size, checksum);
         call.payload = BufferedBody::from_buffers([self.buffer.take()]);
         let head = store.put(context, address, call, checksum.into(), identified).await?;

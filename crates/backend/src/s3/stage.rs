@@ -207,10 +207,9 @@ impl StagedWrite {
         let mut call = Call::object(Method::PUT, &self.address.bucket, self.address.key.as_str());
         match &self.target {
             WriteTarget::Object => {
-                headers::write_metadata(&self.request.metadata, &mut call.headers)?;
+                self.store.write_metadata(&self.request.metadata, &mut call.headers)?;
                 headers::write_precondition(&self.request.precondition, &mut call.headers)?;
-                let StageRequest { precondition, metadata, .. } = &self.request;
-                call.may_repeat = IdentifiedWrite::add_id(precondition, metadata, &mut call.headers)?;
+                call.may_repeat = IdentifiedWrite::add_id(&self.request.precondition, &mut call.headers)?;
             }
             WriteTarget::Part { upload, number, .. } => {
                 call.resource = ResourceKind::Upload;

@@ -49,7 +49,8 @@ impl S3Store {
         // The upload of an attempt whose response was lost stays, without parts. It is not aborted: it cannot be
         // distinguished from the upload of another client that has not sent a part yet.
         call.may_repeat = true;
-        headers::write_metadata(&request.metadata, &mut call.headers)?;
+        self.prepare_classes(context, &request.metadata).await?;
+        self.write_metadata(&request.metadata, &mut call.headers)?;
         if let Some((algorithm, scope)) = request.checksum {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
             call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));

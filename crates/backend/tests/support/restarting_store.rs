@@ -79,7 +79,7 @@ impl ObjectStore for RestartingStore {
     tradewind_core::forward_methods! {
         to: |layer| layer.store_after_action().await;
         create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head, stage, delete, list, list_versions, copy,
-        set_tags, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads,
+        set_tags, set_classes, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads,
         complete_upload, abort_upload,
     }
 

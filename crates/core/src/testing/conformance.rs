@@ -9,6 +9,7 @@
 mod buckets;
 mod cancellation;
 mod checksums;
+mod classes;
 mod concurrency;
 mod conditions;
 mod copy;
@@ -71,6 +72,11 @@ impl Case {
             Need::TellsDeleted => capabilities.reports_deleted,
             Need::Checksums => capabilities.supports(Feature::Checksums),
             Need::Classes => capabilities.supports(Feature::Classes),
+            Need::ManyClassRanges => {
+                capabilities.supports(Feature::Classes) && capabilities.supports(Feature::ManyClassRanges)
+            }
+            Need::ClassChanges => capabilities.supports(Feature::ClassChanges),
+            Need::ClassesOfVersions => capabilities.versions && capabilities.supports(Feature::ClassChanges),
             Need::Snapshots => capabilities.supports(Feature::SnapshotListing),
             Need::TagsBesideWrites => {
                 capabilities.tags && capabilities.supports(Feature::ConcurrentTagWrites)
@@ -119,6 +125,9 @@ enum Need {
     TellsDeleted,
     Checksums,
     Classes,
+    ManyClassRanges,
+    ClassChanges,
+    ClassesOfVersions,
     LargeTags,
     TagsBesideWrites,
     Snapshots,
@@ -143,6 +152,7 @@ pub fn cases() -> Vec<Case> {
         multipart::CASES,
         metadata::CASES,
         tags::CASES,
+        classes::CASES,
         versions::CASES,
         checksums::CASES,
         concurrency::CASES,

@@ -16,6 +16,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::body::Body;
+use crate::class::ClassUpdate;
 use crate::clock::Clock;
 use crate::condition::Precondition;
 use crate::context::Context;
@@ -212,6 +213,10 @@ impl ObjectStore for MemoryStore {
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         self.open(context)?.set_tags(address, tags)
+    }
+
+    async fn set_classes(&self, context: &Context, address: &Address, update: ClassUpdate) -> Result<()> {
+        self.open(context)?.set_classes(address, &update)
     }
 
     async fn object_parts(

@@ -5,8 +5,9 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Response};
 use tradewind_core::{BucketName, ObjectKey, VersionId};
 
+use super::classes;
 use super::failure::{Failure, Result};
-use super::operation::{BodyUse, COPY_SOURCE, Operation, Target, resolve};
+use super::operation::{BodyUse, Operation, Selector, Target, resolve};
 use super::preflight::preflight_error;
 use super::query::Query;
 use super::service_context::Options;
@@ -47,8 +48,8 @@ impl AuthorizedOperation {
         let target = Target::parse(parts.uri.path())?;
         query.lift_headers(&mut parts.headers)?;
         let bucket = target.bucket.as_ref().map(BucketName::as_str);
-        let is_copy = parts.headers.contains_key(COPY_SOURCE);
-        let operation = match resolve(&parts.method, &target, &query, is_copy) {
+        let selector = Selector::from_headers(&parts.method, &parts.headers);
+        let operation = match resolve(&parts.method, &target, &query, selector) {
             Ok(operation) => operation,
             // Before authorization, the response must not reveal which operations are supported.
             Err(_) if !may_see_unsupported(&parts.method, identity, bucket) => {
@@ -69,6 +70,7 @@ impl AuthorizedOperation {
         }
         check_owner(&parts.headers, &options.account_id).map_err(reject)?;
         unsupported_headers::check(&parts.headers).map_err(reject)?;
+        classes::check_headers(operation, &parts.headers).map_err(reject)?;
         let version = version(operation, &query).map_err(reject)?;
         let is_bucket_in_host = parts.extensions.get::<BucketInHost>().is_some();
         Ok(Self { operation, bucket: target.bucket, key: target.key, version, query, is_bucket_in_host })

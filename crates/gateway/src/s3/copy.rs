@@ -108,7 +108,10 @@ impl CopyParameters {
     /// Returns true if the new metadata depends on that of the source. Classes are copied unless the headers replace
     /// them, even if the headers replace all other metadata.
     fn needs_source_metadata(&self) -> bool {
-        if self.replaces_metadata {
+        if !self.given.classes.ranges.is_empty() {
+            // They must be within the source.
+            true
+        } else if self.replaces_metadata {
             !(self.has_object_class && self.has_range_classes)
         } else {
             self.overrides()
@@ -158,6 +161,7 @@ async fn execute(
     let mut attempt = 1;
     loop {
         let info = head_source(service, call, parameters).await?;
+        parameters.given.classes.check_within(info.size)?;
         request.metadata = parameters.metadata(Some(&info));
         request.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
         match service.store.copy(&call.context, request.clone()).await {

@@ -2,10 +2,11 @@
 //! sub-resources that it supports and ignores all others, so that `DELETE /bucket?versioning` would delete the bucket.
 //! Here a request either matches an operation exactly or is rejected.
 
-use http::Method;
+use http::{HeaderMap, Method};
 use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{BucketName, ObjectKey};
 
+use super::classes;
 use super::query::{Query, percent_decode};
 use super::unsupported_headers::{acl_error, object_lock_error};
 use crate::auth::Access;
@@ -28,7 +29,7 @@ const LARGE_XML: BodyUse = BodyUse::Xml(4 << 20);
 
 macro_rules! operations {
     ($($name:ident $access:ident $body:expr,)*) => {
-        /// The supported S3 operations.
+        /// The supported S3 operations, and those on classes of data (`super::classes`).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub(super) enum Operation { $($name,)* }
 
@@ -37,7 +38,7 @@ macro_rules! operations {
             #[cfg(test)]
             const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The name in S3.
+            /// The name in S3, or one of the same form.
             pub(super) const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
@@ -67,6 +68,8 @@ impl Operation {
                 | Self::GetObjectAttributes
                 | Self::GetObjectTagging
                 | Self::HeadObject
+                | Self::PostObjectClasses
+                | Self::PutObjectClasses
                 | Self::PutObjectTagging
                 | Self::RestoreObject
         )
@@ -131,8 +134,10 @@ operations! {
     ListObjects List BodyUse::None,
     ListObjectsV2 List BodyUse::None,
     ListParts List BodyUse::None,
+    PostObjectClasses Write BodyUse::None,
     PutBucketVersioning Write SMALL_XML,
     PutObject Write BodyUse::Payload,
+    PutObjectClasses Write BodyUse::Payload,
     PutObjectTagging Write SMALL_XML,
     RestoreObject Write SMALL_XML,
     UploadPart Write BodyUse::Payload,
@@ -195,6 +200,29 @@ pub(crate) fn is_subresource(name: &str) -> bool {
 /// The header that turns a PUT into a copy.
 pub(super) const COPY_SOURCE: &str = "x-amz-copy-source";
 
+/// Headers that select another operation than the plain one of a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Selector {
+    /// No such header.
+    None,
+    /// A PUT is a copy.
+    CopySource,
+    /// A PUT with a class section as its body, or a POST with class headers.
+    Classes,
+}
+
+impl Selector {
+    pub(super) fn from_headers(method: &Method, headers: &HeaderMap) -> Self {
+        if headers.contains_key(COPY_SOURCE) {
+            Self::CopySource
+        } else if classes::selects_operation(method, headers) {
+            Self::Classes
+        } else {
+            Self::None
+        }
+    }
+}
+
 /// The resource that a request addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
@@ -250,7 +278,7 @@ pub(super) fn resolve(
     method: &Method,
     target: &Target,
     query: &Query,
-    is_copy: bool,
+    selector: Selector,
 ) -> Result<Operation, WireError> {
     let mut subresources = query.names().filter(|name| SUBRESOURCES.contains(name));
     let (first, second) = (subresources.next(), subresources.next());
@@ -332,7 +360,8 @@ pub(super) fn resolve(
             ("GET", Some("torrent")) | ("POST", Some("select")) => return not_allowed(),
             ("HEAD", None) => Operation::HeadObject,
             ("PUT", None) if query.get("partNumber").is_some() => return Err(incomplete_part_parameters()),
-            ("PUT", None) if is_copy => Operation::CopyObject,
+            ("PUT", None) if selector == Selector::CopySource => Operation::CopyObject,
+            ("PUT", None) if selector == Selector::Classes => Operation::PutObjectClasses,
             ("PUT", None) => Operation::PutObject,
             ("PUT", Some("acl")) => return Err(acl_error()),
             ("GET" | "PUT", Some("retention" | "legal-hold")) => return Err(object_lock_error()),
@@ -340,8 +369,9 @@ pub(super) fn resolve(
             ("PUT", Some("uploadId")) if query.get("partNumber").is_none() => {
                 return Err(incomplete_part_parameters());
             }
-            ("PUT", Some("uploadId")) if is_copy => Operation::UploadPartCopy,
+            ("PUT", Some("uploadId")) if selector == Selector::CopySource => Operation::UploadPartCopy,
             ("PUT", Some("uploadId")) => Operation::UploadPart,
+            ("POST", None) if selector == Selector::Classes => Operation::PostObjectClasses,
             ("POST", None) => return not_allowed(),
             ("POST", Some("restore")) => Operation::RestoreObject,
             ("POST", Some("uploads")) => Operation::CreateMultipartUpload,
@@ -384,7 +414,7 @@ mod tests {
         #[test]
         fn resolving_any_path_and_query_does_not_panic(path in "/?[ -~]{0,40}", query in "[ -~]{0,40}", method in "[A-Z]{3,6}") {
             if let (Ok(target), Ok(query)) = (Target::parse(&path), Query::parse(Some(&query))) {
-                let found = resolve(&method.parse().unwrap(), &target, &query, false);
+                let found = resolve(&method.parse().unwrap(), &target, &query, Selector::None);
                 if let Ok(operation) = found {
                     prop_assert_eq!(target.bucket.is_none(), operation == Operation::ListBuckets);
                 }
@@ -403,7 +433,7 @@ mod tests {
     fn resolved(method: &str, path: &str, query: &str) -> Result<&'static str, &'static str> {
         let target = Target::parse(path).map_err(|e| e.code().as_str())?;
         let query = Query::parse(Some(query)).map_err(|e| e.code().as_str())?;
-        resolve(&method.parse().unwrap(), &target, &query, false)
+        resolve(&method.parse().unwrap(), &target, &query, Selector::None)
             .map(Operation::name)
             .map_err(|e| e.code().as_str())
     }

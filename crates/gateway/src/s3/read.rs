@@ -10,9 +10,10 @@ use tradewind_core::{Body, ByteRange, ChecksumScope, Context, Error, ObjectInfo,
 
 use super::call::Call;
 use super::checksums;
+use super::classes;
 use super::conditions;
 use super::failure::{Failure, Result};
-use super::response::{PlainResponse, http_date, object_headers, quoted_etag};
+use super::response::{PlainResponse, add_cache_status, http_date, object_headers, quoted_etag};
 use super::service_context::ServiceContext;
 use super::version_id;
 use crate::error::Code;
@@ -39,12 +40,19 @@ const MAX_EXTRA_READ_BYTES: usize = 128 << 10;
 pub(super) async fn get(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
+    let update = classes::update_of_read(call)?;
+    if !update.is_empty()
+        && let Err(error) = classes::change_before_read(service, call, &request, update).await
+    {
+        return Err(explain(service, call, &request, error).await);
+    }
     let (found, select) = match read_selected(service, call, request.clone()).await {
         Ok(found) => found,
         Err(error) => return Err(explain(service, call, &request, error).await),
     };
     trim_window(&call.context, found.span);
-    let (headers, status) = headers(service, call, select, (&found.info, found.span), overrides).await?;
+    let (mut headers, status) = headers(service, call, select, (&found.info, found.span), overrides).await?;
+    add_cache_status(&mut headers, &found.observation);
     Ok(PlainResponse { status, headers, body: Some(found.body) })
 }
 
@@ -69,8 +77,9 @@ pub(super) async fn head(service: &ServiceContext, call: &Call) -> Result<PlainR
         Ok(found) => found,
         Err(error) => return Err(explain(service, call, &request, error).await),
     };
-    let (headers, status) =
+    let (mut headers, status) =
         headers(service, call, request.select, (&found.info, found.span), overrides).await?;
+    add_cache_status(&mut headers, &found.observation);
     Ok(PlainResponse::new(status, headers))
 }
 

@@ -5,7 +5,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use tradewind_core::clock::Timestamp;
 use tradewind_core::object::ETag;
-use tradewind_core::{Body, ObjectInfo, Span};
+use tradewind_core::{Body, ObjectInfo, Observation, Span};
 
 use super::{metadata, version_id};
 use crate::body::ResponseBody;
@@ -33,6 +33,14 @@ impl PlainResponse {
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
         response
+    }
+}
+
+/// Adds `Cache-Status` (RFC 9211) if a cache took part in a read.
+pub(crate) fn add_cache_status(headers: &mut HeaderMap, observation: &Observation) {
+    let Some(status) = observation.cache else { return };
+    if let Ok(value) = HeaderValue::try_from(status.to_string()) {
+        headers.insert("cache-status", value);
     }
 }
 

@@ -2,6 +2,7 @@
 //! authenticated and without framing.
 
 mod checksums;
+mod classes;
 mod completions;
 mod copies;
 mod error_documents;

@@ -1,6 +1,7 @@
 //! The whole gateway on a memory store, tested through plain sockets.
 
 mod buffers;
+mod cache_status;
 mod client;
 mod dates;
 mod fairness;

@@ -107,7 +107,15 @@ fn any_change_breaks_the_signature() {
 
 #[test]
 fn headers_that_change_a_request_must_be_signed() {
-    for name in ["x-amz-meta-a", "x-amz-copy-source", "x-dss-object-class", "content-md5"] {
+    for name in [
+        "x-amz-meta-a",
+        "x-amz-copy-source",
+        "x-dss-object-class",
+        "x-dss-range-class",
+        "x-dss-object-file",
+        "x-dss-class-file",
+        "content-md5",
+    ] {
         assert_eq!(code(with(signed("/b/k"), name, "1")), Code::AccessDenied, "{name}");
         let mut covered = with(get("/b/k"), name, "1");
         SIGNER.sign(&mut covered, EMPTY);

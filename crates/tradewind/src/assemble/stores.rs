@@ -5,14 +5,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use prometheus_client::registry::Registry;
 use tradewind_backend::local::LocalStore;
+use tradewind_cache::{Cached, CachedOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::{Instrumented, ReadAhead, Volume, Volumes};
 
 use super::{ServedStore, open_store, with_lanes};
-use crate::settings::{ServedVolume, Settings, Store, StoreKind, VolumeLayer};
+use crate::cache_metrics::{CacheCollector, NamedCache};
+use crate::settings::{CachedSettings, ServedVolume, Settings, Store, StoreKind, Validate, VolumeLayer};
 use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
 
 /// A store of the settings that is open.
@@ -107,6 +109,8 @@ pub struct ServedStores {
     pub volumes: Option<Arc<Volumes>>,
     /// The stores below.
     pub stores: Vec<StackedStore>,
+    /// The caches of the volumes.
+    pub caches: Vec<NamedCache>,
 }
 
 impl fmt::Debug for ServedStores {
@@ -124,16 +128,16 @@ impl ServedStores {
     ) -> anyhow::Result<Self> {
         let stores: Vec<StackedStore> =
             opened.into_iter().map(|opened| StackedStore::new(settings, opened, clock)).collect();
-        let mut volumes = Vec::new();
+        let (mut volumes, mut caches) = (Vec::new(), Vec::new());
         for volume in settings.served_volumes()? {
-            volumes.push(stack_volume(&volume, &stores)?);
+            volumes.push(stack_volume(&volume, &stores, &mut caches, clock)?);
         }
         let default = volumes.remove(0);
         if volumes.is_empty() {
-            return Ok(Self { store: default.store, volumes: None, stores });
+            return Ok(Self { store: default.store, volumes: None, stores, caches });
         }
         let volumes = Volumes::new(default, volumes);
-        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores })
+        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, caches })
     }
 
     /// The stores for background work that is done for each volume by itself.
@@ -184,6 +188,9 @@ impl ServedStores {
             name: name.to_owned(),
             store: store.clone(),
         };
+        if !self.caches.is_empty() {
+            metrics.register_collector(Box::new(CacheCollector(self.caches.clone())));
+        }
         let local: Vec<NamedStore<LocalStore>> = self.local_stores().map(named).collect();
         if !local.is_empty() {
             metrics.register_collector(Box::new(LocalCollector(local)));
@@ -192,13 +199,21 @@ impl ServedStores {
 }
 
 /// Stacks the layers of a volume on its store.
-fn stack_volume(volume: &ServedVolume<'_>, stores: &[StackedStore]) -> anyhow::Result<Volume> {
+fn stack_volume(
+    volume: &ServedVolume<'_>,
+    stores: &[StackedStore],
+    caches: &mut Vec<NamedCache>,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Volume> {
     let Some(leaf) = stores.iter().find(|store| store.name == volume.store_name()) else {
         bail!("the store {:?} of the volume {:?} is not open", volume.store_name(), volume.name);
     };
     let mut store = leaf.top();
     for layer in volume.layers.iter().rev() {
-        store = add_layer(layer, store)?;
+        let VolumeLayer::Cached(set) = layer;
+        let cache = open_cache(set, volume, leaf, store, clock)?;
+        caches.push(NamedCache { volume: volume.name.to_owned(), cache: cache.clone() });
+        store = cache;
     }
     Ok(Volume {
         name: volume.name.to_owned(),
@@ -209,13 +224,29 @@ fn stack_volume(volume: &ServedVolume<'_>, stores: &[StackedStore]) -> anyhow::R
     })
 }
 
-/// Puts a layer on a store.
-fn add_layer(layer: &VolumeLayer, _below: Arc<dyn ObjectStore>) -> anyhow::Result<Arc<dyn ObjectStore>> {
-    match layer {
-        VolumeLayer::Cached(set) => {
-            bail!("{}: the layer \"cached\" is not available yet; remove it", set.disk.source)
-        }
-    }
+/// Puts a cache on a store.
+fn open_cache(
+    set: &CachedSettings,
+    volume: &ServedVolume<'_>,
+    leaf: &StackedStore,
+    below: Arc<dyn ObjectStore>,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Arc<Cached>> {
+    let validation = match (set.validate.value, &leaf.served) {
+        (Validate::Never, _) | (Validate::Auto, ServedStore::Local(_)) => Validation::Owner,
+        (Validate::Always, _) | (Validate::Auto, ServedStore::Remote(..)) => Validation::Always,
+        (Validate::After(age), _) => Validation::MaxAge(age.0),
+    };
+    let directory = set.disk.value.clone();
+    let options = CachedOptions {
+        directory: Some(directory.clone()),
+        disk_bytes: set.size.value.0,
+        memory_bytes: set.memory.value.as_usize(),
+        validation,
+        volume_id: volume.name.to_owned(),
+    };
+    Cached::open(below, options, clock.clone())
+        .with_context(|| format!("{}: cannot open the cache in {}", set.disk.source, directory.display()))
 }
 
 #[cfg(test)]

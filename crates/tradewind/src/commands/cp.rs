@@ -13,12 +13,13 @@ use tradewind_transfer::workers::{self, ActionResult, copy_actions};
 use tradewind_transfer::{Endpoint, Item, Outcome};
 
 use super::bundle::{BundleFlags, TreeOptions};
+use super::class_flags::ClassFlags;
 use super::execution::{destination, execute_actions, print_dry_run};
 use super::filter::FilterFlags;
 use super::standard_io::{store_stdin, write_to_stdout};
 use super::summary::TransferOutputFlags;
 use super::terminal::Names;
-use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
+use super::transfer::{CopierOptions, LimitFlags, Session, StoreFlags, block_on};
 use super::versions::{describe_version, parse_version};
 use super::{CommandOutcome, UsageError};
 use crate::locations::{Location, ObjectsLocation};
@@ -35,6 +36,8 @@ use crate::locations::{Location, ObjectsLocation};
     tradewind cp -r s3://photos/2026/ ./photos --exclude '*.tmp'\n  \
     tradewind cp -r s3://photos/2026/ swift://photos/2026/\n  \
     tradewind cp -r --preserve /etc s3://backup/etc/\n  \
+    tradewind cp --class files notes.txt s3://documents/\n  \
+    tradewind cp -r --class-rules rules.toml ./photos s3://photos/2026/\n  \
     tradewind cp --max-bandwidth 20MiB big.iso s3://images/\n  \
     tar c data | tradewind cp - s3://backup/data.tar\n  \
     tradewind cp s3://backup/data.tar - | tar x\n  \
@@ -66,6 +69,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
+    class: ClassFlags,
+    #[command(flatten)]
     bundles: BundleFlags,
     #[command(flatten)]
     output: TransferOutputFlags,
@@ -84,6 +89,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
                 arguments.source
             );
             return Err(UsageError(message).into());
+        }
+        let classes = arguments.class.read(&arguments.source, &arguments.destination)?;
+        if arguments.bundles.bundle && !classes.0.is_empty() {
+            let message =
+                "--bundle creates one object of many files, so it accepts neither --class nor --class-rules";
+            return Err(UsageError(message.to_owned()).into());
         }
         let store = arguments.store.with_rate_limit(arguments.limit);
         let session = store.open([arguments.source.scheme(), arguments.destination.scheme()])?;
@@ -106,13 +117,18 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
             locations if let Some(name) = &arguments.bundles.member => {
                 BundleFlags::copy_member(&session, name, locations, arguments.output).await
             }
-            (Location::Standard, Location::Objects(to)) => store_stdin(&session, to).await,
+            (Location::Standard, Location::Objects(to)) => store_stdin(&session, to, &classes).await,
             (Location::Objects(from), Location::Standard) => write_to_stdout(&session, from, version).await,
             (Location::Standard, _) | (_, Location::Standard) => {
                 bail!("with - (standard input or output), the other argument must be s3://BUCKET/KEY")
             }
-            (from, to) if arguments.recursive => copy_tree(&session, &arguments, from, to).await,
-            (from, to) => copy_one(&session, &arguments, from, to).await,
+            _ => {
+                let options = CopierOptions { preserves_attributes: arguments.preserve, classes };
+                match arguments.recursive {
+                    true => copy_tree(&session, &arguments, options).await,
+                    false => copy_one(&session, &arguments, options).await,
+                }
+            }
         }
     })
 }
@@ -133,9 +149,9 @@ fn tree_endpoint(session: &Session, location: &Location, links: Links) -> anyhow
 async fn copy_tree(
     session: &Session,
     arguments: &Arguments,
-    from: &Location,
-    to: &Location,
+    options: CopierOptions,
 ) -> anyhow::Result<CommandOutcome> {
+    let (from, to) = (&arguments.source, &arguments.destination);
     if let Location::Path(path) = from
         && !path.is_dir()
     {
@@ -143,7 +159,7 @@ async fn copy_tree(
     }
     let from = tree_endpoint(session, from, links(arguments))?;
     let to = tree_endpoint(session, to, Links::Skip)?;
-    let copier = session.copier(from, to, arguments.preserve);
+    let copier = session.copier(from, to, options);
     copier.check_disjoint()?;
     let filter = arguments.filter.read()?;
     let items = match &copier.from {
@@ -197,16 +213,16 @@ fn no_single_object(location: &ObjectsLocation) -> Error {
 async fn copy_one(
     session: &Session,
     arguments: &Arguments,
-    from: &Location,
-    to: &Location,
+    options: CopierOptions,
 ) -> anyhow::Result<CommandOutcome> {
+    let (from, to) = (&arguments.source, &arguments.destination);
     let folder = match from {
         Location::Objects(location) if location.key.ends_with('/') => Some(location.clone()),
         _ => None,
     };
     let (from, name, file_name) = source(session, from)?;
     let (to, to_name) = destination(session, to, &file_name)?;
-    let copier = session.copier(from, to, arguments.preserve);
+    let copier = session.copier(from, to, options);
     let (sender, actions) = mpsc::channel(1);
     let version = arguments.version_id.clone();
     let item = Item { name, size: 0, modified: Default::default(), version };

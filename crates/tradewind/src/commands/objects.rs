@@ -395,6 +395,7 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<CommandOutcome> {
                 "modified": rfc3339(info.modified), "etag": info.etag.as_str(),
                 "content_type": info.metadata.headers.content_type, "checksums": checksums,
                 "checksum_type": info.scope.name(), "class": info.metadata.classes.object.map(|c| c.value()),
+                "class_ranges": info.metadata.classes.format_ranges(),
                 "metadata": user, "tags": tags, "parts": info.parts,
             });
             writeln!(out, "{}", printable_json(&line.to_string()))?;
@@ -420,6 +421,9 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<CommandOutcome> {
         }
         if let Some(class) = info.metadata.classes.object {
             line("class", &class.value().to_string())?;
+        }
+        if let Some(ranges) = info.metadata.classes.format_ranges() {
+            line("class-ranges", &ranges)?;
         }
         for (name, value) in &info.metadata.user {
             line("metadata", &format!("{name}={value}"))?;

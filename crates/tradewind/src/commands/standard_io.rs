@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason};
 use tradewind_core::{Address, VersionId};
 use tradewind_parallel::{Fetch, store_stream};
+use tradewind_transfer::class_rules::{ClassRules, ClassifiedObject};
 use tradewind_transfer::copy::metadata_for_name;
 use tradewind_transfer::writer::OutputWriter;
 
@@ -21,7 +22,11 @@ use crate::locations::ObjectsLocation;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Stores standard input as an object.
-pub(super) async fn store_stdin(session: &Session, to: &ObjectsLocation) -> anyhow::Result<CommandOutcome> {
+pub(super) async fn store_stdin(
+    session: &Session,
+    to: &ObjectsLocation,
+    classes: &ClassRules,
+) -> anyhow::Result<CommandOutcome> {
     if to.key.is_empty() || to.key.ends_with('/') {
         bail!("{to} is not one object; to store standard input, give a complete key");
     }
@@ -50,14 +55,14 @@ pub(super) async fn store_stdin(session: &Session, to: &ObjectsLocation) -> anyh
     });
     let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
     let address = Address::parse(to.bucket.as_str(), &to.key)?;
-    store_stream(
-        &session.transfer_context,
-        &session.store(&to.scheme)?,
-        &address,
-        input,
-        metadata_for_name(&to.key),
-    )
-    .await?;
+    let mut metadata = metadata_for_name(&to.key);
+    metadata.classes.object = classes.class_of(&ClassifiedObject {
+        bucket: to.bucket.as_str(),
+        key: &to.key,
+        size: None,
+        content_type: metadata.headers.content_type.as_deref(),
+    });
+    store_stream(&session.transfer_context, &session.store(&to.scheme)?, &address, input, metadata).await?;
     Ok(CommandOutcome::Done)
 }
 

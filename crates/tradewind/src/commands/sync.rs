@@ -13,11 +13,12 @@ use tradewind_transfer::workers::sync_actions;
 use tradewind_transfer::{Copier, Endpoint, ItemFeed, NamedError};
 
 use super::CommandOutcome;
+use super::class_flags::ClassFlags;
 use super::execution::{execute_actions, print_dry_run};
 use super::filter::FilterFlags;
 use super::signals::CaughtSignal;
 use super::summary::TransferOutputFlags;
-use super::transfer::{LimitFlags, Session, StoreFlags, block_on, block_until_signal};
+use super::transfer::{CopierOptions, LimitFlags, Session, StoreFlags, block_on, block_until_signal};
 use super::watch::{self, WatchFlags};
 use crate::locations::Location;
 
@@ -31,6 +32,7 @@ use crate::locations::Location;
     tradewind sync s3://photos/2026/ ./photos --delete --dry-run\n  \
     tradewind sync --preserve s3://backup/etc/ ./etc\n  \
     tradewind sync --watch --delete ./photos s3://photos/2026/\n  \
+    tradewind sync --class-rules rules.toml ./photos s3://photos/2026/\n  \
     tradewind sync s3://photos/ s3://photos-copy/ --checksum\n  \
     tradewind sync west://photos/ disk://photos/ --config stores.toml")]
 pub(super) struct Arguments {
@@ -63,6 +65,8 @@ pub(super) struct Arguments {
     watching: WatchFlags,
     #[command(flatten)]
     filter: FilterFlags,
+    #[command(flatten)]
+    class: ClassFlags,
     #[command(flatten)]
     output: TransferOutputFlags,
     #[command(flatten)]
@@ -139,7 +143,9 @@ fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copie
         _ if arguments.preserve => preserved(&from, &to),
         _ => Comparison::SizeAndTime,
     };
-    let copier = session.copier(from, to, arguments.preserve);
+    let classes = arguments.class.read(&arguments.source, &arguments.destination)?;
+    let options = CopierOptions { preserves_attributes: arguments.preserve, classes };
+    let copier = session.copier(from, to, options);
     copier.check_disjoint()?;
     Ok((copier, comparison))
 }

@@ -19,6 +19,7 @@ use tradewind_model::store_statistics::SizeClass;
 use tradewind_model::tune::Surface;
 use tradewind_parallel::TransferContext;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
+use tradewind_transfer::class_rules::ClassRules;
 use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::JournalDirectory;
 use tradewind_transfer::objects::Objects;
@@ -137,6 +138,15 @@ pub(super) struct Session {
     directories: HashMap<Arc<str>, Arc<Path>>,
     /// The directory of the journals of unfinished transfers.
     journal_directory: Option<PathBuf>,
+}
+
+/// Options of a copier.
+#[derive(Debug, Default)]
+pub(super) struct CopierOptions {
+    /// Keeps the attributes of files.
+    pub preserves_attributes: bool,
+    /// Gives uploaded files a class.
+    pub classes: ClassRules,
 }
 
 impl AccessFlags {
@@ -339,8 +349,8 @@ impl Session {
         Some(JournalDirectory::new(self.journal_directory.clone()?, names.join("\n")))
     }
 
-    /// A copier between two endpoints. With `preserves_attributes` it keeps the attributes of files.
-    pub fn copier(&self, from: Endpoint, to: Endpoint, preserves_attributes: bool) -> Arc<Copier> {
+    /// A copier between two endpoints.
+    pub fn copier(&self, from: Endpoint, to: Endpoint, options: CopierOptions) -> Arc<Copier> {
         let (transfers, progress) = (self.transfer_context.clone(), self.progress.clone());
         let journals = match (&from, &to) {
             (Endpoint::Files(..), Endpoint::Objects(objects))
@@ -348,7 +358,8 @@ impl Session {
             (Endpoint::Objects(from), Endpoint::Objects(to)) => self.journals_for(&[&from.store, &to.store]),
             (Endpoint::Files(..), Endpoint::Files(..)) => None,
         };
-        Arc::new(Copier { from, to, transfers, progress, journals, preserves_attributes })
+        let CopierOptions { preserves_attributes, classes } = options;
+        Arc::new(Copier { from, to, transfers, progress, journals, preserves_attributes, classes })
     }
 }
 

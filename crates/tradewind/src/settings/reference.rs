@@ -95,7 +95,7 @@ fn named_tables() -> Vec<Section> {
         ),
         section(
             "{ cached = { ... } }",
-            "A layer of a stack: a cache in memory and on a fast disk. Not available yet.",
+            "A layer of a stack: a cache in memory and on a fast disk.",
             CachedSettings::declarations(),
         ),
         section(

@@ -49,6 +49,10 @@ pub struct CachedSettings {
 /// When cached data is compared with the store below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validate {
+    /// Never over a local store, which no other process writes; at each read over a service.
+    Auto,
+    /// Never: nothing else writes the store below.
+    Never,
     /// At each read.
     Always,
     /// At a read after this time since the last comparison. Longer than 0.
@@ -70,20 +74,25 @@ const DEFAULT_CACHE_MEMORY: ByteSize = ByteSize(64 << 20);
 
 impl SettingValue for Validate {
     fn parse(text: &str) -> Result<Self, String> {
-        if text == "always" {
-            return Ok(Self::Always);
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "never" => return Ok(Self::Never),
+            "always" => return Ok(Self::Always),
+            _ => {}
         }
         match TimeSpan::parse(text) {
             Ok(time) if time.0.is_zero() => {
                 Err("to validate at each read, write \"always\" instead of 0".to_owned())
             }
             Ok(time) => Ok(Self::After(time)),
-            Err(why) => Err(format!("{why}, or \"always\"")),
+            Err(why) => Err(format!("{why}, or \"always\", \"never\" or \"auto\"")),
         }
     }
 
     fn to_text(&self) -> String {
         match self {
+            Self::Auto => "auto".to_owned(),
+            Self::Never => "never".to_owned(),
             Self::Always => "always".to_owned(),
             Self::After(time) => time.to_string(),
         }
@@ -132,7 +141,7 @@ impl CachedSettings {
             disk: disk?,
             size: size?,
             memory: or_default(memory, DEFAULT_CACHE_MEMORY),
-            validate: or_default(validate, Validate::Always),
+            validate: or_default(validate, Validate::Auto),
             write: or_default(write, CacheWrite::Through),
         })
     }
@@ -161,9 +170,10 @@ impl CachedSettings {
             ),
             declared(
                 "validate",
-                Some(Validate::Always.to_text()),
-                "When cached data is compared with the store below: `always`, at each read, or a time such as `60s`, \
-                 at the first read after that time. Until then a change made elsewhere is not seen.",
+                Some(Validate::Auto.to_text()),
+                "When cached data is compared with the store below: `always`, at each read; a time such as `60s`, at \
+                 the first read after that time, until which a change made elsewhere is not seen; `never`, if nothing \
+                 else writes the store; `auto`, `never` over a local store and `always` over a service.",
             ),
             declared(
                 "write",

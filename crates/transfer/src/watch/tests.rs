@@ -92,6 +92,7 @@ impl Scene {
             progress: Arc::default(),
             journals: None,
             preserves_attributes: false,
+            classes: Default::default(),
         })
     }
 

@@ -107,7 +107,7 @@ impl ObjectStore for SlowLink {
     tradewind_core::forward_methods! {
         to: |link| &link.inner;
         capabilities, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head,
-        delete, list, list_versions, copy, set_tags, object_parts, create_upload, copy_part, list_parts,
+        delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload, copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close, prewarm, stage_part,
     }
 

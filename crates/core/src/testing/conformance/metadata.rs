@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use crate::class::{Class, ClassRange, Classes};
 use crate::error::Reason;
 use crate::metadata::{MAX_USER_METADATA_BYTES, Metadata};
 use crate::object::{ETag, Expected};
@@ -17,7 +16,6 @@ super::theme! { "metadata":
     without_a_value_is_refused,
     is_replaced_with_the_bytes,
     of_the_largest_size_comes_back needs LargeTags,
-    keeps_classes_of_object_and_ranges needs Classes,
     has_unique_tags_if_requested needs UniqueTags,
 }
 
@@ -72,30 +70,11 @@ async fn of_the_largest_size_comes_back(desk: Fixture) {
     let pairs: Vec<(String, String)> =
         (0..10).map(|n| (format!("{n}{}", "ä".repeat(127)), "ö".repeat(256))).collect();
     let tags = crate::metadata::Tags::new(pairs).expect("tags at the limits");
-    let metadata = Metadata { user, tags, ..full_metadata() };
+    // Services without headers for classes keep them within the limit of user metadata.
+    let metadata = Metadata { user, tags, classes: Default::default(), ..full_metadata() };
     metadata.check().expect("metadata at the limit");
     desk.put_as("k", "bytes", with(metadata.clone())).await;
     assert_eq!(desk.head("k").await.metadata, metadata);
-}
-
-async fn keeps_classes_of_object_and_ranges(desk: Fixture) {
-    let class =
-        |value: usize| Class::new(u8::try_from(value % 32).expect("under 32")).expect("a legal class");
-    let ranges = (0..Classes::MAX_RANGES).map(|n| ClassRange {
-        first_sector: u32::try_from(n * 10).expect("a small number"),
-        sectors: 7,
-        class: class(n),
-    });
-    let last = ClassRange { first_sector: u32::MAX - 1, sectors: 1, class: class(31) };
-    for classes in [
-        Classes { object: Some(class(0)), ranges: vec![] },
-        Classes { object: Some(class(31)), ranges: vec![last] },
-        Classes { object: None, ranges: ranges.collect() },
-    ] {
-        let metadata = Metadata { classes, ..Metadata::default() };
-        desk.put_as("k", pattern(5000, 1), with(metadata.clone())).await;
-        assert_eq!(desk.head("k").await.metadata, metadata);
-    }
 }
 
 /// A unique tag never looks like an MD5, and a declared MD5 is still verified.

@@ -58,6 +58,8 @@ operations! {
     Copy,
     /// `set_tags`.
     SetTags,
+    /// `set_classes`.
+    SetClasses,
     /// `object_parts`.
     ObjectParts,
     /// `create_upload`.
@@ -91,6 +93,7 @@ impl From<Method> for Operation {
             Method::SetVersioning => Self::SetVersioning,
             Method::Copy => Self::Copy,
             Method::SetTags => Self::SetTags,
+            Method::SetClasses => Self::SetClasses,
             Method::ObjectParts => Self::ObjectParts,
             Method::CreateUpload => Self::CreateUpload,
             Method::StagePart => Self::StagePart,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use crate::checksum::{Algorithm, Checksum, ChecksumScope};
+use crate::class::ClassUpdate;
 use crate::clock::Timestamp;
 use crate::condition::Precondition;
 use crate::error::{Error, Reason, Result};
@@ -269,11 +270,22 @@ impl MemoryState {
         Ok(Committed { source_version, ..committed })
     }
 
-    /// Creates a new generation, because metadata differs, with the bytes, entity tag and time of the old one.
     pub fn set_tags(&mut self, address: &Address, tags: Tags) -> Result<()> {
+        let metadata = Metadata { tags, ..self.object(address)?.info.metadata.clone() };
+        self.set_metadata(address, metadata)
+    }
+
+    pub fn set_classes(&mut self, address: &Address, update: &ClassUpdate) -> Result<()> {
+        let info = self.object(address)?.info.clone();
+        let classes = update.apply(&info.metadata.classes, info.size)?;
+        self.set_metadata(address, Metadata { classes, ..info.metadata })
+    }
+
+    /// Creates a new generation, because metadata differs, with the bytes, entity tag and time of the old one.
+    fn set_metadata(&mut self, address: &Address, metadata: Metadata) -> Result<()> {
         let object = self.object(address)?;
         let mut info = object.info.clone();
-        info.metadata.tags = tags;
+        info.metadata = metadata;
         info.generation = Generation(self.next());
         let changed = StoredObject { info, bytes: object.bytes.clone(), parts: object.parts.clone() };
         let versions = self.bucket_mut(&address.bucket)?.objects.get_mut(address.key.as_str().as_bytes());
@@ -412,6 +424,7 @@ impl MemoryState {
                 format!("the parts have {size} bytes in total"),
             ));
         }
+        upload.info.metadata.classes.check_within(size)?;
         match request.expected_checksum {
             Some(expected) if expected.algorithm() != algorithm => {
                 return Err(Error::for_client(

@@ -15,7 +15,7 @@ use super::{Options, RequestBuilder, TestResponse, TestServer};
 const PART: usize = 5 << 20;
 const UNKNOWN: &str = "x-amz-checksum-blake3";
 
-fn sum(algorithm: Algorithm, data: &[u8]) -> String {
+pub(super) fn sum(algorithm: Algorithm, data: &[u8]) -> String {
     Checksum::compute(algorithm, data).to_base64()
 }
 
@@ -233,7 +233,7 @@ impl ObjectStore for RecordingStore {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, head, get, delete,
-        list, copy, set_tags, object_parts, create_upload, copy_part, list_parts, list_uploads, complete_upload,
+        list, copy, set_tags, set_classes, object_parts, create_upload, copy_part, list_parts, list_uploads, complete_upload,
         abort_upload, versioning, set_versioning, list_versions, close,
     }
 

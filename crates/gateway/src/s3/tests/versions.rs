@@ -615,7 +615,7 @@ impl ObjectStore for WithoutVersions {
     tradewind_core::forward_methods! {
         to: |layer| &layer.0;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, head, get, stage,
-        delete, list, copy, set_tags, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads,
+        delete, list, copy, set_tags, set_classes, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads,
         complete_upload, abort_upload, close,
     }
 

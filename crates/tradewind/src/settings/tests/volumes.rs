@@ -104,11 +104,11 @@ fn cached_layers_are_read_with_defaults() {
     assert_eq!((first.size.value, first.memory.value), (ByteSize(1 << 30), ByteSize(32 << 20)));
     assert_eq!(first.validate.value, Validate::After(TimeSpan::parse("60s").unwrap()));
     assert_eq!(second.disk.value, Path::new("/nvme"));
-    assert_eq!((second.validate.value, second.write.value), (Validate::Always, CacheWrite::Through));
+    assert_eq!((second.validate.value, second.write.value), (Validate::Auto, CacheWrite::Through));
     assert_eq!(second.validate.source, SettingSource::Default);
     let shown = settings.to_string();
     let stack = "[{ cached = { disk = \"etc/ssd\", size = \"1GiB\", memory = \"32MiB\", validate = \"1m\", write = \
-                 \"through\" } }, { cached = { disk = \"/nvme\", size = \"10GiB\", memory = \"8MiB\", validate = \"always\", \
+                 \"through\" } }, { cached = { disk = \"/nvme\", size = \"10GiB\", memory = \"8MiB\", validate = \"auto\", \
                  write = \"through\" } }, \"b\"]";
     assert!(shown.contains(stack), "{shown}");
 }
@@ -155,7 +155,7 @@ fn invalid_stacks_are_rejected_with_line_and_remedy() {
             "caches may have at most half of memory.budget, 64MiB",
         ),
         (layer(&format!("{disk}, validate = \"0s\"")), "write \"always\" instead of 0"),
-        (layer(&format!("{disk}, validate = \"never\"")), "or \"always\""),
+        (layer(&format!("{disk}, validate = \"sometimes\"")), "or \"always\", \"never\" or \"auto\""),
         (
             layer(&format!("{disk}, write = \"back\"")),
             "\"back\" is planned but not built yet; write \"through\"",

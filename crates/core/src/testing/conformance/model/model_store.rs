@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::checksum::{Algorithm, Checksum};
+use crate::class::{Class, ClassRange, ClassUpdate};
 use crate::condition::Precondition;
 use crate::error::{Error, ErrorKind, Result};
 use crate::listing::{ListEntry, ListRequest};
@@ -64,6 +65,18 @@ fn some_tags(number: u8) -> crate::metadata::Tags {
     }
 }
 
+/// A change of classes. Its range is after the end of small objects.
+fn some_classes(number: u8) -> ClassUpdate {
+    let class = Class::new(number).expect("a legal class");
+    let range = ClassRange { first_sector: u32::from(number), sectors: 1, class };
+    match number {
+        0 => ClassUpdate { object: Some(None), ranges: None },
+        1 => ClassUpdate { object: Some(Some(class)), ranges: None },
+        2 => ClassUpdate { object: None, ranges: Some(Vec::new()) },
+        _ => ClassUpdate { object: None, ranges: Some(vec![range]) },
+    }
+}
+
 fn limited(limit: usize, prefix: usize, delimiter: bool) -> ListRequest {
     ListRequest {
         prefix: PREFIX[prefix].to_owned(),
@@ -118,6 +131,10 @@ impl ModelStore {
             Step::SetTags { place: at, tags } => {
                 let set = self.store.set_tags(&context(), &place(at), some_tags(tags)).await;
                 set.map(|()| "set".to_owned())
+            }
+            Step::SetClasses { place: at, class } => {
+                let set = self.store.set_classes(&context(), &place(at), some_classes(class)).await;
+                set.map(|()| "classified".to_owned())
             }
             Step::ObjectParts { place: at, after, limit } => {
                 let after = after.map(part_number);
@@ -198,6 +215,10 @@ impl ModelStore {
             VersionAction::SetTags(tags) => {
                 self.store.set_tags(&context(), &address, some_tags(tags)).await?;
                 "set".to_owned()
+            }
+            VersionAction::SetClass(class) => {
+                self.store.set_classes(&context(), &address, some_classes(class)).await?;
+                "classified".to_owned()
             }
             VersionAction::CopyTo(to) => {
                 let done = self.store.copy(&context(), copy_request(address, place(to))).await?;

@@ -54,6 +54,10 @@ pub(super) enum Step {
         place: usize,
         tags: u8,
     },
+    SetClasses {
+        place: usize,
+        class: u8,
+    },
     ObjectParts {
         place: usize,
         after: Option<i64>,
@@ -125,6 +129,7 @@ pub(super) enum VersionAction {
     Get(Choice),
     Delete,
     SetTags(u8),
+    SetClass(u8),
     CopyTo(usize),
 }
 
@@ -265,6 +270,7 @@ fn object_step() -> impl Strategy<Value = Step> {
             |(from, to, metadata, tags, when)| Step::Copy { from, to, metadata, tags, when }
         ),
         1 => (place(), 0..4_u8).prop_map(|(place, tags)| Step::SetTags { place, tags }),
+        1 => (place(), 0..4_u8).prop_map(|(place, class)| Step::SetClasses { place, class }),
         1 => (place(), option::of(1..4_i64), 1..3_usize).prop_map(
             |(place, after, limit)| Step::ObjectParts { place, after, limit }
         ),
@@ -311,6 +317,7 @@ fn version_step() -> impl Strategy<Value = Step> {
         3 => choice().prop_map(VersionAction::Get),
         4 => Just(VersionAction::Delete),
         1 => (0..4_u8).prop_map(VersionAction::SetTags),
+        1 => (0..4_u8).prop_map(VersionAction::SetClass),
         1 => place().prop_map(VersionAction::CopyTo),
     ];
     prop_oneof![

@@ -1,0 +1,500 @@
+//! Reads: from the cache if it has the current object, else from the backing store, filling the cache.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use tradewind_core::error::Result;
+use tradewind_core::observation::{CacheSource, CacheStatus, ForwardReason};
+use tradewind_core::store::{GetRequest, GetResponse, Select};
+use tradewind_core::{Address, Body, Context, Error, ErrorKind, ObjectInfo, Observation, Reason, Span};
+
+use super::Cached;
+use crate::changes::{KeyHash, Token};
+use crate::fill::{FillBody, FillTarget, Filler, WholeFill};
+use crate::flights::Flight;
+use crate::head::{Head, Stamp};
+use crate::options::Validation;
+use crate::reader::{CachedReader, Gathered, Origin, extents, is_same_object, slice_of_extent};
+use crate::tiers::Tier;
+
+/// The largest object that is cached together with its head, so that reading it is one read of the device.
+pub(super) const MAX_SMALL_BYTES: u64 = 48 << 10;
+
+/// Extents of which is examined whether they are cached before a body begins.
+const MAX_EXAMINED_EXTENTS: u32 = 4096;
+
+/// A read of at most these extents of which one is missing is forwarded as a whole.
+const MAX_BRIEF_EXTENTS: u32 = 16;
+
+/// A read that the cache may serve.
+struct ReadAttempt<'a> {
+    context: &'a Context,
+    address: &'a Address,
+    hash: KeyHash,
+    token: Token,
+    /// The time before the token was taken.
+    started: Duration,
+}
+
+/// The state of an object in the cache.
+enum Lookup {
+    /// The current object.
+    Current(Arc<Head>, Tier),
+    /// An object that is not the current one; it was dropped.
+    Stale,
+    Absent,
+}
+
+/// The response to a read from a current head, or the reason for which the read is better forwarded unchanged.
+type Served = std::result::Result<GetResponse<Body>, ForwardReason>;
+
+impl Cached {
+    /// See [`ObjectStore::get`](tradewind_core::ObjectStore::get).
+    pub(super) async fn read(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
+        context.check()?;
+        let Some(mut attempt) = self.attempt(context, address, &request) else {
+            return self.bypass(context, address, request).await;
+        };
+        let mut leader = None;
+        let mut reason = match self.lookup(&attempt).await? {
+            Lookup::Current(head, tier) => match self.serve(&attempt, &head, tier, &request).await? {
+                Ok(response) => return Ok(response),
+                Err(reason) => reason,
+            },
+            Lookup::Stale => ForwardReason::Stale,
+            Lookup::Absent => ForwardReason::Miss,
+        };
+        match self.flights.join(attempt.hash.key) {
+            Flight::Leader(flight) => leader = Some(flight),
+            Flight::Follower(ended) => {
+                context.guard(ended.cancelled()).await?;
+                self.tiers.counters.shared_misses.increment();
+                let Some(next) = self.attempt(context, address, &request) else {
+                    return self.bypass(context, address, request).await;
+                };
+                attempt = next;
+                if let Lookup::Current(head, tier) = self.lookup(&attempt).await? {
+                    match self.serve(&attempt, &head, tier, &request).await? {
+                        Ok(response) => return Ok(response),
+                        Err(other) => reason = other,
+                    }
+                }
+            }
+        }
+        let response = self.forward(&attempt, request, reason).await;
+        drop(leader);
+        response
+    }
+
+    /// See [`ObjectStore::head`](tradewind_core::ObjectStore::head).
+    pub(super) async fn read_head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
+        context.check()?;
+        let Some(attempt) = self.attempt(context, address, &request) else {
+            let found = self.inner.head(context, address, request).await?;
+            return Ok(self.with_status(found, ForwardReason::Bypass));
+        };
+        let cached = self.tiers.head(address, attempt.hash, &attempt.token).await;
+        if let Some((head, tier)) = &cached
+            && self.is_trusted(&attempt, head)
+        {
+            let span = select(&head.info, &request)?;
+            return Ok(self.hit(&attempt, head, span, source(*tier), ()));
+        }
+        // The response to a HEAD is also the comparison.
+        let found = self.inner.head(context, address, request).await;
+        if let Err(e) = &found
+            && e.kind() == ErrorKind::NotFound
+        {
+            self.drop_head(attempt.hash);
+        }
+        let found = found?;
+        let reason = match cached {
+            Some((head, _)) if head.info == found.info => {
+                self.renew(&attempt, &head);
+                ForwardReason::Stale
+            }
+            Some(_) => {
+                self.drop_head(attempt.hash);
+                ForwardReason::Stale
+            }
+            None => ForwardReason::Miss,
+        };
+        self.cache_head_only(&attempt, &found.info);
+        Ok(self.with_status(found, reason))
+    }
+
+    /// Prepares a read; `None` if the cache does not serve it.
+    fn attempt<'a>(
+        &self,
+        context: &'a Context,
+        address: &'a Address,
+        request: &GetRequest,
+    ) -> Option<ReadAttempt<'a>> {
+        let is_closed = self.is_closed.load(std::sync::atomic::Ordering::SeqCst);
+        if is_closed || address.version.is_some() || matches!(request.select, Select::Part(_)) {
+            return None;
+        }
+        let hash = self.tiers.fingerprints.key(address);
+        let started = self.clock.now();
+        let token = self.tiers.changes.token(hash)?;
+        Some(ReadAttempt { context, address, hash, token, started })
+    }
+
+    async fn bypass(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
+        self.tiers.counters.bypasses.increment();
+        let found = self.inner.get(context, address, request).await?;
+        Ok(self.with_status(found, ForwardReason::Bypass))
+    }
+
+    /// The current object, if it is cached.
+    async fn lookup(&self, attempt: &ReadAttempt<'_>) -> Result<Lookup> {
+        let found = self.tiers.head(attempt.address, attempt.hash, &attempt.token);
+        let Some((head, tier)) = found.await else { return Ok(Lookup::Absent) };
+        if self.is_trusted(attempt, &head) {
+            return Ok(Lookup::Current(head, tier));
+        }
+        self.tiers.counters.validations.increment();
+        let found = self.inner.head(attempt.context, attempt.address, GetRequest::default()).await;
+        match found {
+            Ok(found) if found.info == head.info => {
+                self.renew(attempt, &head);
+                Ok(Lookup::Current(head, tier))
+            }
+            Ok(_) => {
+                self.tiers.counters.stale.increment();
+                self.drop_head(attempt.hash);
+                Ok(Lookup::Stale)
+            }
+            Err(e) => {
+                if e.kind() == ErrorKind::NotFound {
+                    self.drop_head(attempt.hash);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// True if a head needs no comparison with the backing store.
+    fn is_trusted(&self, attempt: &ReadAttempt<'_>, head: &Head) -> bool {
+        let changes = &self.tiers.changes;
+        let (stamp, hash) = (head.stamp(), attempt.hash);
+        let uncertain_until = changes.uncertain_until(hash);
+        let unchanged_since = changes.unchanged_since(hash.bucket);
+        if stamp.session != self.session {
+            return false;
+        }
+        let is_certain =
+            stamp.sequence >= unchanged_since && (uncertain_until.is_zero() || stamp.time >= uncertain_until);
+        is_certain
+            && match self.validation {
+                Validation::Owner => true,
+                Validation::MaxAge(age) => attempt.started.saturating_sub(stamp.time) < age,
+                Validation::Always => false,
+            }
+    }
+
+    /// Records that a head is current.
+    fn renew(&self, attempt: &ReadAttempt<'_>, head: &Arc<Head>) {
+        if !self.tiers.changes.is_current(&attempt.token) {
+            return;
+        }
+        let is_of_this_session = head.stamp().session == self.session;
+        head.set_stamp(self.stamp(attempt));
+        // A later read from the SSD would have to compare again.
+        if !is_of_this_session && let Some(permit) = self.tiers.try_fill() {
+            self.tiers.store_head(head, attempt.hash, &attempt.token, Some(permit));
+        }
+    }
+
+    const fn stamp(&self, attempt: &ReadAttempt<'_>) -> Stamp {
+        Stamp { session: self.session, sequence: attempt.token.sequence, time: attempt.started }
+    }
+
+    fn drop_head(&self, hash: KeyHash) {
+        let pins = self.pins.clone();
+        self.tiers.remove_head(hash, move |content| pins.is_pinned(content));
+    }
+
+    /// Serves a read from a current head, unless the backing store has another object after all, or the object is small
+    /// and only its head is cached.
+    async fn serve(
+        &self,
+        attempt: &ReadAttempt<'_>,
+        head: &Arc<Head>,
+        tier: Tier,
+        request: &GetRequest,
+    ) -> Result<Served> {
+        let counters = &self.tiers.counters;
+        let span = select(&head.info, request)?;
+        if let Some(bytes) = self.small_data(head, span).await {
+            let (hits, hit_bytes) = match bytes.tier.max(tier) {
+                Tier::Ram => (&counters.ram_hits, &counters.ram_bytes),
+                Tier::Ssd => (&counters.ssd_hits, &counters.ssd_bytes),
+            };
+            hits.increment();
+            hit_bytes.add(span.length);
+            let body = Body::from_bytes(bytes.bytes);
+            let source = source(bytes.tier.max(tier));
+            return Ok(Ok(self.hit(attempt, head, span, source, body)));
+        }
+        let is_whole = span == Span::whole(head.info.size);
+        if is_whole && span.length <= MAX_SMALL_BYTES {
+            return Ok(Err(ForwardReason::Miss));
+        }
+        let origin = Origin {
+            store: self.inner.clone(),
+            context: attempt.context.clone(),
+            address: attempt.address.clone(),
+            hash: attempt.hash,
+            head: head.clone(),
+            tiers: self.tiers.clone(),
+            pins: self.pins.clone(),
+        };
+        let wanted = extents(span);
+        let presence = self.presence(head, span, tier);
+        let is_brief = wanted.len() <= MAX_BRIEF_EXTENTS as usize;
+        let mut is_forwarded = presence.missing > 0 && (is_brief || presence.missing * 4 > presence.examined);
+        let mut gathered = None;
+        if is_brief && !is_forwarded {
+            match origin.gather(span).await {
+                Gathered::All(body) => gathered = Some(body),
+                Gathered::Missing => is_forwarded = true,
+                Gathered::NoMemory => {}
+            }
+        }
+        if is_forwarded && is_whole {
+            let is_absent = presence.missing == presence.examined;
+            return Ok(Err(if is_absent { ForwardReason::Miss } else { ForwardReason::Partial }));
+        }
+        let source = match presence.missing {
+            0 => source(presence.tier),
+            missing if missing == presence.examined => CacheSource::Backing(ForwardReason::Miss),
+            _ => CacheSource::Backing(ForwardReason::Partial),
+        };
+        match source {
+            CacheSource::Ram => counters.ram_hits.increment(),
+            CacheSource::Ssd => counters.ssd_hits.increment(),
+            CacheSource::Backing(ForwardReason::Miss) => counters.misses.increment(),
+            CacheSource::Backing(_) => counters.partial_hits.increment(),
+        }
+        if presence.missing > 0
+            && let Some(permit) = self.tiers.try_fill()
+        {
+            self.tiers.ensure_head_is_stored(head, attempt.hash, &attempt.token, Some(permit));
+        }
+        let body = if let Some(body) = gathered {
+            body
+        } else if is_forwarded {
+            match origin.open_run(wanted, span).await {
+                Ok(run) => run.into_body(),
+                Err(e) if e.reason() == Reason::Conflict => {
+                    self.drop_head(attempt.hash);
+                    return Ok(Err(ForwardReason::Stale));
+                }
+                Err(e) => return Err(e),
+            }
+        } else {
+            CachedReader::new(origin, span, self.pins.pin(head.content)).into_body()
+        };
+        Ok(Ok(self.hit(attempt, head, span, source, body)))
+    }
+
+    /// The bytes of a span that is one buffer: of a small object, or within one extent.
+    async fn small_data(&self, head: &Arc<Head>, span: Span) -> Option<SmallData> {
+        if span.length == 0 {
+            return Some(SmallData { bytes: Bytes::new(), tier: Tier::Ram });
+        }
+        if let Some(data) = &head.data {
+            let start = usize::try_from(span.offset).ok()?;
+            let bytes = data.slice(start..start + usize::try_from(span.length).ok()?);
+            return Some(SmallData { bytes, tier: Tier::Ram });
+        }
+        let wanted = extents(span);
+        if wanted.len() != 1 {
+            return None;
+        }
+        let number = wanted.start;
+        if let Some(extent) = self.tiers.ram_data(head.content, number) {
+            let bytes = slice_of_extent(&extent, head, number, span)?;
+            return Some(SmallData { bytes, tier: Tier::Ram });
+        }
+        let read = self.tiers.start_read(head.content, number)?;
+        let extent = self.tiers.finish_read(head, number, read).await?;
+        let bytes = slice_of_extent(&extent, head, number, span)?;
+        Some(SmallData { bytes, tier: Tier::Ssd })
+    }
+
+    fn presence(&self, head: &Head, span: Span, tier: Tier) -> Presence {
+        let mut presence = Presence { examined: 0, missing: 0, tier };
+        for number in extents(span).take(MAX_EXAMINED_EXTENTS as usize) {
+            presence.examined += 1;
+            match self.tiers.locate(head.content, number) {
+                Some(tier) => presence.tier = presence.tier.max(tier),
+                None => presence.missing += 1,
+            }
+        }
+        presence
+    }
+
+    /// Reads from the backing store and fills the cache.
+    async fn forward(
+        &self,
+        attempt: &ReadAttempt<'_>,
+        request: GetRequest,
+        reason: ForwardReason,
+    ) -> Result<GetResponse<Body>> {
+        self.tiers.counters.misses.increment();
+        let found = self.inner.get(attempt.context, attempt.address, request).await?;
+        let GetResponse { info, span, body, observation } = found;
+        let is_whole = span == Span::whole(info.size);
+        let body = if is_whole && info.size <= MAX_SMALL_BYTES {
+            self.fill_small(attempt, &info, body).await?
+        } else {
+            match is_whole {
+                true => self.fill_whole(attempt, &info, body),
+                false => self.fill_range(attempt, &info, span, body).await,
+            }
+        };
+        Ok(self.with_status(GetResponse { info, span, body, observation }, reason))
+    }
+
+    /// Caches a small object with its data, which is read at once.
+    async fn fill_small(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo, body: Body) -> Result<Body> {
+        let Some(permit) = self.tiers.try_fill() else { return Ok(body) };
+        let bytes = match body.into_bytes() {
+            Ok(bytes) => bytes,
+            Err(body) => collect(body).await?,
+        };
+        if bytes.len() as u64 != info.size {
+            let message = format!("the body has {} bytes instead of {}", bytes.len(), info.size);
+            return Err(Error::new(Reason::CorruptData, message));
+        }
+        self.tiers.counters.backing_bytes.add(info.size);
+        // A copy: the buffer may be memory of the request's window.
+        let data = Some(Bytes::copy_from_slice(&bytes));
+        let (address, info) = (attempt.address.clone(), info.clone());
+        let head = Head::new(address, info, self.new_content(), data, self.stamp(attempt));
+        self.tiers.put_head(Arc::new(head), attempt.hash, &attempt.token, Some(permit));
+        Ok(Body::from_bytes(bytes))
+    }
+
+    /// Caches a large object while it passes.
+    fn fill_whole(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo, body: Body) -> Body {
+        let (tiers, pins) = (self.tiers.clone(), self.pins.clone());
+        let target = FillTarget { tiers, pins, hash: attempt.hash, token: attempt.token };
+        let fill = WholeFill::begin(&self.fills, self.new_head(attempt, info), target);
+        FillBody::of_whole_object(body, info.size, fill, self.tiers.clone()).into_body()
+    }
+
+    /// Caches the head of an object, and a part of its data while it passes.
+    async fn fill_range(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo, span: Span, body: Body) -> Body {
+        let mut known = Some(info.clone());
+        if info.checksums.is_empty() {
+            // A service reports the checksums of the whole with a HEAD, and not with a range.
+            let found = self.inner.head(attempt.context, attempt.address, GetRequest::default()).await;
+            known = found.ok().map(|found| found.info).filter(|found| is_same_object(found, info));
+        }
+        let Some(info) = known else {
+            return FillBody::new(body, None, span, span, self.tiers.clone()).into_body();
+        };
+        let head = self.new_head(attempt, &info);
+        let permit = self.tiers.try_fill();
+        let is_filled = permit.is_some();
+        let head =
+            if is_filled { self.tiers.put_head(head, attempt.hash, &attempt.token, permit) } else { None };
+        let filler = head.map(|head| Filler::new(self.tiers.clone(), head, span));
+        FillBody::new(body, filler, span, span, self.tiers.clone()).into_body()
+    }
+
+    /// Caches a head in memory, without data. A later read of the object fills the SSD.
+    fn cache_head_only(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo) {
+        let head = self.new_head(attempt, info);
+        // Without memory for it, the next read asks the backing store again.
+        let _inserted =
+            self.tiers.ram.insert_head(attempt.hash.key, &head, &self.tiers.changes, &attempt.token);
+    }
+
+    fn new_head(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo) -> Arc<Head> {
+        let (address, info) = (attempt.address.clone(), info.clone());
+        Arc::new(Head::new(address, info, self.new_content(), None, self.stamp(attempt)))
+    }
+
+    fn hit<B>(
+        &self,
+        attempt: &ReadAttempt<'_>,
+        head: &Head,
+        span: Span,
+        source: CacheSource,
+        body: B,
+    ) -> GetResponse<B> {
+        let observation = Observation {
+            first_byte: self.clock.now().saturating_sub(attempt.started),
+            body_bytes: span.length,
+            cache: Some(CacheStatus { source, class: head.class() }),
+            ..Observation::default()
+        };
+        GetResponse { info: head.info.clone(), span, body, observation }
+    }
+
+    fn with_status<B>(&self, found: GetResponse<B>, reason: ForwardReason) -> GetResponse<B> {
+        let class = found.info.metadata.classes.object;
+        let status = CacheStatus { source: CacheSource::Backing(reason), class };
+        let observation = Observation { cache: Some(status), ..found.observation };
+        GetResponse { observation, ..found }
+    }
+}
+
+/// Bytes in one buffer, and the slowest tier that they came from.
+struct SmallData {
+    bytes: Bytes,
+    tier: Tier,
+}
+
+/// The cached part of a span, in extents.
+struct Presence {
+    examined: u32,
+    missing: u32,
+    tier: Tier,
+}
+
+/// Evaluates a read against an object, as every store does.
+fn select(info: &ObjectInfo, request: &GetRequest) -> Result<Span> {
+    request.conditions.check(&info.etag, info.modified)?;
+    match request.select {
+        Select::Range(range) => range.resolve(info.size),
+        Select::Whole | Select::Part(_) => Ok(Span::whole(info.size)),
+    }
+}
+
+const fn source(tier: Tier) -> CacheSource {
+    match tier {
+        Tier::Ram => CacheSource::Ram,
+        Tier::Ssd => CacheSource::Ssd,
+    }
+}
+
+/// All bytes of a small body.
+async fn collect(mut body: Body) -> Result<Bytes> {
+    let mut bytes = BytesMut::with_capacity(usize::try_from(body.length()).unwrap_or(0));
+    while let Some(piece) = body.next().await {
+        bytes.extend_from_slice(&piece?);
+    }
+    Ok(bytes.freeze())
+}

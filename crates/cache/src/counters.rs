@@ -1,0 +1,81 @@
+//! Counters of the cache, for metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One counter.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub $name: Counter,)* }
+
+        /// The counters of a cache since it was opened.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct CacheCounters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            pub fn snapshot(&self) -> CacheCounters {
+                CacheCounters { $($name: self.$name.value(),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Reads whose bytes all came from memory.
+    ram_hits,
+    /// Reads whose bytes came from the cache, some of them from the SSD.
+    ssd_hits,
+    /// Reads that were forwarded because the object was not in the cache.
+    misses,
+    /// Reads of which some bytes came from the cache and some from the backing store.
+    partial_hits,
+    /// Reads that the cache does not serve: parts, versions and keys that are being changed.
+    bypasses,
+    /// Reads that waited for the miss of another reader.
+    shared_misses,
+    /// Comparisons with the backing store.
+    validations,
+    /// Comparisons that found another object.
+    stale,
+    /// Bytes served from memory.
+    ram_bytes,
+    /// Bytes served from the SSD.
+    ssd_bytes,
+    /// Bytes served from the backing store.
+    backing_bytes,
+    /// Bytes written to the SSD.
+    ssd_written_bytes,
+    /// Entries evicted from memory.
+    ram_evictions,
+    /// Extents evicted from the SSD.
+    ssd_evictions,
+    /// Extents that were stored.
+    fills,
+    /// Extents that were not stored because the SSD could not keep up or is switched off.
+    fills_skipped,
+    /// Extents on the SSD that failed their verification.
+    ssd_corrupt,
+    /// Errors of the SSD.
+    ssd_errors,
+    /// Times that the SSD was switched off because of errors.
+    ssd_switched_off,
+    /// Changes whose outcome is unknown.
+    uncertain_changes,
+}

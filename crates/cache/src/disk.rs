@@ -1,0 +1,488 @@
+//! The SSD tier: extents in frames of one preallocated file, an index in memory, and an eviction policy.
+//!
+//! - All I/O is on threads of its own. An extent is written to free space first and indexed then.
+//! - The index may be wrong about an extent (it was replaced, torn, or never written): the extent's header and checksum
+//!   decide, and a wrong entry is a miss.
+//! - An error of the SSD is a miss or a skipped fill, never an error of a request.
+
+mod checkpoint;
+mod device;
+mod directory;
+mod frames;
+mod health;
+mod index;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{Either, select};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tradewind_core::Clock;
+use tradewind_model::eviction::{MAX_SLOTS, Slot};
+
+use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
+use crate::changes::{Changes, Token};
+use crate::counters::Counters;
+use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, read_header, verify};
+use crate::fingerprint::Fingerprints;
+use crate::io_threads::{IoThreads, Urgency};
+use crate::policy::{Policy, new_policy};
+use checkpoint::{CheckpointHeader, CheckpointWriter, MAX_CHUNK_ENTRIES, read_checkpoint};
+use frames::{Frames, Space};
+use health::Health;
+use index::{BUCKET_ENTRIES, Index, IndexEntry};
+
+pub(crate) use device::{Device, FileDevice};
+pub(crate) use directory::{CacheDirectory, DirectoryError};
+
+/// Threads for the I/O of the SSD.
+const IO_THREADS: usize = 8;
+
+/// The time that a read waits for the SSD before it uses the backing store.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Bytes of the SSD for each entry of the index: small extents fill it before the SSD is full.
+const BYTES_PER_ENTRY: u64 = 32 << 10;
+
+/// The lowest number of entries of the index.
+const MIN_ENTRIES: usize = 64;
+
+/// Victims of one allocation at most.
+const MAX_VICTIMS: usize = 256;
+
+/// Removals that are remembered while the index is loaded. More of them let the load be discarded.
+const MAX_REMOVALS_WHILE_LOADING: usize = 1 << 20;
+
+/// See the module's head.
+pub(crate) struct Disk {
+    device: Arc<dyn Device>,
+    bytes: u64,
+    cache_id: u64,
+    fingerprints: Fingerprints,
+    state: Mutex<DiskState>,
+    health: Health,
+    io: IoThreads,
+    clock: Arc<dyn Clock>,
+    counters: Arc<Counters>,
+}
+
+struct DiskState {
+    index: Index,
+    frames: Frames,
+    policy: Policy,
+    /// Fingerprints removed since the load of a checkpoint began. Nothing is stored and found until it ended.
+    removed_while_loading: Option<Vec<u64>>,
+}
+
+/// An extent to store.
+pub(crate) struct StoreRequest {
+    pub extent: SealedExtent,
+    /// Let the extent be dropped if the token is no longer current.
+    pub validity: Option<(Arc<Changes>, Token)>,
+    /// Released when the extent is stored or dropped.
+    pub permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A read in flight.
+pub(crate) struct DiskRead {
+    receiver: oneshot::Receiver<Option<Bytes>>,
+    deadline: Duration,
+}
+
+impl Disk {
+    /// An empty tier of `bytes` on a device.
+    pub fn new(
+        device: Arc<dyn Device>,
+        bytes: u64,
+        cache_id: u64,
+        clock: Arc<dyn Clock>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Arc<Self>> {
+        let state = DiskState::empty(bytes);
+        Self::with_state(device, bytes, cache_id, clock, counters, state)
+    }
+
+    /// A tier whose index is loaded in the background from a checkpoint. Until then, it is empty and stores nothing.
+    pub fn load(
+        device: Arc<dyn Device>,
+        bytes: u64,
+        cache_id: u64,
+        clock: Arc<dyn Clock>,
+        counters: Arc<Counters>,
+        index_path: &Path,
+    ) -> io::Result<Arc<Self>> {
+        let state = DiskState { removed_while_loading: Some(Vec::new()), ..DiskState::empty(0) };
+        let disk = Self::with_state(device, bytes, cache_id, clock, counters, state)?;
+        let (loading, path) = (disk.clone(), index_path.to_owned());
+        disk.run_in_background(move || loading.load_checkpoint(&path));
+        Ok(disk)
+    }
+
+    fn with_state(
+        device: Arc<dyn Device>,
+        bytes: u64,
+        cache_id: u64,
+        clock: Arc<dyn Clock>,
+        counters: Arc<Counters>,
+        state: DiskState,
+    ) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            device,
+            bytes,
+            cache_id,
+            fingerprints: Fingerprints::new(cache_id),
+            state: Mutex::new(state),
+            health: Health::new(clock.clone(), counters.clone()),
+            io: IoThreads::start(IO_THREADS)?,
+            clock,
+            counters,
+        }))
+    }
+
+    /// The fingerprints of this tier.
+    pub const fn fingerprints(&self) -> Fingerprints {
+        self.fingerprints
+    }
+
+    /// The id in each extent.
+    pub const fn cache_id(&self) -> u64 {
+        self.cache_id
+    }
+
+    /// Returns true if the index has the extent.
+    pub fn contains(&self, fingerprint: u64) -> bool {
+        self.state.lock().index.find(fingerprint).is_some()
+    }
+
+    /// Begins to read an extent. `None` if the index does not have it, or the SSD is switched off.
+    pub fn start_read(self: &Arc<Self>, key: ExtentKey) -> Option<DiskRead> {
+        let fingerprint = self.fingerprints.extent(key);
+        let space = {
+            let mut state = self.state.lock();
+            let slot = state.index.find(fingerprint)?;
+            let entry = state.index.get(slot)?;
+            state.policy.hit(slot, &entry.as_entry());
+            entry.space
+        };
+        if !self.health.may_use() {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        let disk = self.clone();
+        let is_accepted = self.io.spawn(Urgency::Foreground, move || {
+            // The reader may have stopped waiting.
+            let _ = sender.send(disk.read_extent(key, space));
+        });
+        is_accepted.then(|| DiskRead { receiver, deadline: self.clock.now() + READ_TIMEOUT })
+    }
+
+    /// Waits for a read. `None` if the extent is not there after all, or the SSD fails or is too slow.
+    pub async fn finish_read(&self, read: DiskRead) -> Option<Bytes> {
+        let time_out = self.clock.sleep_until(read.deadline);
+        match select(read.receiver, time_out).await {
+            Either::Left((found, _)) => found.ok().flatten(),
+            Either::Right(_) => {
+                self.health.record_error(&format!("a read took over {READ_TIMEOUT:?}"));
+                None
+            }
+        }
+    }
+
+    /// Reads an extent.
+    pub async fn read(self: &Arc<Self>, key: ExtentKey) -> Option<Bytes> {
+        let read = self.start_read(key)?;
+        self.finish_read(read).await
+    }
+
+    /// Stores an extent in the background.
+    pub fn store(self: &Arc<Self>, request: StoreRequest) {
+        let disk = self.clone();
+        if !self.io.spawn(Urgency::Background, move || disk.write_extent(request)) {
+            self.counters.fills_skipped.increment();
+        }
+    }
+
+    /// Removes the extent with a fingerprint. Returns its location if there was one.
+    pub fn remove(&self, fingerprint: u64) -> Option<ReadLocation> {
+        self.state.lock().remove(fingerprint).map(|entry| ReadLocation(entry.space))
+    }
+
+    /// Runs `job` on an I/O thread after the reads of requests.
+    pub fn run_in_background(&self, job: impl FnOnce() + Send + 'static) {
+        // A closed tier needs no such work.
+        let _is_accepted = self.io.spawn(Urgency::Background, job);
+    }
+
+    /// Reads what is at a location that was freed: the extent, unless it was replaced. Blocks.
+    pub fn read_freed(&self, key: ExtentKey, location: ReadLocation) -> Option<Bytes> {
+        let mut buffer = AlignedBuffer::zeroed(location.0.blocks() as usize);
+        let offset = u64::from(location.0.block) * BLOCK_BYTES as u64;
+        self.device.read(buffer.as_mut_slice(), offset).ok()?;
+        verify(&buffer.into_bytes(), self.cache_id, key)
+    }
+
+    /// Writes a checkpoint, on the calling thread. It need not be of one moment: each entry is verified when it is
+    /// used. Returns false if the index is not loaded yet.
+    pub fn write_checkpoint(&self, index_path: &Path, header: &CheckpointHeader) -> io::Result<bool> {
+        let buckets = {
+            let state = self.state.lock();
+            if state.removed_while_loading.is_some() {
+                return Ok(false);
+            }
+            state.index.buckets()
+        };
+        let mut writer = CheckpointWriter::create(index_path, header)?;
+        let step = MAX_CHUNK_ENTRIES / BUCKET_ENTRIES;
+        for first in (0..buckets).step_by(step) {
+            let entries: Vec<IndexEntry> = {
+                let state = self.state.lock();
+                let range = first..(first + step).min(buckets);
+                range.flat_map(|bucket| state.index.bucket_entries(bucket)).collect()
+            };
+            writer.chunk(&entries)?;
+        }
+        writer.finish()?;
+        Ok(true)
+    }
+
+    /// Finishes the queued I/O, the load of a checkpoint included, rejects more, and makes the extents durable. Blocks.
+    pub fn close(&self) -> io::Result<()> {
+        self.io.close();
+        self.device.sync()
+    }
+
+    fn read_extent(&self, key: ExtentKey, space: Space) -> Option<Bytes> {
+        let mut buffer = AlignedBuffer::zeroed(space.blocks() as usize);
+        let offset = u64::from(space.block) * BLOCK_BYTES as u64;
+        if let Err(e) = self.device.read(buffer.as_mut_slice(), offset) {
+            self.health.record_error(&e);
+            return None;
+        }
+        self.health.record_success();
+        let payload = verify(&buffer.into_bytes(), self.cache_id, key);
+        if payload.is_none() {
+            let mut state = self.state.lock();
+            let fingerprint = self.fingerprints.extent(key);
+            let slot = state.index.find(fingerprint);
+            // An entry that moved since is another extent.
+            if slot.and_then(|slot| state.index.get(slot)).is_some_and(|entry| entry.space == space) {
+                state.remove(fingerprint);
+                self.counters.ssd_corrupt.increment();
+            }
+        }
+        payload
+    }
+
+    fn write_extent(&self, request: StoreRequest) {
+        let StoreRequest { extent, validity, permit } = request;
+        let is_valid = || validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token));
+        let fingerprint = self.fingerprints.extent(extent.key);
+        let is_present = matches!(extent.key, ExtentKey::Data(..)) && self.contains(fingerprint);
+        if is_present || !is_valid() {
+            return;
+        }
+        let Some(order) = self.admit(fingerprint, &extent) else { return };
+        let Some(space) = self.allocate(order) else {
+            self.counters.fills_skipped.increment();
+            return;
+        };
+        let is_written = self.write(&extent.bytes, space);
+        let mut state = self.state.lock();
+        // Under the lock, under which a change removes the extent after it made the token obsolete.
+        if !is_written || !is_valid() {
+            state.frames.release(space);
+            return;
+        }
+        state.remove(fingerprint);
+        while state.index.is_full() && state.evict(&self.counters).is_some() {}
+        let entry = IndexEntry { fingerprint, space, class: extent.class };
+        let Some(slot) = state.index.insert(entry) else {
+            state.frames.release(space);
+            return;
+        };
+        state.policy.insert(slot, &entry.as_entry());
+        while state.policy.has_excess() && state.evict(&self.counters).is_some() {}
+        drop(state);
+        self.counters.fills.increment();
+        drop(permit);
+    }
+
+    fn write(&self, bytes: &[u8], space: Space) -> bool {
+        if !self.health.may_use() {
+            self.counters.fills_skipped.increment();
+            return false;
+        }
+        match self.device.write(bytes, u64::from(space.block) * BLOCK_BYTES as u64) {
+            Ok(()) => {
+                self.health.record_success();
+                self.counters.ssd_written_bytes.add(bytes.len() as u64);
+                true
+            }
+            Err(e) => {
+                self.health.record_error(&e);
+                false
+            }
+        }
+    }
+
+    /// The order of the space for an extent, if the policy wants to store it.
+    fn admit(&self, fingerprint: u64, extent: &SealedExtent) -> Option<u8> {
+        let order = u8::try_from((extent.bytes.len() / BLOCK_BYTES).ilog2()).ok()?;
+        let entry =
+            IndexEntry { fingerprint, space: Space { block: 0, order }, class: extent.class }.as_entry();
+        self.state.lock().policy.admits(&entry).then_some(order)
+    }
+
+    /// Free space of `1 << order` blocks, after evictions if need be. `None` while the index is loaded, or if
+    /// too much would have to be evicted.
+    fn allocate(&self, order: u8) -> Option<Space> {
+        for _ in 0..MAX_VICTIMS {
+            let victim = {
+                let mut state = self.state.lock();
+                if state.removed_while_loading.is_some() {
+                    return None;
+                }
+                if let Some(space) = state.frames.allocate(order) {
+                    return Some(space);
+                }
+                let victim = state.evict(&self.counters)?;
+                if let Some(space) = state.frames.allocate(order) {
+                    return Some(space);
+                }
+                victim
+            };
+            // The victim was smaller: its neighbours in the frame follow.
+            self.drain_frame(victim.space.frame());
+        }
+        None
+    }
+
+    /// Evicts all extents of a frame. Their headers say which they are: the index has no way from a frame to its
+    /// entries except a scan.
+    fn drain_frame(&self, frame: u32) {
+        let mut buffer = AlignedBuffer::zeroed(FRAME_BLOCKS);
+        let first_block = frame * FRAME_BLOCKS as u32;
+        let is_read = self.device.read(buffer.as_mut_slice(), u64::from(frame) * FRAME_BYTES as u64).is_ok();
+        let headers: Vec<(u32, u64)> = (first_block..)
+            .zip(buffer.as_ref().chunks_exact(BLOCK_BYTES))
+            .filter_map(|(block, bytes)| Some((block, read_header(bytes)?)))
+            .filter(|(_, header)| is_read && header.cache_id == self.cache_id)
+            .map(|(block, header)| (block, self.fingerprints.extent(header.key)))
+            .collect();
+        let mut state = self.state.lock();
+        for (block, fingerprint) in headers {
+            let entry = state.index.find(fingerprint).and_then(|slot| state.index.get(slot));
+            if entry.is_some_and(|entry| entry.space.block == block) {
+                state.remove(fingerprint);
+                self.counters.ssd_evictions.increment();
+            }
+        }
+        if state.frames.is_frame_used(frame) {
+            for slot in state.index.slots_in_frame(frame) {
+                state.remove_slot(slot);
+                self.counters.ssd_evictions.increment();
+            }
+        }
+    }
+
+    fn load_checkpoint(&self, path: &Path) {
+        let mut loaded = DiskState::empty(self.bytes);
+        let result = read_checkpoint(path, |entry| loaded.restore(entry));
+        let is_usable = result.is_ok_and(|header| header.cache_id == self.cache_id);
+        loaded.frames.finish_claims();
+        let empty = if is_usable { None } else { Some(DiskState::empty(self.bytes)) };
+        let mut state = self.state.lock();
+        let removed = state.removed_while_loading.take().unwrap_or_default();
+        if let Some(empty) = empty {
+            tracing::warn!("the index of the cache is damaged; the SSD tier starts empty");
+            *state = empty;
+            return;
+        }
+        if removed.len() >= MAX_REMOVALS_WHILE_LOADING {
+            tracing::warn!(
+                "too much changed while the index of the cache was loaded; the SSD tier starts empty"
+            );
+            *state = DiskState::empty(self.bytes);
+            return;
+        }
+        for fingerprint in removed {
+            loaded.remove(fingerprint);
+        }
+        *state = loaded;
+    }
+
+    /// True if the index is complete.
+    pub fn is_loaded(&self) -> bool {
+        self.state.lock().removed_while_loading.is_none()
+    }
+
+    /// Number of extents in the index.
+    pub fn entries(&self) -> usize {
+        self.state.lock().index.entries()
+    }
+}
+
+/// The location of an extent that was removed from the index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadLocation(Space);
+
+impl DiskState {
+    fn empty(bytes: u64) -> Self {
+        let frames = u32::try_from(bytes / FRAME_BYTES as u64).unwrap_or(u32::MAX / FRAME_BLOCKS as u32);
+        let entries = usize::try_from(bytes / BYTES_PER_ENTRY).unwrap_or(usize::MAX).max(MIN_ENTRIES);
+        // The slots of the policy are those of the table, of which 10 % stay free.
+        let index = Index::new(entries.min(MAX_SLOTS as usize / 10 * 8));
+        let policy = new_policy(u64::from(frames) * FRAME_BLOCKS as u64, index.slots());
+        Self { index, frames: Frames::new(frames), policy, removed_while_loading: None }
+    }
+
+    /// Adds an entry of a checkpoint, unless it contradicts another.
+    fn restore(&mut self, entry: IndexEntry) {
+        if self.index.is_full()
+            || self.index.find(entry.fingerprint).is_some()
+            || !self.frames.claim(entry.space)
+        {
+            return;
+        }
+        if let Some(slot) = self.index.insert(entry) {
+            self.policy.insert(slot, &entry.as_entry());
+        }
+    }
+
+    fn remove(&mut self, fingerprint: u64) -> Option<IndexEntry> {
+        if let Some(removed) = &mut self.removed_while_loading
+            && removed.len() < MAX_REMOVALS_WHILE_LOADING
+        {
+            removed.push(fingerprint);
+        }
+        let slot = self.index.find(fingerprint)?;
+        self.remove_slot(slot)
+    }
+
+    fn remove_slot(&mut self, slot: Slot) -> Option<IndexEntry> {
+        let entry = self.index.remove(slot)?;
+        self.policy.remove(slot, &entry.as_entry());
+        self.frames.release(entry.space);
+        Some(entry)
+    }
+
+    fn evict(&mut self, counters: &Counters) -> Option<IndexEntry> {
+        let slot = self.policy.evict(&self.index)?;
+        let entry = self.index.remove(slot)?;
+        self.frames.release(entry.space);
+        counters.ssd_evictions.increment();
+        Some(entry)
+    }
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Disk({} extents)", self.entries())
+    }
+}

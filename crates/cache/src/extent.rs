@@ -1,0 +1,207 @@
+//! Extents: the unit of the SSD. Each has a header that says what it is, and a checksum over both: a reader that gets
+//! another extent's bytes, or torn ones, notices. A stale index entry is therefore a miss and never wrong bytes.
+//!
+//! ```text
+//! magic u32 | checksum u64 (CRC-64/NVME of all that follows) | cache id u64 | kind u8 | class u8 | reserved u16 |
+//! number u32 | identity u64 | length u32 | payload
+//! ```
+//! The identity is the content's id for data, and the fingerprint of the address for a head. Numbers are little-endian.
+
+use bytes::Bytes;
+use tradewind_core::checksum::crc64nvme;
+
+use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
+use crate::fields::{FieldReader, FieldWriter};
+use crate::head::ContentId;
+
+/// The largest extent with its header: a frame of the SSD.
+pub(crate) const FRAME_BYTES: usize = 64 << 10;
+
+/// Blocks in a frame.
+pub(crate) const FRAME_BLOCKS: usize = FRAME_BYTES / BLOCK_BYTES;
+
+/// Bytes of the header.
+pub(crate) const HEADER_BYTES: usize = 40;
+
+/// The largest payload of a head.
+pub(crate) const MAX_HEAD_BYTES: usize = FRAME_BYTES - HEADER_BYTES;
+
+/// Bytes of an object in one data extent: the sectors of 512 bytes (the unit of classes) that fit into a frame.
+pub(crate) const EXTENT_BYTES: usize = (FRAME_BYTES - HEADER_BYTES) / 512 * 512;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"TWx1");
+
+/// Offset of the bytes that the checksum covers.
+const COVERED_OFFSET: usize = 12;
+
+/// The identity of an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ExtentKey {
+    /// The head of the address with this fingerprint.
+    Head(u64),
+    /// One extent of a content.
+    Data(ContentId, u32),
+}
+
+/// A header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExtentHeader {
+    pub cache_id: u64,
+    pub key: ExtentKey,
+    pub class: u8,
+    pub length: usize,
+}
+
+/// Blocks of an extent with this payload, rounded up to a power of two.
+pub(crate) const fn blocks_for(payload_bytes: usize) -> usize {
+    (HEADER_BYTES + payload_bytes).div_ceil(BLOCK_BYTES).next_power_of_two()
+}
+
+/// The buffer of an extent whose payload is still being filled.
+pub(crate) struct ExtentBuffer {
+    buffer: AlignedBuffer,
+    length: usize,
+}
+
+impl ExtentBuffer {
+    /// A buffer for a payload of at most `payload_bytes`.
+    pub fn new(payload_bytes: usize) -> Self {
+        Self { buffer: AlignedBuffer::zeroed(blocks_for(payload_bytes)), length: 0 }
+    }
+
+    /// Appends bytes that fit.
+    pub fn append(&mut self, bytes: &[u8]) {
+        let start = HEADER_BYTES + self.length;
+        self.buffer.as_mut_slice()[start..start + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+
+    /// Writes the header.
+    pub fn seal(mut self, cache_id: u64, key: ExtentKey, class: u8) -> SealedExtent {
+        let length = self.length;
+        let bytes = self.buffer.as_mut_slice();
+        bytes[COVERED_OFFSET..HEADER_BYTES].copy_from_slice(&covered_header(&ExtentHeader {
+            cache_id,
+            key,
+            class,
+            length,
+        }));
+        let checksum = crc64nvme(&bytes[COVERED_OFFSET..HEADER_BYTES + length]);
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..COVERED_OFFSET].copy_from_slice(&checksum.to_le_bytes());
+        SealedExtent { key, class, bytes: self.buffer.into_bytes(), length }
+    }
+}
+
+/// An extent in its form on the SSD.
+#[derive(Debug, Clone)]
+pub(crate) struct SealedExtent {
+    pub key: ExtentKey,
+    pub class: u8,
+    /// Whole blocks.
+    pub bytes: Bytes,
+    length: usize,
+}
+
+impl SealedExtent {
+    pub fn payload(&self) -> Bytes {
+        self.bytes.slice(HEADER_BYTES..HEADER_BYTES + self.length)
+    }
+}
+
+fn covered_header(header: &ExtentHeader) -> Vec<u8> {
+    let mut out = FieldWriter::default();
+    let (kind, number, identity) = match header.key {
+        ExtentKey::Head(fingerprint) => (0, 0, fingerprint),
+        ExtentKey::Data(content, number) => (1, number, content.0),
+    };
+    out.u64(header.cache_id);
+    out.u8(kind);
+    out.u8(header.class);
+    out.u16(0);
+    out.u32(number);
+    out.u64(identity);
+    out.u32(u32::try_from(header.length).unwrap_or(u32::MAX));
+    out.finish()
+}
+
+/// The header at the start of `bytes`, unverified.
+pub(crate) fn read_header(bytes: &[u8]) -> Option<ExtentHeader> {
+    let mut fields = FieldReader::new(bytes);
+    if fields.u32()? != MAGIC {
+        return None;
+    }
+    let _checksum = fields.u64()?;
+    let cache_id = fields.u64()?;
+    let (kind, class, _reserved) = (fields.u8()?, fields.u8()?, fields.u16()?);
+    let (number, identity) = (fields.u32()?, fields.u64()?);
+    let length = usize::try_from(fields.u32()?).ok()?;
+    let key = match kind {
+        0 => ExtentKey::Head(identity),
+        1 => ExtentKey::Data(ContentId(identity), number),
+        _ => return None,
+    };
+    Some(ExtentHeader { cache_id, key, class, length })
+}
+
+/// The payload, if the bytes are the whole extent `key` of the cache `cache_id`.
+pub(crate) fn verify(bytes: &Bytes, cache_id: u64, key: ExtentKey) -> Option<Bytes> {
+    let header = read_header(bytes)?;
+    if header.cache_id != cache_id || header.key != key {
+        return None;
+    }
+    let end = HEADER_BYTES.checked_add(header.length)?;
+    let covered = bytes.get(COVERED_OFFSET..end)?;
+    let checksum = FieldReader::new(bytes.get(4..COVERED_OFFSET)?).u64()?;
+    (crc64nvme(covered) == checksum).then(|| bytes.slice(HEADER_BYTES..end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEY: ExtentKey = ExtentKey::Data(ContentId(5), 3);
+
+    fn sealed(payload: &[u8]) -> SealedExtent {
+        let mut buffer = ExtentBuffer::new(payload.len());
+        buffer.append(payload);
+        buffer.seal(9, KEY, 25)
+    }
+
+    #[test]
+    fn small_object_and_its_head_fit_into_two_blocks() {
+        assert_eq!((blocks_for(4096 + 500), blocks_for(100), blocks_for(EXTENT_BYTES)), (2, 1, FRAME_BLOCKS));
+        assert_eq!((blocks_for(MAX_HEAD_BYTES), EXTENT_BYTES), (FRAME_BLOCKS, 127 * 512));
+    }
+
+    #[test]
+    fn extent_of_another_identity_is_rejected() {
+        let extent = sealed(b"data");
+        assert_eq!(verify(&extent.bytes, 9, KEY).unwrap(), "data");
+        assert!(verify(&extent.bytes, 8, KEY).is_none());
+        assert!(verify(&extent.bytes, 9, ExtentKey::Data(ContentId(5), 4)).is_none());
+        assert!(verify(&extent.bytes, 9, ExtentKey::Data(ContentId(6), 3)).is_none());
+        assert!(verify(&extent.bytes, 9, ExtentKey::Head(5)).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_flipped_bit_is_noticed(payload in prop::collection::vec(any::<u8>(), 0..5000), at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+            let extent = sealed(&payload);
+            let mut bytes = extent.bytes.to_vec();
+            let at = at.index(HEADER_BYTES + payload.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(verify(&bytes.into(), 9, KEY).is_none());
+        }
+
+        #[test]
+        fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut bytes = bytes;
+            if bytes.len() >= 4 {
+                bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+            }
+            prop_assert!(verify(&bytes.into(), 9, KEY).is_none());
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Filling the cache while a reader receives an object: the backing store's buffers go to the reader as they are, and a
+//! copy goes into extents. An extent is filled only if all of its bytes pass and a permit is free; no reader waits.
+
+use std::collections::HashSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::Bytes;
+use futures::stream::{Stream, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
+use tradewind_core::error::Result;
+use tradewind_core::{Body, Span};
+
+use crate::changes::{KeyHash, Token};
+use crate::extent::{EXTENT_BYTES, ExtentBuffer};
+use crate::head::Head;
+use crate::reader::Pins;
+use crate::tiers::Tiers;
+
+/// Objects that are read as a whole and fill the cache, by the fingerprint of the head: one reader fills, the others only
+/// read.
+#[derive(Debug, Default)]
+pub(crate) struct WholeFills(Mutex<HashSet<u64>>);
+
+/// The fill of a whole object. The head becomes visible when the last byte has arrived: a service's bytes are compared
+/// with the checksum of the whole only then. A fill that ends earlier is discarded.
+pub(crate) struct WholeFill {
+    fills: Arc<WholeFills>,
+    tiers: Arc<Tiers>,
+    pins: Arc<Pins>,
+    head: Arc<Head>,
+    hash: KeyHash,
+    token: Token,
+    is_finished: bool,
+}
+
+/// The cache of a [`WholeFill`].
+pub(crate) struct FillTarget {
+    pub tiers: Arc<Tiers>,
+    pub pins: Arc<Pins>,
+    pub hash: KeyHash,
+    pub token: Token,
+}
+
+impl WholeFill {
+    /// Begins to fill an object with this head; `None` if another reader does.
+    pub fn begin(fills: &Arc<WholeFills>, head: Arc<Head>, target: FillTarget) -> Option<Self> {
+        let FillTarget { tiers, pins, hash, token } = target;
+        let is_first = fills.0.lock().insert(hash.key);
+        is_first.then(|| Self { fills: fills.clone(), tiers, pins, head, hash, token, is_finished: false })
+    }
+
+    /// A filler for the bytes of the object.
+    pub fn filler(&self) -> Filler {
+        Filler::new(self.tiers.clone(), self.head.clone(), Span::whole(self.head.info.size))
+    }
+
+    /// Makes the object visible, in place of a head that may lack its data, unless the key was changed meanwhile.
+    fn finish(mut self) {
+        if !self.tiers.changes.is_current(&self.token) {
+            return;
+        }
+        let (pins, own) = (self.pins.clone(), self.head.content);
+        // The space of the old head may get the new one before the old one is read there.
+        self.tiers.remove_head(self.hash, move |content| content == own || pins.is_pinned(content));
+        let permit = self.tiers.try_fill();
+        let stored = self.tiers.put_head(self.head.clone(), self.hash, &self.token, permit);
+        self.is_finished = stored.is_some_and(|stored| stored.content == self.head.content);
+    }
+}
+
+impl Drop for WholeFill {
+    fn drop(&mut self) {
+        self.fills.0.lock().remove(&self.hash.key);
+        if !self.is_finished {
+            self.tiers.discard_content(&self.head);
+        }
+    }
+}
+
+/// Collects the extents of an object from its bytes.
+pub(crate) struct Filler {
+    tiers: Arc<Tiers>,
+    head: Arc<Head>,
+    /// Offset of the next byte in the object.
+    offset: u64,
+    /// End of the bytes that follow.
+    end: u64,
+    current: Option<(ExtentBuffer, OwnedSemaphorePermit)>,
+}
+
+impl Filler {
+    /// A filler for the bytes `span` of an object.
+    pub const fn new(tiers: Arc<Tiers>, head: Arc<Head>, span: Span) -> Self {
+        Self { tiers, head, offset: span.offset, end: span.end(), current: None }
+    }
+
+    fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let number = self.offset / EXTENT_BYTES as u64;
+            let start = number * EXTENT_BYTES as u64;
+            let end = (start + EXTENT_BYTES as u64).min(self.head.info.size);
+            let Ok(number) = u32::try_from(number) else { return };
+            if self.offset == start {
+                self.current = if end <= self.end { self.begin(number, end - start) } else { None };
+            }
+            let available = usize::try_from(end.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+            let (piece, rest) = bytes.split_at(bytes.len().min(available));
+            if piece.is_empty() {
+                // More bytes than the object has: the backing store breaks its contract.
+                self.current = None;
+                return;
+            }
+            if let Some((buffer, _)) = &mut self.current {
+                buffer.append(piece);
+            }
+            self.offset += piece.len() as u64;
+            bytes = rest;
+            if self.offset == end
+                && let Some((buffer, permit)) = self.current.take()
+            {
+                self.tiers.put_data(&self.head, number, buffer, permit);
+            }
+        }
+    }
+
+    fn begin(&self, number: u32, length: u64) -> Option<(ExtentBuffer, OwnedSemaphorePermit)> {
+        if self.tiers.locate(self.head.content, number).is_some() {
+            return None;
+        }
+        let permit = self.tiers.try_fill()?;
+        Some((ExtentBuffer::new(usize::try_from(length).ok()?), permit))
+    }
+}
+
+/// The body of the backing store, of which a part is delivered. The rest of the last extent is read before the last
+/// piece is delivered, so that it is filled.
+pub(crate) struct FillBody {
+    inner: Body,
+    filler: Option<Filler>,
+    skip: u64,
+    left: u64,
+    last: Option<Bytes>,
+    is_ended: bool,
+    tiers: Arc<Tiers>,
+    whole: Option<WholeFill>,
+}
+
+impl FillBody {
+    /// The body of a whole object.
+    pub fn of_whole_object(inner: Body, size: u64, whole: Option<WholeFill>, tiers: Arc<Tiers>) -> Self {
+        let filler = whole.as_ref().map(WholeFill::filler);
+        let span = Span::whole(size);
+        Self { whole, ..Self::new(inner, filler, span, span, tiers) }
+    }
+
+    /// Of `received`, the bytes that `inner` yields, `delivered` are delivered.
+    pub fn new(
+        inner: Body,
+        filler: Option<Filler>,
+        received: Span,
+        delivered: Span,
+        tiers: Arc<Tiers>,
+    ) -> Self {
+        let skip = delivered.offset - received.offset;
+        let left = delivered.length;
+        Self { inner, filler, skip, left, last: None, is_ended: false, tiers, whole: None }
+    }
+
+    /// Turns it into a body.
+    pub fn into_body(self) -> Body {
+        Body::from_stream(self.left, self)
+    }
+
+    fn trim(&mut self, mut bytes: Bytes) -> Bytes {
+        let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());
+        self.skip -= skipped as u64;
+        let mut bytes = bytes.split_off(skipped);
+        bytes.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+        self.left -= bytes.len() as u64;
+        bytes
+    }
+
+    fn deliver(&self, bytes: Bytes) -> Poll<Option<Result<Bytes>>> {
+        self.tiers.counters.backing_bytes.add(bytes.len() as u64);
+        Poll::Ready(Some(Ok(bytes)))
+    }
+}
+
+impl Stream for FillBody {
+    type Item = Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
+        while !self.is_ended {
+            let next = match self.inner.poll_next_unpin(cx) {
+                Poll::Ready(next) => next,
+                Poll::Pending => return Poll::Pending,
+            };
+            let bytes = match next {
+                Some(Ok(bytes)) => bytes,
+                // The bytes behind the delivered ones are only for the cache.
+                Some(Err(_)) if self.last.is_some() => {
+                    self.is_ended = true;
+                    break;
+                }
+                Some(Err(e)) => {
+                    self.is_ended = true;
+                    return Poll::Ready(Some(Err(e)));
+                }
+                None => {
+                    self.is_ended = true;
+                    break;
+                }
+            };
+            if let Some(filler) = &mut self.filler {
+                filler.feed(&bytes);
+            }
+            if self.last.is_some() {
+                continue;
+            }
+            let bytes = self.trim(bytes);
+            if self.left == 0
+                && let Some(whole) = self.whole.take()
+            {
+                whole.finish();
+            }
+            if bytes.is_empty() {
+                continue;
+            }
+            if self.left == 0 && self.filler.as_ref().is_some_and(|filler| filler.current.is_some()) {
+                // A copy: the backing store may need the window's memory for the tail.
+                self.last = Some(Bytes::copy_from_slice(&bytes));
+                continue;
+            }
+            return self.deliver(bytes);
+        }
+        match self.last.take() {
+            Some(bytes) => self.deliver(bytes),
+            None => Poll::Ready(None),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! A cache in RAM and on an SSD in front of any [`ObjectStore`](tradewind_core::ObjectStore): the layer [`Cached`].
+//!
+//! Reads are served from memory, from the SSD or from the backing store, which fills the cache; writes go through. The
+//! answers are those of the backing store: see [`Validation`]. The loss of the cache costs only time.
+
+mod aligned;
+mod cached;
+mod changes;
+mod counters;
+mod disk;
+mod extent;
+mod fields;
+mod fill;
+mod fingerprint;
+mod flights;
+mod head;
+mod io_threads;
+mod options;
+mod policy;
+mod ram;
+mod reader;
+mod tiers;
+
+pub use cached::Cached;
+pub use counters::CacheCounters;
+pub use options::{CachedOptions, Validation};

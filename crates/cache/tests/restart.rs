@@ -1,0 +1,373 @@
+//! Restarts: after a clean end, after an unclean one, with damaged files, and with directories that are not ours.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tempfile::TempDir;
+use tradewind_cache::{Cached, CachedOptions, Validation};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::testing::{
+    Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock, context, drain, pattern,
+    reason, write_all,
+};
+use tradewind_core::{Address, BucketName, ObjectStore, Reason, Result, SystemClock};
+
+const OBJECTS: u64 = 6;
+const DISK_BYTES: u64 = 8 << 20;
+
+/// A store that outlives the caches in front of it.
+#[derive(Debug)]
+struct Lasting(Arc<Faulty<MemoryStore>>);
+
+#[async_trait]
+impl ObjectStore for Lasting {
+    tradewind_core::forward_methods! {
+        to: |layer| &layer.0;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+        set_versioning, head, get, stage, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload,
+        stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload,
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct Desk {
+    root: TempDir,
+    store: Arc<Faulty<MemoryStore>>,
+}
+
+impl Desk {
+    async fn new() -> Self {
+        let store = Faulty::new(MemoryStore::new(SystemClock::shared()), FaultPlan::none());
+        store.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
+        let desk = Self { root: TempDir::new().unwrap(), store };
+        for number in 0..OBJECTS {
+            put(&*desk.store, number, content(number)).await;
+        }
+        desk
+    }
+
+    fn directory(&self) -> std::path::PathBuf {
+        self.root.path().join("cache")
+    }
+
+    fn try_open(&self, volume: &str) -> Result<Arc<Cached>> {
+        let options = CachedOptions {
+            directory: Some(self.directory()),
+            disk_bytes: DISK_BYTES,
+            memory_bytes: 0,
+            validation: Validation::Owner,
+            volume_id: volume.to_owned(),
+        };
+        Cached::open(Arc::new(Lasting(self.store.clone())), options, SystemClock::shared())
+    }
+
+    /// Opens the cache, when the one before is gone, and waits for its index.
+    async fn open(&self) -> Arc<Cached> {
+        loop {
+            match self.try_open("photos") {
+                Ok(cached) => {
+                    while !cached.is_loaded() {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    return cached;
+                }
+                Err(e) if e.message().contains("another process") => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                Err(e) => panic!("{e:?}"),
+            }
+        }
+    }
+
+    fn calls(&self) -> Calls {
+        Calls { heads: self.store.calls(Operation::Head), gets: self.store.calls(Operation::Get) }
+    }
+
+    /// Reads all objects and returns the calls that reached the store.
+    async fn read_all(&self, cached: &Cached) -> Calls {
+        let before = self.calls();
+        for number in 0..OBJECTS {
+            let found = cached.get(&context(), &address(number), GetRequest::default()).await.unwrap();
+            assert!(drain(found.body).await.unwrap() == content(number), "object {number}");
+        }
+        cached.flush().await;
+        let after = self.calls();
+        Calls { heads: after.heads - before.heads, gets: after.gets - before.gets }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Calls {
+    heads: u64,
+    gets: u64,
+}
+
+const NONE: Calls = Calls { heads: 0, gets: 0 };
+const ALL_MISSES: Calls = Calls { heads: 0, gets: OBJECTS };
+const ALL_COMPARED: Calls = Calls { heads: OBJECTS, gets: 0 };
+
+fn address(number: u64) -> Address {
+    Address::parse("bucket", &format!("key-{number}")).unwrap()
+}
+
+/// Small and large objects.
+fn content(number: u64) -> Bytes {
+    pattern([100, 4096, 60_000, 65_024, 300_000, 1_000_001][number as usize], number)
+}
+
+async fn put(store: &dyn ObjectStore, number: u64, bytes: Bytes) {
+    let mut staged = store.stage(&context(), &address(number), StageRequest::default()).await.unwrap();
+    write_all(&mut *staged, bytes).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_object_is_compared_once_after_a_restart() {
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    assert_eq!(desk.read_all(&cached).await, ALL_MISSES);
+    assert_eq!(desk.read_all(&cached).await, NONE);
+    for _ in 0..2 {
+        cached.close().await.unwrap();
+        let cached = desk.open().await;
+        assert_eq!(desk.read_all(&cached).await, ALL_COMPARED);
+        assert_eq!(desk.read_all(&cached).await, NONE);
+        cached.close().await.unwrap();
+    }
+}
+
+/// Objects whose heads came from HEAD requests, which fill memory only.
+#[tokio::test(flavor = "multi_thread")]
+async fn object_that_was_read_after_a_head_request_survives_a_restart() {
+    let desk = Desk::new().await;
+    let options = CachedOptions {
+        directory: Some(desk.directory()),
+        disk_bytes: DISK_BYTES,
+        memory_bytes: 16 << 20,
+        validation: Validation::Owner,
+        volume_id: "photos".to_owned(),
+    };
+    let store = Arc::new(Lasting(desk.store.clone()));
+    let cached = Cached::open(store, options, SystemClock::shared()).unwrap();
+    for number in 0..OBJECTS {
+        cached.head(&context(), &address(number), GetRequest::default()).await.unwrap();
+    }
+    assert_eq!(desk.read_all(&cached).await, ALL_MISSES);
+    cached.close().await.unwrap();
+    let cached = desk.open().await;
+    assert_eq!(desk.read_all(&cached).await, ALL_COMPARED);
+    cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unclean_end_lets_each_object_be_compared_once() {
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    desk.read_all(&cached).await;
+    cached.close().await.unwrap();
+    drop(desk.open().await);
+    let cached = desk.open().await;
+    assert_eq!(desk.read_all(&cached).await, ALL_COMPARED);
+    assert_eq!(desk.read_all(&cached).await, NONE);
+    cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn write_of_a_session_without_clean_end_is_seen() {
+    let desk = Desk::new().await;
+    for number in 0..OBJECTS {
+        put(&*desk.store, number, "old".into()).await;
+    }
+    let cached = desk.open().await;
+    for number in 0..OBJECTS {
+        let found = cached.get(&context(), &address(number), GetRequest::default()).await.unwrap();
+        assert_eq!(drain(found.body).await.unwrap(), "old");
+    }
+    cached.close().await.unwrap();
+    // The index of this session is lost, and that of the one before shows the old objects.
+    let cached = desk.open().await;
+    for number in 0..OBJECTS {
+        put(&*cached, number, content(number)).await;
+    }
+    drop(cached);
+    let cached = desk.open().await;
+    desk.read_all(&cached).await;
+    assert!(cached.counters().stale == OBJECTS, "{:?}", cached.counters());
+    assert_eq!(desk.read_all(&cached).await, NONE);
+    cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_crash_before_a_checkpoint_never_share_a_number() {
+    let desk = Desk::new().await;
+    desk.open().await.close().await.unwrap();
+    let mut numbers = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        let cached = desk.open().await;
+        assert!(numbers.insert(fs::read_to_string(desk.directory().join("session")).unwrap()));
+        drop(cached);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn write_of_unknown_outcome_is_compared_after_a_clean_restart() {
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    desk.read_all(&cached).await;
+    let fault = Fault::FailAfter(Reason::Io);
+    desk.store.set_plan(FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Always, fault));
+    let mut staged = cached.stage(&context(), &address(0), StageRequest::default()).await.unwrap();
+    staged.write("new".into()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap_err();
+    desk.store.set_plan(FaultPlan::none());
+    put(&*desk.store, 0, content(0)).await;
+    cached.close().await.unwrap();
+    let cached = desk.open().await;
+    let calls = desk.read_all(&cached).await;
+    assert_eq!(calls.heads + calls.gets, OBJECTS, "{calls:?}");
+    cached.close().await.unwrap();
+}
+
+/// Flips a byte in every `step` bytes of a file.
+fn garble(path: &Path, step: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes.iter_mut().step_by(step).for_each(|byte| *byte ^= 0x55);
+    fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbled_extents_are_misses() {
+    for step in [1, 700, 100_000] {
+        let desk = Desk::new().await;
+        let cached = desk.open().await;
+        desk.read_all(&cached).await;
+        cached.close().await.unwrap();
+        garble(&desk.directory().join("extents"), step);
+        let cached = desk.open().await;
+        desk.read_all(&cached).await;
+        assert!(cached.counters().ssd_corrupt > 0);
+        assert_eq!(desk.read_all(&cached).await.heads, 0);
+        cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn truncated_extents_are_misses() {
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    desk.read_all(&cached).await;
+    cached.close().await.unwrap();
+    let extents = fs::OpenOptions::new().write(true).open(desk.directory().join("extents")).unwrap();
+    extents.set_len(100_000).unwrap();
+    let cached = desk.open().await;
+    assert!(desk.read_all(&cached).await.gets > 0);
+    // After several errors the SSD may be switched off.
+    assert_eq!(desk.read_all(&cached).await.heads, 0);
+    cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn periodic_checkpoint_survives_an_unclean_end() {
+    let desk = Desk::new().await;
+    let clock = SimulatedClock::new();
+    let options = CachedOptions {
+        directory: Some(desk.directory()),
+        disk_bytes: DISK_BYTES,
+        memory_bytes: 0,
+        validation: Validation::Owner,
+        volume_id: "photos".to_owned(),
+    };
+    let store = Arc::new(Lasting(desk.store.clone()));
+    let cached = Cached::open(store, options, clock.clone()).unwrap();
+    desk.read_all(&cached).await;
+    let index = desk.directory().join("index");
+    assert!(!index.exists());
+    while !index.exists() {
+        clock.advance(Duration::from_secs(300));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(cached);
+    let cached = desk.open().await;
+    assert_eq!(desk.read_all(&cached).await, ALL_COMPARED);
+    cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_or_missing_index_starts_empty() {
+    for damage in 0..4 {
+        let desk = Desk::new().await;
+        let cached = desk.open().await;
+        desk.read_all(&cached).await;
+        cached.close().await.unwrap();
+        let index = desk.directory().join("index");
+        let bytes = fs::read(&index).unwrap();
+        match damage {
+            0 => fs::remove_file(&index).unwrap(),
+            1 => garble(&index, 1),
+            2 => fs::write(&index, &bytes[..bytes.len() - 1]).unwrap(),
+            _ => fs::write(&index, &bytes[..20]).unwrap(),
+        }
+        let cached = desk.open().await;
+        assert_eq!(cached.ssd_extents(), 0);
+        assert_eq!(desk.read_all(&cached).await, ALL_MISSES, "damage {damage}");
+        assert_eq!(desk.read_all(&cached).await, NONE);
+        cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_size_keeps_what_still_fits() {
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    desk.read_all(&cached).await;
+    cached.close().await.unwrap();
+    for disk_bytes in [64 << 20, 1 << 20] {
+        let options = CachedOptions {
+            directory: Some(desk.directory()),
+            disk_bytes,
+            memory_bytes: 0,
+            validation: Validation::Owner,
+            volume_id: "photos".to_owned(),
+        };
+        let store = Arc::new(Lasting(desk.store.clone()));
+        let cached = Cached::open(store, options, SystemClock::shared()).unwrap();
+        while !cached.is_loaded() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let calls = desk.read_all(&cached).await;
+        assert!(disk_bytes < DISK_BYTES || calls == ALL_COMPARED, "{calls:?}");
+        cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_directory_is_rejected_by_name() {
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    let message = |volume: &str| desk.try_open(volume).map(drop).unwrap_err().message().to_owned();
+    assert!(message("photos").contains("used by another process"));
+    cached.close().await.unwrap();
+    drop(cached);
+    desk.open().await.close().await.unwrap();
+    let other = message("mail");
+    assert!(other.contains("\"photos\"") && other.contains("\"mail\""), "{other}");
+    let identity = desk.directory().join("volume");
+    let text = fs::read_to_string(&identity).unwrap();
+    fs::write(&identity, text.replace("tradewind-cache 1", "tradewind-cache 2")).unwrap();
+    assert!(message("photos").contains("format version 2"));
+    fs::write(&identity, "x").unwrap();
+    assert!(message("photos").contains("damaged"));
+    fs::remove_file(&identity).unwrap();
+    assert!(message("photos").contains("not a cache directory"));
+    assert_eq!(reason(desk.try_open("photos").map(drop)), Reason::InvalidArgument);
+}

@@ -1,0 +1,100 @@
+//! The default policy: an LRU window and a clock, in the mode that miniature simulations find best.
+
+use super::classes::ClassPolicies;
+use super::miniature::{GHOST_PERCENT, MiniatureSimulations, MissCost};
+
+use super::window_clock::{Shape, WindowClock, WindowOrder};
+use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
+
+/// The structure of S3-FIFO with an LRU window whose size adapts to the requests.
+///
+/// The window takes 1, 10, 20, 40 or 100 % of the cache. At 100 % the policy is LRU. Small windows resist scans and
+/// loops, large ones suit recency.
+///
+/// With policies for classes, the order in which classes lose entries is chosen in the same way: that of the declared
+/// priorities, that of the observed reuse, or none. Labels that predict nothing, or the contrary, are obeyed only until
+/// their misses have cost more than those of no labels.
+#[derive(Debug)]
+pub struct AdaptiveWindow {
+    live: WindowClock,
+    simulations: MiniatureSimulations,
+}
+
+impl AdaptiveWindow {
+    /// An empty cache that treats all classes as one.
+    #[must_use]
+    pub fn new(capacity: Capacity) -> Self {
+        Self::with_simulations(capacity, MiniatureSimulations::new(capacity, MissCost::default(), None))
+    }
+
+    /// An empty cache that obeys the priorities of classes as far as this makes misses cheaper, and always their
+    /// limits of occupancy.
+    #[must_use]
+    pub fn class_aware(capacity: Capacity, policies: &ClassPolicies, miss_cost: MissCost) -> Self {
+        let mut policy =
+            Self::with_simulations(capacity, MiniatureSimulations::new(capacity, miss_cost, Some(policies)));
+        policy.live.set_class_policies(policies);
+        policy.apply_mode();
+        policy
+    }
+
+    /// Changes the policies of classes. The next evictions obey them. A cache from [`new`](Self::new) obeys only the limits
+    /// of occupancy.
+    pub fn set_class_policies(&mut self, policies: &ClassPolicies) {
+        self.live.set_class_policies(policies);
+        self.simulations.set_class_policies(policies);
+        self.apply_mode();
+    }
+
+    /// The present size of the window in percent of the cache.
+    #[must_use]
+    pub fn window_percent(&self) -> u64 {
+        self.simulations.mode().window_percent
+    }
+
+    fn with_simulations(capacity: Capacity, simulations: MiniatureSimulations) -> Self {
+        let window_percent = simulations.mode().window_percent;
+        let shape = Shape { window_percent, ghost_percent: GHOST_PERCENT, order: WindowOrder::Lru };
+        Self { live: WindowClock::new(capacity, shape), simulations }
+    }
+
+    fn record_request(&mut self, entry: &Entry) {
+        if self.simulations.request(entry) {
+            self.apply_mode();
+        }
+    }
+
+    fn apply_mode(&mut self) {
+        self.live.set_window_percent(self.simulations.mode().window_percent);
+        self.live.set_ranking(self.simulations.ranking());
+    }
+}
+
+impl EvictionPolicy for AdaptiveWindow {
+    fn admits(&mut self, entry: &Entry) -> bool {
+        self.record_request(entry);
+        self.live.admits(entry)
+    }
+
+    fn insert(&mut self, slot: Slot, entry: &Entry) {
+        self.live.insert(slot, entry);
+    }
+
+    fn hit(&mut self, slot: Slot, entry: &Entry) {
+        self.record_request(entry);
+        self.live.hit(slot, entry);
+    }
+
+    fn remove(&mut self, slot: Slot, entry: &Entry) {
+        self.simulations.remove(entry.key);
+        self.live.remove(slot, entry);
+    }
+
+    fn evict(&mut self, entries: &dyn Entries) -> Option<Slot> {
+        self.live.evict(entries)
+    }
+
+    fn has_excess(&self) -> bool {
+        self.live.has_excess()
+    }
+}

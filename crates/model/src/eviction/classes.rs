@@ -1,0 +1,128 @@
+//! Policies of classes: the priority of a class, and how much of the cache it may fill.
+
+use super::Entry;
+
+/// Number of classes. Class 0 is unclassified.
+pub const CLASSES: usize = 32;
+
+/// The policy of one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassPolicy {
+    /// 0 is highest. Entries of the lowest priority leave first.
+    pub priority: u8,
+    /// The most of the cache that the class may fill, up to 100.
+    pub max_occupancy_percent: u8,
+}
+
+impl Default for ClassPolicy {
+    /// The highest priority, without a limit.
+    fn default() -> Self {
+        Self { priority: 0, max_occupancy_percent: 100 }
+    }
+}
+
+/// The policies of all classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClassPolicies([ClassPolicy; CLASSES]);
+
+impl ClassPolicies {
+    /// Changes the policy of a class.
+    ///
+    /// # Panics
+    ///
+    /// If the class is not below [`CLASSES`].
+    pub fn set(&mut self, class: u8, policy: ClassPolicy) {
+        self.0[usize::from(class)] = policy;
+    }
+
+    /// The policy of a class.
+    ///
+    /// # Panics
+    ///
+    /// If the class is not below [`CLASSES`].
+    #[must_use]
+    pub const fn get(&self, class: u8) -> ClassPolicy {
+        self.0[class as usize]
+    }
+
+    /// The most blocks of each class in a cache of `blocks` blocks.
+    pub(super) fn max_blocks(&self, blocks: u64) -> [u64; CLASSES] {
+        self.0.map(|policy| {
+            let percent = u64::from(policy.max_occupancy_percent.min(100));
+            if percent == 100 { u64::MAX } else { blocks / 100 * percent + blocks % 100 * percent / 100 }
+        })
+    }
+
+    pub(super) fn ranking(&self) -> Ranking {
+        Ranking(self.0.map(|policy| policy.priority))
+    }
+}
+
+/// The order in which classes lose their entries: the one with the highest rank first. Classes of equal rank are
+/// treated as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ranking([u8; CLASSES]);
+
+impl Ranking {
+    /// All classes are treated as one.
+    pub(super) const NONE: Self = Self([0; CLASSES]);
+
+    pub(super) const fn new(ranks: [u8; CLASSES]) -> Self {
+        Self(ranks)
+    }
+
+    pub(super) fn rank(&self, class: usize) -> u8 {
+        self.0[class]
+    }
+}
+
+/// A set of classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ClassSet(u32);
+
+impl ClassSet {
+    pub(super) const EMPTY: Self = Self(0);
+
+    pub(super) const fn set(&mut self, class: usize, is_member: bool) {
+        if is_member {
+            self.0 |= 1 << class;
+        } else {
+            self.0 &= !(1 << class);
+        }
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let class = rest.trailing_zeros() as usize;
+            let is_member = rest != 0;
+            rest &= rest.wrapping_sub(1);
+            is_member.then_some(class)
+        })
+    }
+
+    /// The members with the highest rank.
+    pub(super) fn lowest_priority(self, ranking: &Ranking) -> Self {
+        let Some(highest) = self.iter().map(|class| ranking.rank(class)).max() else { return self };
+        let mut set = Self::EMPTY;
+        for class in self.iter().filter(|&class| ranking.rank(class) == highest) {
+            set.set(class, true);
+        }
+        set
+    }
+}
+
+/// The class of an entry as an index.
+///
+/// # Panics
+///
+/// If it is not below [`CLASSES`].
+pub(super) fn class_index(entry: &Entry) -> usize {
+    let class = usize::from(entry.class);
+    assert!(class < CLASSES, "class {class} is not below {CLASSES}");
+    class
+}

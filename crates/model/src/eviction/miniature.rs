@@ -1,0 +1,318 @@
+//! Miniature simulations: the modes that a cache may take, each simulated on a sample of the requests.
+//!
+//! A sample of keys sees the same pattern of reuse as all keys, so a cache that is smaller in the same proportion has
+//! nearly the same miss ratio (Waldspurger, Saemundsson, Ahmad and Park: *Cache modeling and optimization using miniature
+//! simulations*, USENIX ATC 2017). One such cache runs per mode, and the live cache takes the mode whose misses cost least.
+//!
+//! A change of the mode replaces a part of the live cache. It is therefore made only after the better mode has saved a
+//! part of what the replaced entries cost, as in metrical task systems. This bounds the loss of a wrong change, and keeps
+//! the start of a trace, where all reuse is short, from deciding for the rest of it. A return to the plain mode, that of
+//! S3-FIFO, is free: labels that harm are obeyed for a short time only.
+
+use super::classes::{CLASSES, ClassPolicies, Ranking, class_index};
+use super::keyed_cache::Lookup;
+use super::window_clock::{Shape, WindowClock, WindowOrder};
+use super::{Capacity, Entry, KeyedCache};
+
+/// Entries of a miniature cache, if the live cache has more. Each takes about 80 bytes.
+const MAX_SAMPLE_SLOTS: u32 = 2048;
+/// Like [`MAX_SAMPLE_SLOTS`], but with policies for classes: entries then differ in size and reuse, so that a few large
+/// ones decide.
+const MAX_CLASSED_SAMPLE_SLOTS: u32 = 8192;
+/// Ghosts of a mode, relative to the size of the cache.
+pub(super) const GHOST_PERCENT: u64 = 110;
+/// Windows to choose from, in percent. The first is the plain one, as in S3-FIFO; the last makes the cache an LRU list.
+const WINDOWS_PERCENT: [u64; 5] = [10, 1, 20, 40, 100];
+/// Costs are compared each time that the cache would have been filled by this part of the requests.
+const COMPARISONS_PER_CAPACITY: u64 = 4;
+/// Requests, relative to the size of the cache, after which a cost counts half.
+const HALF_LIFE_CAPACITIES: f64 = 32.0;
+/// The part of the cost of replaced entries that a better mode must have saved.
+const MIN_SAVED_SHARE: f64 = 0.5;
+/// The part of all costs that a better mode must have saved.
+const MIN_GAIN: f64 = 0.005;
+/// The part of the cache that a change of the order of classes replaces.
+const REPLACED_BY_RANKING: f64 = 0.3;
+/// The rank of classes whose blocks save less than 1/1000 of those of the best one.
+const MAX_OBSERVED_RANK: f64 = 10.0;
+/// The index of the mode with the first window and without an order of classes.
+const PLAIN: usize = 0;
+/// The index of the mode that obeys the declared priorities.
+const DECLARED: usize = WINDOWS_PERCENT.len();
+
+/// The cost of a miss: a constant and a part that grows with its size, in any unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissCost {
+    /// Cost of a request, such as a seek.
+    pub per_request: u32,
+    /// Cost of a block, such as its transfer.
+    pub per_block: u32,
+}
+
+impl Default for MissCost {
+    /// Each miss costs the same.
+    fn default() -> Self {
+        Self { per_request: 1, per_block: 0 }
+    }
+}
+
+impl MissCost {
+    fn of_entry(self, entry: &Entry) -> f64 {
+        f64::from(self.per_request) + f64::from(self.per_block) * f64::from(entry.blocks)
+    }
+}
+
+/// The order in which classes lose their entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClassOrder {
+    /// All classes are treated as one.
+    None,
+    /// By the priorities of the settings.
+    Declared,
+    /// By the reuse that was observed.
+    Observed,
+}
+
+/// One way to run the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mode {
+    pub(super) window_percent: u64,
+    pub(super) class_order: ClassOrder,
+}
+
+impl Mode {
+    /// The part of the cache that a change between two modes replaces.
+    fn distance(self, other: Self) -> f64 {
+        let by_window = self.window_percent.abs_diff(other.window_percent) as f64 / 100.0;
+        let by_ranking = if self.class_order == other.class_order { 0.0 } else { REPLACED_BY_RANKING };
+        by_window + by_ranking
+    }
+}
+
+/// A miniature cache and its recent misses.
+#[derive(Debug)]
+struct Miniature {
+    mode: Mode,
+    cache: KeyedCache<WindowClock>,
+    cost: f64,
+    missed_blocks: f64,
+}
+
+/// Reuse of one class: the cost that hits saved, and the blocks that misses brought in.
+#[derive(Debug, Clone, Copy, Default)]
+struct ClassReuse {
+    saved_cost: f64,
+    inserted_blocks: f64,
+}
+
+#[derive(Debug)]
+pub(super) struct MiniatureSimulations {
+    miniatures: Vec<Miniature>,
+    current: usize,
+    miss_cost: MissCost,
+    /// Keys whose hash is below this are in the sample.
+    sample_below: u64,
+    capacity_blocks: u64,
+    requested_blocks: u64,
+    reuse: [ClassReuse; CLASSES],
+    declared: Ranking,
+    observed: Ranking,
+}
+
+impl MiniatureSimulations {
+    /// Simulations of all windows, and of orders of classes if the classes have `policies`. The first mode is then that of
+    /// the declared priorities, since correct labels are worth most before there is any reuse to observe.
+    pub(super) fn new(capacity: Capacity, miss_cost: MissCost, policies: Option<&ClassPolicies>) -> Self {
+        let max_slots = if policies.is_some() { MAX_CLASSED_SAMPLE_SLOTS } else { MAX_SAMPLE_SLOTS };
+        let sample = Sample::new(capacity, max_slots);
+        let unordered =
+            WINDOWS_PERCENT.map(|window_percent| Mode { window_percent, class_order: ClassOrder::None });
+        let ordered = [ClassOrder::Declared, ClassOrder::Observed]
+            .map(|class_order| Mode { window_percent: WINDOWS_PERCENT[0], class_order });
+        let mut simulations = Self {
+            miniatures: unordered
+                .into_iter()
+                .chain(ordered.into_iter().filter(|_| policies.is_some()))
+                .map(|mode| Miniature::new(mode, sample.capacity))
+                .collect(),
+            current: if policies.is_some() { DECLARED } else { PLAIN },
+            miss_cost,
+            sample_below: sample.below,
+            capacity_blocks: sample.capacity.blocks,
+            requested_blocks: 0,
+            reuse: [ClassReuse::default(); CLASSES],
+            declared: Ranking::NONE,
+            observed: Ranking::NONE,
+        };
+        if let Some(policies) = policies {
+            simulations.set_class_policies(policies);
+        }
+        simulations
+    }
+
+    /// The mode of the live cache.
+    pub(super) fn mode(&self) -> Mode {
+        self.miniatures[self.current].mode
+    }
+
+    /// The order of classes in the present mode.
+    pub(super) fn ranking(&self) -> Ranking {
+        self.ranking_for(self.mode().class_order)
+    }
+
+    pub(super) fn set_class_policies(&mut self, policies: &ClassPolicies) {
+        self.declared = policies.ranking();
+        for miniature in &mut self.miniatures {
+            miniature.cache.policy_mut().set_class_policies(policies);
+        }
+        self.apply_rankings();
+    }
+
+    /// Records a request of the live cache. Returns true if [`mode`](Self::mode) or [`ranking`](Self::ranking) changed.
+    pub(super) fn request(&mut self, entry: &Entry) -> bool {
+        if !self.is_sampled(entry.key) {
+            return false;
+        }
+        let cost = self.miss_cost.of_entry(entry);
+        for (number, miniature) in self.miniatures.iter_mut().enumerate() {
+            let is_hit = miniature.cache.request(entry) == Lookup::Hit;
+            if !is_hit {
+                miniature.cost += cost;
+                miniature.missed_blocks += f64::from(entry.blocks);
+            }
+            if number == PLAIN {
+                self.reuse[class_index(entry)].record(entry, is_hit, cost);
+            }
+        }
+        self.requested_blocks += u64::from(entry.blocks);
+        if self.requested_blocks * COMPARISONS_PER_CAPACITY < self.capacity_blocks {
+            return false;
+        }
+        self.compare()
+    }
+
+    /// Records that the entry of a key was removed.
+    pub(super) fn remove(&mut self, key: u64) {
+        if self.is_sampled(key) {
+            for miniature in &mut self.miniatures {
+                miniature.cache.remove(key);
+            }
+        }
+    }
+
+    const fn is_sampled(&self, key: u64) -> bool {
+        // Another part of the product than that which ghosts use, so that samples spread over their buckets.
+        key.wrapping_mul(0xC2B2_AE3D_27D4_EB4F) >> 32 < self.sample_below
+    }
+
+    fn compare(&mut self) -> bool {
+        let before = (self.current, self.ranking());
+        let cheapest = (0..self.miniatures.len())
+            .min_by(|&a, &b| self.miniatures[a].cost.total_cmp(&self.miniatures[b].cost))
+            .unwrap_or(self.current);
+        if self.is_worth_a_change(cheapest, MIN_SAVED_SHARE) {
+            self.current = cheapest;
+        } else if self.is_worth_a_change(PLAIN, 0.0) {
+            self.current = PLAIN;
+        }
+        self.observed = observed_ranking(&self.reuse);
+        self.apply_rankings();
+        self.age(self.requested_blocks as f64 / self.capacity_blocks as f64);
+        self.requested_blocks = 0;
+        before != (self.current, self.ranking())
+    }
+
+    /// Returns true if a mode has saved the given share of what a change to it replaces.
+    fn is_worth_a_change(&self, mode: usize, min_saved_share: f64) -> bool {
+        let (current, better) = (&self.miniatures[self.current], &self.miniatures[mode]);
+        let block_cost = current.cost / current.missed_blocks.max(1.0);
+        let replaced_blocks = current.mode.distance(better.mode) * self.capacity_blocks as f64;
+        let min_saved = min_saved_share * replaced_blocks * block_cost + MIN_GAIN * current.cost;
+        better.cost + min_saved < current.cost
+    }
+
+    /// Reduces the weight of the past.
+    fn age(&mut self, capacities: f64) {
+        let weight = 0.5_f64.powf(capacities / HALF_LIFE_CAPACITIES);
+        for miniature in &mut self.miniatures {
+            miniature.cost *= weight;
+            miniature.missed_blocks *= weight;
+        }
+        for reuse in &mut self.reuse {
+            reuse.saved_cost *= weight;
+            reuse.inserted_blocks *= weight;
+        }
+    }
+
+    const fn ranking_for(&self, order: ClassOrder) -> Ranking {
+        match order {
+            ClassOrder::None => Ranking::NONE,
+            ClassOrder::Declared => self.declared,
+            ClassOrder::Observed => self.observed,
+        }
+    }
+
+    fn apply_rankings(&mut self) {
+        for number in 0..self.miniatures.len() {
+            let ranking = self.ranking_for(self.miniatures[number].mode.class_order);
+            self.miniatures[number].cache.policy_mut().set_ranking(ranking);
+        }
+    }
+}
+
+impl Miniature {
+    fn new(mode: Mode, capacity: Capacity) -> Self {
+        let shape = Shape {
+            window_percent: mode.window_percent,
+            ghost_percent: GHOST_PERCENT,
+            order: WindowOrder::Lru,
+        };
+        let cache = KeyedCache::new(capacity, WindowClock::new(capacity, shape));
+        Self { mode, cache, cost: 0.0, missed_blocks: 0.0 }
+    }
+}
+
+impl ClassReuse {
+    fn record(&mut self, entry: &Entry, is_hit: bool, cost: f64) {
+        if is_hit {
+            self.saved_cost += cost;
+        } else {
+            self.inserted_blocks += f64::from(entry.blocks);
+        }
+    }
+}
+
+/// Ranks classes by the cost that a block saves before it leaves. One rank is a factor of 2, so that classes of similar
+/// reuse are treated as one.
+fn observed_ranking(reuse: &[ClassReuse; CLASSES]) -> Ranking {
+    let value = |reuse: &ClassReuse| reuse.saved_cost / reuse.inserted_blocks.max(1.0);
+    let highest = reuse.iter().map(value).fold(0.0, f64::max);
+    Ranking::new(std::array::from_fn(|class| {
+        let ratio = value(&reuse[class]) / highest;
+        if ratio > 0.0 {
+            (-ratio.log2()).round().min(MAX_OBSERVED_RANK) as u8
+        } else {
+            MAX_OBSERVED_RANK as u8
+        }
+    }))
+}
+
+/// The size of miniature caches, and the keys which they see.
+struct Sample {
+    capacity: Capacity,
+    below: u64,
+}
+
+impl Sample {
+    fn new(capacity: Capacity, max_slots: u32) -> Self {
+        let all = 1_u64 << 32;
+        let slots = capacity.slots.min(max_slots);
+        if slots == capacity.slots {
+            return Self { capacity, below: all };
+        }
+        let below = all * u64::from(slots) / u64::from(capacity.slots);
+        let blocks = u128::from(capacity.blocks) * u128::from(below) / u128::from(all);
+        let blocks = u64::try_from(blocks).unwrap_or(u64::MAX).max(1);
+        Self { capacity: Capacity { blocks, slots }, below }
+    }
+}

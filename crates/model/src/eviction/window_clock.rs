@@ -1,0 +1,305 @@
+//! A window, a clock and ghosts: the structure of S3-FIFO, with a window of any size and order, and lists per class.
+//!
+//! New entries enter the *window*. One that was hit twice when it reaches the end of the window moves to the *main*
+//! queue; another one leaves the cache, and its key becomes a ghost. An entry whose ghost is found enters the main queue
+//! at once. The main queue is a clock: an entry with hits gets another round for each of up to three. The main queue
+//! loses entries while it is larger than what the window leaves.
+//!
+//! Each class has both queues of its own. Classes of equal rank are treated as one: their oldest entry leaves first, to
+//! the precision of an *epoch*, of which a queue has at least 24.
+
+use super::classes::{CLASSES, ClassPolicies, ClassSet, Ranking, class_index};
+use super::ghosts::Ghosts;
+use super::slot_table::{EPOCHS, MAX_FREQUENCY, Queue, SlotList, SlotTable};
+use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
+
+/// Hits in the window after which an entry moves to the main queue.
+const MIN_WINDOW_HITS: u8 = 2;
+/// Epochs in a full window, and in a main queue of the size of the cache. Fewer than [`EPOCHS`], so that entries that
+/// stay longer are not mistaken for new ones.
+const WINDOW_EPOCHS: u64 = 24;
+const MAIN_EPOCHS: u64 = 48;
+
+/// The order of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WindowOrder {
+    /// By insertion.
+    Fifo,
+    /// By the last request.
+    Lru,
+}
+
+/// Sizes relative to the capacity of the cache.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Size of the window, 1 to 100. At 100, the cache has no main queue.
+    pub(super) window_percent: u64,
+    /// Size of evicted entries whose keys are kept.
+    pub(super) ghost_percent: u64,
+    pub(super) order: WindowOrder,
+}
+
+#[derive(Debug)]
+pub(super) struct WindowClock {
+    slots: SlotTable,
+    classes: [ClassQueues; CLASSES],
+    occupied: ClassSet,
+    over_occupancy: ClassSet,
+    max_blocks: [u64; CLASSES],
+    ranking: Ranking,
+    ghosts: Ghosts,
+    order: WindowOrder,
+    capacity_blocks: u64,
+    window_percent: u64,
+    window_blocks: u64,
+    main_blocks: u64,
+    window_epoch: Epoch,
+    main_epoch: Epoch,
+    /// True once an entry was evicted. Until then, a full window overflows into the main queue.
+    is_warm: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ClassQueues {
+    window: SlotList,
+    main: SlotList,
+}
+
+impl ClassQueues {
+    const fn blocks(&self) -> u64 {
+        self.window.blocks() + self.main.blocks()
+    }
+
+    const fn list(&mut self, queue: Queue) -> &mut SlotList {
+        match queue {
+            Queue::Window => &mut self.window,
+            Queue::Main => &mut self.main,
+        }
+    }
+}
+
+/// A coarse clock of insertions into a queue.
+#[derive(Debug)]
+struct Epoch {
+    now: u8,
+    blocks: u64,
+    length_blocks: u64,
+}
+
+impl Epoch {
+    fn new(length_blocks: u64) -> Self {
+        Self { now: 0, blocks: 0, length_blocks: length_blocks.max(1) }
+    }
+
+    /// Returns the epoch of an insertion.
+    fn advance(&mut self, blocks: u32) -> u8 {
+        let epoch = self.now;
+        self.blocks += u64::from(blocks);
+        if self.blocks >= self.length_blocks {
+            self.blocks = 0;
+            self.now = (self.now + 1) % EPOCHS;
+        }
+        epoch
+    }
+
+    const fn age(&self, epoch: u8) -> u8 {
+        (self.now + EPOCHS - epoch) % EPOCHS
+    }
+}
+
+impl WindowClock {
+    pub(super) fn new(capacity: Capacity, shape: Shape) -> Self {
+        let ghost_share = |amount: u64| (amount * shape.ghost_percent / 100).max(1);
+        let mut clock = Self {
+            slots: SlotTable::new(capacity.slots),
+            classes: [ClassQueues { window: SlotList::EMPTY, main: SlotList::EMPTY }; CLASSES],
+            occupied: ClassSet::EMPTY,
+            over_occupancy: ClassSet::EMPTY,
+            max_blocks: [u64::MAX; CLASSES],
+            ranking: Ranking::NONE,
+            ghosts: Ghosts::new(ghost_share(capacity.blocks), ghost_share(u64::from(capacity.slots))),
+            order: shape.order,
+            capacity_blocks: capacity.blocks,
+            window_percent: shape.window_percent,
+            window_blocks: 0,
+            main_blocks: 0,
+            window_epoch: Epoch::new(1),
+            main_epoch: Epoch::new(capacity.blocks / MAIN_EPOCHS),
+            is_warm: false,
+        };
+        clock.set_window_percent(shape.window_percent);
+        clock
+    }
+
+    /// Changes the size of the window. Entries move when the next ones are evicted.
+    pub(super) fn set_window_percent(&mut self, percent: u64) {
+        self.window_percent = percent;
+        self.window_epoch.length_blocks = (self.window_share(self.capacity_blocks) / WINDOW_EPOCHS).max(1);
+    }
+
+    pub(super) const fn set_ranking(&mut self, ranking: Ranking) {
+        self.ranking = ranking;
+    }
+
+    pub(super) fn set_class_policies(&mut self, policies: &ClassPolicies) {
+        self.max_blocks = policies.max_blocks(self.capacity_blocks);
+        for class in 0..CLASSES {
+            self.update_sets(class);
+        }
+    }
+
+    /// The size of the window in a cache of the given size.
+    pub(super) fn window_share(&self, blocks: u64) -> u64 {
+        (blocks * self.window_percent / 100).max(1).min(blocks)
+    }
+
+    fn has_main_queue(&self) -> bool {
+        self.window_share(self.capacity_blocks) < self.capacity_blocks
+    }
+
+    fn push(&mut self, queue: Queue, class: usize, slot: Slot, blocks: u32) {
+        self.slots.push_front(self.classes[class].list(queue), queue, slot, blocks);
+        *self.queue_blocks(queue) += u64::from(blocks);
+        let epoch = match queue {
+            Queue::Window => self.window_epoch.advance(blocks),
+            Queue::Main => self.main_epoch.advance(blocks),
+        };
+        self.slots.set_epoch(slot, epoch);
+    }
+
+    fn unlink(&mut self, queue: Queue, class: usize, slot: Slot, blocks: u32) {
+        self.slots.unlink(self.classes[class].list(queue), slot, blocks);
+        *self.queue_blocks(queue) -= u64::from(blocks);
+    }
+
+    const fn queue_blocks(&mut self, queue: Queue) -> &mut u64 {
+        match queue {
+            Queue::Window => &mut self.window_blocks,
+            Queue::Main => &mut self.main_blocks,
+        }
+    }
+
+    fn update_sets(&mut self, class: usize) {
+        let blocks = self.classes[class].blocks();
+        self.occupied.set(class, blocks > 0);
+        self.over_occupancy.set(class, blocks > self.max_blocks[class]);
+    }
+
+    /// The classes of which one loses an entry next.
+    fn victim_classes(&self) -> ClassSet {
+        if self.over_occupancy.is_empty() {
+            self.occupied.lowest_priority(&self.ranking)
+        } else {
+            self.over_occupancy
+        }
+    }
+
+    /// Returns true if the queue of these classes that loses an entry is the main one.
+    fn is_main_next(&self, classes: ClassSet) -> bool {
+        let (mut window, mut main) = (0, 0);
+        for class in classes.iter() {
+            window += self.classes[class].window.blocks();
+            main += self.classes[class].main.blocks();
+        }
+        let total = if classes == self.occupied { self.capacity_blocks } else { window + main };
+        main > total - self.window_share(total)
+    }
+
+    /// The class with the oldest entry at the end of a queue.
+    fn oldest(&self, queue: Queue, classes: ClassSet) -> Option<(usize, Slot)> {
+        let ends = classes.iter().filter_map(|class| {
+            let queues = &self.classes[class];
+            let (list, epoch) = match queue {
+                Queue::Window => (&queues.window, &self.window_epoch),
+                Queue::Main => (&queues.main, &self.main_epoch),
+            };
+            list.back().map(|slot| (epoch.age(self.slots.epoch(slot)), class, slot))
+        });
+        ends.max_by_key(|&(age, ..)| age).map(|(_, class, slot)| (class, slot))
+    }
+
+    fn evict_from_window(&mut self, classes: ClassSet, entries: &dyn Entries) -> Option<Slot> {
+        while let Some((class, slot)) = self.oldest(Queue::Window, classes) {
+            let entry = entries.entry(slot);
+            let is_promoted = self.has_main_queue() && self.slots.frequency(slot) >= MIN_WINDOW_HITS;
+            self.unlink(Queue::Window, class, slot, entry.blocks);
+            if is_promoted {
+                self.push(Queue::Main, class, slot, entry.blocks);
+            } else {
+                self.ghosts.push(entry.key, entry.blocks);
+                self.update_sets(class);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    fn evict_from_main(&mut self, classes: ClassSet, entries: &dyn Entries) -> Option<Slot> {
+        while let Some((class, slot)) = self.oldest(Queue::Main, classes) {
+            let entry = entries.entry(slot);
+            let frequency = self.slots.frequency(slot);
+            self.unlink(Queue::Main, class, slot, entry.blocks);
+            if frequency == 0 {
+                self.update_sets(class);
+                return Some(slot);
+            }
+            self.push(Queue::Main, class, slot, entry.blocks);
+            self.slots.set_frequency(slot, frequency - 1);
+        }
+        None
+    }
+}
+
+impl EvictionPolicy for WindowClock {
+    /// Rejects an entry that would be the next victim, because all others have a higher priority.
+    fn admits(&mut self, entry: &Entry) -> bool {
+        let is_full = self.window_blocks + self.main_blocks + u64::from(entry.blocks) > self.capacity_blocks;
+        let rank = self.ranking.rank(class_index(entry));
+        !is_full || self.occupied.iter().any(|class| self.ranking.rank(class) >= rank)
+    }
+
+    fn insert(&mut self, slot: Slot, entry: &Entry) {
+        let class = class_index(entry);
+        let has_ghost = self.ghosts.take(entry.key, entry.blocks) && self.has_main_queue();
+        let is_window_full = self.window_blocks >= self.window_share(self.capacity_blocks);
+        let queue = if has_ghost || (!self.is_warm && is_window_full) { Queue::Main } else { Queue::Window };
+        self.push(queue, class, slot, entry.blocks);
+        self.update_sets(class);
+    }
+
+    fn hit(&mut self, slot: Slot, entry: &Entry) {
+        let frequency = (self.slots.frequency(slot) + 1).min(MAX_FREQUENCY);
+        let queue = self.slots.queue(slot).expect("a hit slot is occupied");
+        if queue == Queue::Window && self.order == WindowOrder::Lru {
+            let class = class_index(entry);
+            let list = self.classes[class].list(queue);
+            self.slots.unlink(list, slot, entry.blocks);
+            self.slots.push_front(list, queue, slot, entry.blocks);
+            self.slots.set_epoch(slot, self.window_epoch.now);
+        }
+        self.slots.set_frequency(slot, frequency);
+    }
+
+    fn remove(&mut self, slot: Slot, entry: &Entry) {
+        let queue = self.slots.queue(slot).expect("a removed slot is occupied");
+        let class = class_index(entry);
+        self.unlink(queue, class, slot, entry.blocks);
+        self.update_sets(class);
+    }
+
+    fn evict(&mut self, entries: &dyn Entries) -> Option<Slot> {
+        self.is_warm = true;
+        let classes = self.victim_classes();
+        if !self.is_main_next(classes) {
+            let victim = self.evict_from_window(classes, entries);
+            if victim.is_some() {
+                return victim;
+            }
+        }
+        self.evict_from_main(classes, entries)
+    }
+
+    fn has_excess(&self) -> bool {
+        !self.over_occupancy.is_empty()
+    }
+}

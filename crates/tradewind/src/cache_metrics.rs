@@ -1,0 +1,133 @@
+//! The metrics of caches, as a collector of `prometheus_client`. Their label `volume` is the name of the volume.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
+use tradewind_cache::{CacheCounters, Cached};
+use tradewind_gateway::metrics::{Family, encode_count};
+
+const READS: Family = Family::counter(
+    "tradewind_cache_reads",
+    "Reads by result: ram and ssd (hits), partial (some bytes from the store below), miss, bypass (not served by the \
+     cache: parts, versions, keys that are being changed).",
+);
+const BYTES: Family = Family::counter("tradewind_cache_bytes", "Bytes served, by tier: ram, ssd, backing.");
+const WRITTEN: Family = Family::counter("tradewind_cache_ssd_written_bytes", "Bytes written to the SSD.");
+const EVICTIONS: Family = Family::counter("tradewind_cache_evictions", "Entries evicted, by tier: ram, ssd.");
+const FILLS: Family = Family::counter(
+    "tradewind_cache_fills",
+    "Extents read from the store below, by outcome: stored, or skipped because the SSD cannot keep up or is switched off.",
+);
+const VALIDATIONS: Family = Family::counter(
+    "tradewind_cache_validations",
+    "Comparisons with the store below, by outcome: current, stale.",
+);
+const ERRORS: Family = Family::counter(
+    "tradewind_cache_errors",
+    "Errors of the SSD by kind: io, corrupt (failed verification), switched_off (after several errors).",
+);
+const MEMORY: Family = Family::gauge("tradewind_cache_memory_bytes", "Bytes in use by the cache in memory.");
+const EXTENTS: Family = Family::gauge("tradewind_cache_ssd_extents", "Extents on the SSD.");
+
+/// A cache with the name of its volume.
+#[derive(Debug, Clone)]
+pub struct NamedCache {
+    /// The name of the volume.
+    pub volume: String,
+    /// The cache.
+    pub cache: Arc<Cached>,
+}
+
+/// Collects the counters of all caches.
+#[derive(Debug)]
+pub struct CacheCollector(pub Vec<NamedCache>);
+
+/// A sample of a family: the value of its second label, if it has one, and the count.
+type Sample = (Option<(&'static str, &'static str)>, fn(&CacheCounters) -> u64);
+
+const COUNTERS: [(Family, &[Sample]); 7] = [
+    (
+        READS,
+        &[
+            (Some(("result", "ram")), |counters| counters.ram_hits),
+            (Some(("result", "ssd")), |counters| counters.ssd_hits),
+            (Some(("result", "partial")), |counters| counters.partial_hits),
+            (Some(("result", "miss")), |counters| counters.misses),
+            (Some(("result", "bypass")), |counters| counters.bypasses),
+        ],
+    ),
+    (
+        BYTES,
+        &[
+            (Some(("tier", "ram")), |counters| counters.ram_bytes),
+            (Some(("tier", "ssd")), |counters| counters.ssd_bytes),
+            (Some(("tier", "backing")), |counters| counters.backing_bytes),
+        ],
+    ),
+    (WRITTEN, &[(None, |counters| counters.ssd_written_bytes)]),
+    (
+        EVICTIONS,
+        &[
+            (Some(("tier", "ram")), |counters| counters.ram_evictions),
+            (Some(("tier", "ssd")), |counters| counters.ssd_evictions),
+        ],
+    ),
+    (
+        FILLS,
+        &[
+            (Some(("outcome", "stored")), |counters| counters.fills),
+            (Some(("outcome", "skipped")), |counters| counters.fills_skipped),
+        ],
+    ),
+    (
+        VALIDATIONS,
+        &[
+            (Some(("outcome", "current")), |counters| counters.validations.saturating_sub(counters.stale)),
+            (Some(("outcome", "stale")), |counters| counters.stale),
+        ],
+    ),
+    (
+        ERRORS,
+        &[
+            (Some(("kind", "io")), |counters| counters.ssd_errors),
+            (Some(("kind", "corrupt")), |counters| counters.ssd_corrupt),
+            (Some(("kind", "switched_off")), |counters| counters.ssd_switched_off),
+        ],
+    ),
+];
+
+impl Collector for CacheCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let counters: Vec<CacheCounters> = self.0.iter().map(|named| named.cache.counters()).collect();
+        for (family, samples) in &COUNTERS {
+            let mut encoder = family.describe(&mut encoder)?;
+            for (named, counters) in self.0.iter().zip(&counters) {
+                for (label, count) in *samples {
+                    let labels: Vec<(&str, &str)> =
+                        std::iter::once(("volume", named.volume.as_str())).chain(*label).collect();
+                    encode_count(&mut encoder, &labels, count(counters))?;
+                }
+            }
+        }
+        self.encode_gauge(&mut encoder, &MEMORY, |cache| cache.memory_used_bytes())?;
+        self.encode_gauge(&mut encoder, &EXTENTS, Cached::ssd_extents)
+    }
+}
+
+impl CacheCollector {
+    fn encode_gauge(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        family: &Family,
+        value: impl Fn(&Cached) -> usize,
+    ) -> fmt::Result {
+        let mut samples: MetricEncoder<'_> = family.describe(encoder)?;
+        for named in &self.0 {
+            let value = value(&named.cache) as u64;
+            samples.encode_family(&[("volume", named.volume.as_str())])?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+}
