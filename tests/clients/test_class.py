@@ -14,13 +14,14 @@ def test_class_round_trip(raw, bucket, key):
 
 
 def test_classes_of_ranges(raw, bucket, key):
-    """Runs of 512-byte sectors: offset-length-class."""
+    """Runs of 512-byte sectors: offset-length-class. They are within the object, in order, and do not overlap."""
     given = "0-64-25,1024-32-26"
-    assert raw.request("PUT", f"/{bucket}/{key}", headers={"x-dss-range-class": given}, body=b"x").status == 200
+    body = bytes((1024 + 32) * 512)
+    assert raw.request("PUT", f"/{bucket}/{key}", headers={"x-dss-range-class": given}, body=body).status == 200
     for method in ("HEAD", "GET"):
         assert raw.request(method, f"/{bucket}/{key}").header("x-dss-range-class") == given
-    for bad in ("0-0-1", "0-64-32", "0-64", "0-64-1,32-64-2"):
-        response = raw.request("PUT", f"/{bucket}/{key}-2", headers={"x-dss-range-class": bad}, body=b"x")
+    for bad in ("0-0-1", "0-64-32", "0-64", "0-64-1,32-64-2", "64-8-1,0-8-2", "1024-33-1"):
+        response = raw.request("PUT", f"/{bucket}/{key}-2", headers={"x-dss-range-class": bad}, body=body)
         refused(response, "InvalidArgument", 400)
 
 
