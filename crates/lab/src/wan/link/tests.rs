@@ -126,8 +126,8 @@ proptest! {
         let mut link = Link::new(options, seed);
         let (mut now, mut last, mut offered) = (Duration::ZERO, Duration::ZERO, 0_u64);
         let mut arrived = LinkCounts::default();
-        // Maximum delay: a full queue, the delay and the jitter.
-        let queue = rate.map_or(0.0, |rate| 20_000.0 * 8.0 / rate as f64);
+        // Maximum delay: a full queue, the delay and the jitter. The link counts whole bytes, so a queue may have one more.
+        let queue = rate.map_or(0.0, |rate| 20_001.0 * 8.0 / rate as f64);
         let max_delay = (5 + if uniform { 0 } else { 45 }) as f64 * 1e-3 + jitter.as_secs_f64() + queue + 1e-6;
         for (pause, size) in &offers {
             now += Duration::from_nanos(*pause);
