@@ -2,7 +2,7 @@
 //! names. Table II of Chen, Mesnier and Hahn, *Client-aware cloud storage*, MSST 2014, with the rules of section V.C.1.
 //!
 //! A class is a label without an order; a priority is what a store makes of it, so that both can change independently.
-//! What the paper leaves open is stated in `docs/classes.md`: the sizes of the classes 11 to 22 are those of
+//! `docs/classes.md` has the choices that the paper does not make. The sizes of the classes 11 to 22 are those of
 //! *Differentiated Storage Services* (Mesnier et al., SOSP 2011), powers of four from 4 KiB.
 
 use tradewind_core::Class;

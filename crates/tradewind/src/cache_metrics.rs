@@ -44,56 +44,68 @@ pub struct NamedCache {
 #[derive(Debug)]
 pub struct CacheCollector(pub Vec<NamedCache>);
 
-/// A sample of a family: the value of its second label, if it has one, and the count.
-type Sample = (Option<(&'static str, &'static str)>, fn(&CacheCounters) -> u64);
+/// A label beside the volume: name and value.
+type Label = (&'static str, &'static str);
+
+/// A sample of a family.
+struct Sample {
+    label: Option<Label>,
+    count: fn(&CacheCounters) -> u64,
+}
+
+const fn sample(label: Option<Label>, count: fn(&CacheCounters) -> u64) -> Sample {
+    Sample { label, count }
+}
 
 const COUNTERS: [(Family, &[Sample]); 7] = [
     (
         READS,
         &[
-            (Some(("result", "ram")), |counters| counters.ram_hits),
-            (Some(("result", "ssd")), |counters| counters.ssd_hits),
-            (Some(("result", "partial")), |counters| counters.partial_hits),
-            (Some(("result", "miss")), |counters| counters.misses),
-            (Some(("result", "bypass")), |counters| counters.bypasses),
+            sample(Some(("result", "ram")), |counters| counters.ram_hits),
+            sample(Some(("result", "ssd")), |counters| counters.ssd_hits),
+            sample(Some(("result", "partial")), |counters| counters.partial_hits),
+            sample(Some(("result", "miss")), |counters| counters.misses),
+            sample(Some(("result", "bypass")), |counters| counters.bypasses),
         ],
     ),
     (
         BYTES,
         &[
-            (Some(("tier", "ram")), |counters| counters.ram_bytes),
-            (Some(("tier", "ssd")), |counters| counters.ssd_bytes),
-            (Some(("tier", "backing")), |counters| counters.backing_bytes),
+            sample(Some(("tier", "ram")), |counters| counters.ram_bytes),
+            sample(Some(("tier", "ssd")), |counters| counters.ssd_bytes),
+            sample(Some(("tier", "backing")), |counters| counters.backing_bytes),
         ],
     ),
-    (WRITTEN, &[(None, |counters| counters.ssd_written_bytes)]),
+    (WRITTEN, &[sample(None, |counters| counters.ssd_written_bytes)]),
     (
         EVICTIONS,
         &[
-            (Some(("tier", "ram")), |counters| counters.ram_evictions),
-            (Some(("tier", "ssd")), |counters| counters.ssd_evictions),
+            sample(Some(("tier", "ram")), |counters| counters.ram_evictions),
+            sample(Some(("tier", "ssd")), |counters| counters.ssd_evictions),
         ],
     ),
     (
         FILLS,
         &[
-            (Some(("outcome", "stored")), |counters| counters.fills),
-            (Some(("outcome", "skipped")), |counters| counters.fills_skipped),
+            sample(Some(("outcome", "stored")), |counters| counters.fills),
+            sample(Some(("outcome", "skipped")), |counters| counters.fills_skipped),
         ],
     ),
     (
         VALIDATIONS,
         &[
-            (Some(("outcome", "current")), |counters| counters.validations.saturating_sub(counters.stale)),
-            (Some(("outcome", "stale")), |counters| counters.stale),
+            sample(Some(("outcome", "current")), |counters| {
+                counters.validations.saturating_sub(counters.stale)
+            }),
+            sample(Some(("outcome", "stale")), |counters| counters.stale),
         ],
     ),
     (
         ERRORS,
         &[
-            (Some(("kind", "io")), |counters| counters.ssd_errors),
-            (Some(("kind", "corrupt")), |counters| counters.ssd_corrupt),
-            (Some(("kind", "switched_off")), |counters| counters.ssd_switched_off),
+            sample(Some(("kind", "io")), |counters| counters.ssd_errors),
+            sample(Some(("kind", "corrupt")), |counters| counters.ssd_corrupt),
+            sample(Some(("kind", "switched_off")), |counters| counters.ssd_switched_off),
         ],
     ),
 ];
@@ -104,9 +116,9 @@ impl Collector for CacheCollector {
         for (family, samples) in &COUNTERS {
             let mut encoder = family.describe(&mut encoder)?;
             for (named, counters) in self.0.iter().zip(&counters) {
-                for (label, count) in *samples {
-                    let labels: Vec<(&str, &str)> =
-                        std::iter::once(("volume", named.volume.as_str())).chain(*label).collect();
+                for Sample { label, count } in *samples {
+                    let volume = ("volume", named.volume.as_str());
+                    let labels: Vec<(&str, &str)> = std::iter::once(volume).chain(*label).collect();
                     encode_count(&mut encoder, &labels, count(counters))?;
                 }
             }

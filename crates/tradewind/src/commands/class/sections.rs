@@ -78,7 +78,7 @@ fn parse_width(text: &str) -> Result<ClassWidth, String> {
 pub(super) fn encode(arguments: &Encode) -> anyhow::Result<CommandOutcome> {
     let classification = classification(arguments)?;
     let section = classification.encode(arguments.class_bytes)?;
-    // What is written must be legal, also for a server.
+    // A server decodes the section with the same limits.
     format::decode(&section)?.classes_for(u64::MAX)?;
     let mut data = match &arguments.data {
         Some(path) => Some(open(path)?),
