@@ -15,6 +15,7 @@ mod headers;
 mod list;
 mod list_uploads;
 mod list_versions;
+mod mapped_classes;
 mod multipart_write;
 mod protocol;
 mod read;
@@ -57,6 +58,7 @@ use self::credentials::CredentialProvider;
 pub use self::credentials::{CredentialIssuer, ExpiringCredentials};
 use self::dialect::Dialect;
 pub use self::endpoint::{AddressingStyle, Endpoint};
+pub use self::mapped_classes::MappedClasses;
 use self::protocol::{S3Protocol, ServiceState};
 use self::regions::BucketRegions;
 use self::stage::{StagedWrite, WriteTarget};
@@ -108,6 +110,8 @@ pub struct S3Options {
     pub part_bytes: usize,
     /// Memory of all buffered parts together, in bytes.
     pub buffer_bytes: usize,
+    /// What the service is told about classes in its own terms.
+    pub mapped_classes: MappedClasses,
 }
 
 impl S3Options {
@@ -135,6 +139,7 @@ impl S3Options {
             retries,
             part_bytes: 8 << 20,
             buffer_bytes: 64 << 20,
+            mapped_classes: MappedClasses::default(),
         }
     }
 
@@ -176,6 +181,7 @@ pub struct S3Store {
     names_versions: AtomicBool,
     /// Uploads started or used by this store.
     uploads: Mutex<UploadCache>,
+    mapped_classes: MappedClasses,
 }
 
 impl S3Store {
@@ -209,6 +215,7 @@ impl S3Store {
             dialect: OnceLock::new(),
             names_versions: AtomicBool::new(false),
             uploads: Mutex::default(),
+            mapped_classes: options.mapped_classes,
         }))
     }
 
@@ -461,7 +468,7 @@ impl ObjectStore for S3Store {
     }
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.write_tags(context, address, tags).await
+        self.replace_tags(context, address, tags).await
     }
 
     async fn set_classes(&self, context: &Context, address: &Address, update: ClassUpdate) -> Result<()> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tradewind_backend::local::{self, LocalStore};
 use tradewind_backend::remote::ProxyRules;
-use tradewind_backend::s3::S3Store;
+use tradewind_backend::s3::{MappedClasses, S3Store};
 use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
 use tradewind_core::{Clock, ObjectStore, Traffic};
 use tradewind_model::retry::RetryOptions;
@@ -301,6 +301,10 @@ pub fn s3_options(set: &S3Settings, flags: S3Flags) -> anyhow::Result<tradewind_
     if let Some(size) = &set.part_size {
         options.part_bytes = size.value.as_usize();
     }
+    options.mapped_classes = MappedClasses {
+        storage_classes: set.storage_classes.as_ref().map(|set| set.value.clone()).unwrap_or_default(),
+        tag: text(&set.class_tag),
+    };
     Ok(options)
 }
 

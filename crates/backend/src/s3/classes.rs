@@ -3,6 +3,8 @@
 //! A Tradewind server has headers for them. Every other service keeps them as user metadata, within the limit that it has
 //! for that: ranges that do not fit are an error of the write, because a part of them would be another classification.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::metadata::{MAX_USER_METADATA_BYTES, UserMetadata};
@@ -28,8 +30,10 @@ impl S3Store {
     ///
     /// # Errors
     /// [`MetadataTooLarge`](Reason::MetadataTooLarge) if user metadata and classes exceed the service's limit;
-    /// [`InvalidArgument`](Reason::InvalidArgument) if user metadata has the name of a class.
+    /// [`InvalidArgument`](Reason::InvalidArgument) if user metadata has the name of a class;
+    /// [`InvalidTag`](Reason::InvalidTag) if the tag of a class has no place.
     pub(super) async fn prepare_classes(&self, context: &Context, metadata: &Metadata) -> Result<()> {
+        self.mapped_classes.with_tag(metadata.tags.clone(), metadata.classes.object)?;
         let is_reserved =
             |(name, _): &(String, String)| [OBJECT_CLASS_NAME, RANGE_CLASS_NAME].contains(&name.as_str());
         let reserved = metadata.user.iter().find(|pair| is_reserved(pair));
@@ -66,7 +70,11 @@ impl S3Store {
 
     /// Writes an object's metadata into the request that creates it. [`Self::prepare_classes`] precedes it.
     pub(super) fn write_metadata(&self, metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
-        headers::write_metadata(metadata, headers)?;
+        let mut metadata = Cow::Borrowed(metadata);
+        if !self.mapped_classes.is_empty() {
+            self.mapped_classes.apply(metadata.to_mut())?;
+        }
+        headers::write_metadata(&metadata, headers)?;
         let (object_name, ranges_name) = match self.dialect.get() {
             Some(Dialect::Tradewind) => (DSS_OBJECT_CLASS, DSS_RANGE_CLASS),
             _ => (OBJECT_CLASS_METADATA, RANGE_CLASS_METADATA),

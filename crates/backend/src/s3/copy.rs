@@ -5,7 +5,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
 use tradewind_core::version::VersionId;
-use tradewind_core::{Address, Context, ETag, ObjectInfo, Timestamp};
+use tradewind_core::{Address, Context, ETag, ObjectInfo, Precondition, ReadConditions, Timestamp};
 
 use super::S3Store;
 use super::conditions::pinned_to;
@@ -19,12 +19,43 @@ use crate::remote::header_fields::{self, generation};
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
+/// Repeated attempts to copy an object that is overwritten meanwhile.
+const MAX_OVERWRITES: usize = 4;
 /// Longest response document of a copy.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl S3Store {
     /// CopyObject.
     pub(super) async fn copy_object(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
+        let is_unconditional = request.precondition == Precondition::None
+            && request.source_conditions == ReadConditions::default();
+        for _ in 0..MAX_OVERWRITES {
+            match self.try_copy(context, request.clone()).await {
+                // The only condition was that the source is still the one whose metadata was read.
+                Err(e) if is_unconditional && e.reason() == Reason::PreconditionFailed => {}
+                result => return result,
+            }
+        }
+        self.try_copy(context, request).await
+    }
+
+    async fn try_copy(&self, context: &Context, mut request: CopyRequest) -> Result<Committed> {
+        let is_explicit = request.metadata.is_none()
+            && request.tags.is_none()
+            && is_current_version(&request.source, &request.destination);
+        // S3 rejects a copy onto itself that changes nothing: this replaces the metadata with the same metadata. A
+        // service derives neither a storage class nor a tag from a class: both are explicit in each copy.
+        if is_explicit || !self.mapped_classes.is_empty() {
+            let found =
+                self.evaluate_conditions(context, &request.source, &request.source_conditions).await?;
+            request.source_conditions = pinned_to(&found.etag);
+            let found_tags = found.metadata.tags.clone();
+            let metadata = request.metadata.get_or_insert_with(|| found.metadata.for_copy());
+            if !self.mapped_classes.is_empty() {
+                let tags = request.tags.take().unwrap_or(found_tags);
+                request.tags = Some(self.mapped_classes.with_tag(tags, metadata.classes.object)?);
+            }
+        }
         let to = &request.destination;
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
         call.is_long_running = true;
@@ -54,11 +85,6 @@ impl S3Store {
         }
         headers::write_precondition(&request.precondition, &mut call.headers)?;
         let mut metadata = request.metadata;
-        if metadata.is_none() && request.tags.is_none() && is_current_version(&request.source, to) {
-            // S3 rejects a copy onto itself that changes nothing: this replaces the metadata with the same metadata.
-            let found = self.read_head(context, &request.source, &GetRequest::default()).await?;
-            metadata = Some(found.info.metadata.for_copy());
-        }
         // radosgw copies what S3 does not.
         if let (None, Some(source_info)) = (&metadata, &source_info) {
             let copied = source_info.metadata.clone().for_copy();

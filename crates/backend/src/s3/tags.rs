@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::Method;
 use tradewind_core::error::Result;
+use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Context, Tags};
 
 use super::S3Store;
@@ -16,6 +17,16 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const TAGS: DocumentKind = DocumentKind { name: "tags", roots: &["Tagging"] };
 
 impl S3Store {
+    /// Replaces the tags that readers see. The tag of the object's class stays.
+    pub(super) async fn replace_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
+        if self.mapped_classes.tag.is_none() {
+            return self.write_tags(context, address, tags).await;
+        }
+        let found = self.read_head(context, address, &GetRequest::default()).await?;
+        let tags = self.mapped_classes.with_tag(tags, found.info.metadata.classes.object)?;
+        self.write_tags(context, address, tags).await
+    }
+
     /// PutObjectTagging, or DeleteObjectTagging for no tags.
     pub(super) async fn write_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
         let method = if tags.is_empty() { Method::DELETE } else { Method::PUT };
@@ -37,7 +48,7 @@ impl S3Store {
         self.send_versioned(context, address, &call).await?.drain().await.map(drop)
     }
 
-    /// GetObjectTagging.
+    /// GetObjectTagging, without the tag of the object's class.
     pub(super) async fn read_tags(&self, context: &Context, address: &Address) -> Result<Tags> {
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = version_query(address).flag("tagging");
@@ -51,6 +62,6 @@ impl S3Store {
             [.., "Tag"] => pairs.push((std::mem::take(&mut key), std::mem::take(&mut value))),
             _ => {}
         })?;
-        Tags::new(pairs)
+        Tags::new(self.mapped_classes.without_tag(pairs))
     }
 }

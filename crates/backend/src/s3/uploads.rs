@@ -70,7 +70,9 @@ impl S3Store {
             return Err(Error::new(Reason::Io, "the store created an upload without an UploadId"));
         }
         let id = UploadId(id);
-        self.cache_upload(&id, request.checksum.map(|(algorithm, _)| algorithm), request.metadata.tags);
+        let Metadata { tags, classes, .. } = request.metadata;
+        let tags = self.mapped_classes.with_tag(tags, classes.object)?;
+        self.cache_upload(&id, request.checksum.map(|(algorithm, _)| algorithm), tags);
         Ok(id)
     }
 

@@ -63,6 +63,14 @@ fn named_tables() -> Vec<Section> {
                     DEFAULT_PART_SIZE,
                     "Part size of writes of unknown length, 5MiB to 5GiB.",
                 ),
+                declared(
+                    "storage_classes",
+                    "Storage classes for classes of data: `{ 28 = \"STANDARD_IA\", 31 = \"GLACIER_IR\" }`.",
+                ),
+                declared(
+                    "class_tag",
+                    "Key of a tag with the number of an object's class, for the lifecycle rules of the service.",
+                ),
             ],
         ),
         section(

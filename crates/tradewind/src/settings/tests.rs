@@ -113,7 +113,8 @@ fn stores_of_each_type_are_read_and_shown() {
         "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\nregion = \"west\"\n\
          [store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\nregion = \"one\"\nsegment_size = \"64MiB\"\n\
          storage_url = \"https://s/v1/AUTH_x\"\nmax_connections = 8\nproxy = \"http://me:hush@p:3128\"\n\
-         [store.near]\ntype = \"s3\"\nproxy = \"none\"\n",
+         [store.near]\ntype = \"s3\"\nproxy = \"none\"\n\
+         storage_classes = { 31 = \"GLACIER_IR\", video = \"STANDARD_IA\" }\nclass_tag = \"dss-class\"\n",
     );
     let types: Vec<&str> = settings.named.stores.iter().map(Store::type_name).collect();
     assert_eq!(types, ["local", "s3", "swift", "s3"]);
@@ -129,9 +130,27 @@ fn stores_of_each_type_are_read_and_shown() {
         // Without the password.
         ["store.cloud.proxy", "http://p:3128", "etc/tw.toml:14"],
         ["store.near.proxy", "none", "etc/tw.toml:17"],
+        ["store.near.class_tag", "dss-class", "etc/tw.toml:19"],
     ] {
         let is_line = |shown: &str| shown.split_whitespace().eq(line);
         assert!(shown.lines().any(is_line), "{line:?} in {shown}");
+    }
+}
+
+#[test]
+fn storage_classes_of_classes_are_read_and_shown() {
+    let with = |text: &str| format!("[store.west]\ntype = \"s3\"\n{text}\n");
+    let shown = read(&with("storage_classes = { 31 = \"GLACIER_IR\", video = \"STANDARD_IA\" }")).to_string();
+    assert!(shown.contains("{ 28 = \"STANDARD_IA\", 31 = \"GLACIER_IR\" }"), "{shown}");
+    for (text, expected) in [
+        ("storage_classes = { 32 = \"GLACIER_IR\" }", "\"32\" is not a class from 0 to 31"),
+        ("storage_classes = { 28 = \"A\", video = \"B\" }", "the class video is given twice"),
+        ("storage_classes = { 28 = \"glacier\" }", "\"glacier\" is not a storage class"),
+        ("storage_classes = \"GLACIER\"", "storage_classes must be a table"),
+        ("class_tag = \"a;b\"", "store.west.class_tag: "),
+    ] {
+        let found = problem(&with(text));
+        assert!(found.starts_with("etc/tw.toml:3: ") && found.contains(expected), "{found}");
     }
 }
 
