@@ -12,6 +12,7 @@
 
 mod change;
 mod checkpoints;
+mod contents;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ use crate::reader::Pins;
 use crate::tiers::Tiers;
 use change::{CachedStaged, WrittenObject};
 use checkpoints::Checkpoints;
+pub use contents::CachedPart;
 
 /// The session of a cache without a directory.
 const MEMORY_SESSION: u64 = 1;

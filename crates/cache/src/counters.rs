@@ -20,6 +20,15 @@ impl Counter {
     }
 }
 
+/// A counter with its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedCount {
+    /// The name of its field in [`CacheCounters`].
+    pub name: &'static str,
+    /// The count since the cache was opened.
+    pub count: u64,
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         #[derive(Debug, Default)]
@@ -28,6 +37,13 @@ macro_rules! counters {
         /// The counters of a cache since it was opened.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct CacheCounters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl CacheCounters {
+            /// All counters with their names, in a constant order.
+            pub fn named(&self) -> impl Iterator<Item = NamedCount> {
+                [$(NamedCount { name: stringify!($name), count: self.$name },)*].into_iter()
+            }
+        }
 
         impl Counters {
             pub fn snapshot(&self) -> CacheCounters {

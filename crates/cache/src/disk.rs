@@ -426,6 +426,16 @@ impl Disk {
     pub fn entries(&self) -> usize {
         self.state.lock().index.entries()
     }
+
+    /// Bytes that extents occupy.
+    pub fn used_bytes(&self) -> u64 {
+        self.state.lock().frames.used_blocks() * BLOCK_BYTES as u64
+    }
+
+    /// The size of the tier in bytes.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 /// The location of an extent that was removed from the index.

@@ -21,6 +21,6 @@ mod ram;
 mod reader;
 mod tiers;
 
-pub use cached::Cached;
-pub use counters::CacheCounters;
+pub use cached::{Cached, CachedPart};
+pub use counters::{CacheCounters, NamedCount};
 pub use options::{CachedOptions, Validation};

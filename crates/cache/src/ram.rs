@@ -183,6 +183,11 @@ impl RamTier {
         }
     }
 
+    /// The size of the tier in bytes.
+    pub const fn limit_bytes(&self) -> usize {
+        self.max_blocks * RAM_BLOCK_BYTES
+    }
+
     /// Bytes in use.
     pub fn used_bytes(&self) -> usize {
         self.state.lock().blocks * RAM_BLOCK_BYTES

@@ -56,6 +56,11 @@ impl Tiers {
         permit
     }
 
+    /// True if several reads can fill the cache without being skipped.
+    pub fn has_free_fills(&self) -> bool {
+        self.permits.available_permits() >= MAX_PENDING_EXTENTS / 2
+    }
+
     /// Waits until all fills are stored.
     pub async fn flush(&self) {
         let all = u32::try_from(MAX_PENDING_EXTENTS).unwrap_or(u32::MAX);

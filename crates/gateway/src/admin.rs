@@ -1,5 +1,8 @@
 //! The admin listener: `/health/live`, `/health/ready` and `/metrics`, without authentication, for an address that only
-//! operators can reach. It exposes no objects and no names of objects.
+//! operators can reach. They expose no objects and no names of objects. The paths below `/v1/` are the admin [`api`],
+//! which needs a signature.
+
+pub mod api;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,6 +23,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::body::ResponseBody;
+use api::{CallsInFlight, GuardedApi};
 
 /// Timeout for a request's head, from the start of the connection or the end of the previous response.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,6 +38,8 @@ pub struct Admin {
     pub ready: Readiness,
     /// For `/metrics`.
     pub metrics: Arc<Registry>,
+    /// For `/v1/`; `None` if there is no API.
+    pub api: Option<GuardedApi>,
 }
 
 impl fmt::Debug for Admin {
@@ -43,23 +49,27 @@ impl fmt::Debug for Admin {
 }
 
 /// Serves until `shutdown`. Beyond `max_connections` (at least 1), a new connection replaces the oldest one, so that
-/// unused connections cannot block health checks.
+/// unused connections cannot block health checks. Connections with a call of the API in flight, whose number is bounded,
+/// are replaced last.
 pub async fn serve(listener: TcpListener, admin: Admin, max_connections: usize, shutdown: CancellationToken) {
     let mut tasks = JoinSet::new();
-    let mut open = VecDeque::<AbortHandle>::new();
+    let mut open = VecDeque::<OpenConnection>::new();
     loop {
         tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            Some(_ended) = tasks.join_next() => open.retain(|task| !task.is_finished()),
+            Some(_ended) = tasks.join_next() => open.retain(|connection| !connection.task.is_finished()),
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => {
-                    if open.len() >= max_connections
-                        && let Some(oldest) = open.pop_front()
-                    {
-                        oldest.abort();
+                    if open.len() >= max_connections {
+                        let idle = open.iter().position(|connection| connection.calls.is_zero());
+                        if let Some(replaced) = open.remove(idle.unwrap_or(0)) {
+                            replaced.task.abort();
+                        }
                     }
-                    open.push_back(tasks.spawn(serve_connection(socket, admin.clone())));
+                    let calls = CallsInFlight::default();
+                    let task = tasks.spawn(serve_connection(socket, admin.clone(), calls.clone()));
+                    open.push_back(OpenConnection { task, calls });
                 }
                 Err(e) => {
                     tracing::warn!(error = %e, "an admin connection could not be accepted");
@@ -69,12 +79,24 @@ pub async fn serve(listener: TcpListener, admin: Admin, max_connections: usize, 
         }
     }
     tasks.shutdown().await;
+    if let Some(api) = admin.api {
+        // They end because their connections ended.
+        api.streams.close();
+        api.streams.wait().await;
+    }
 }
 
-async fn serve_connection(socket: TcpStream, admin: Admin) {
-    let service = service_fn(|request: Request<Incoming>| {
-        let response = answer(&admin, request.method(), request.uri().path());
-        async move { Ok::<_, Infallible>(response) }
+struct OpenConnection {
+    task: AbortHandle,
+    calls: CallsInFlight,
+}
+
+async fn serve_connection(socket: TcpStream, admin: Admin, calls: CallsInFlight) {
+    let service = service_fn(async |request: Request<Incoming>| {
+        Ok::<_, Infallible>(match &admin.api {
+            Some(api) if GuardedApi::owns(request.uri().path()) => api.respond(request, &calls).await,
+            _ => answer(&admin, request.method(), request.uri().path()),
+        })
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(16 << 10);
@@ -130,6 +152,7 @@ mod tests {
         let admin = |ready: Result<(), String>| Admin {
             ready: Arc::new(move || ready.clone()),
             metrics: metrics.clone(),
+            api: None,
         };
         let ask = async |admin: &Admin, method: Method, path: &str| {
             let response = answer(admin, &method, path);
@@ -160,7 +183,7 @@ mod tests {
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let admin = Admin { ready: Arc::new(|| Ok(())), metrics: Arc::default() };
+        let admin = Admin { ready: Arc::new(|| Ok(())), metrics: Arc::default(), api: None };
         let shutdown = CancellationToken::new();
         let served = tokio::spawn(serve(listener, admin, 4, shutdown.clone()));
         let mut unused = Vec::new();

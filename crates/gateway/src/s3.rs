@@ -12,6 +12,7 @@ mod call;
 mod checksums;
 mod class_body;
 mod classes;
+mod classifier;
 mod codec;
 mod completed_uploads;
 mod conditions;
@@ -49,6 +50,9 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Method, Request, Response, Uri};
 use tradewind_core::{Context, ObjectStore};
+
+pub use classifier::{ObjectClassifier, UnlabelledObject};
+pub use metadata::STORAGE_CLASSES;
 
 pub(crate) use checksums::add_headers as add_checksum_headers;
 pub(crate) use operation::{is_subresource, not_implemented_error};

@@ -100,7 +100,7 @@ enum Command {
 }
 
 /// Flags of commands that read settings.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 struct SettingsFlags {
     /// Directory of the root key and, unless settings name a store, of the local store [default: data, or the
     /// directory of the configured local store]
@@ -109,7 +109,7 @@ struct SettingsFlags {
     /// Address and port of the S3 listener [default: 127.0.0.1:9000]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Address and port of the admin listener: health and metrics [default: 127.0.0.1:9001]
+    /// Address and port of the admin listener: health, metrics and the admin API [default: 127.0.0.1:9001]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
     /// Settings file (TOML)

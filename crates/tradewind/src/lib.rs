@@ -4,6 +4,7 @@
 //! This is the only crate that reads settings files, environment and flags, and the only one that depends on all
 //! others; they receive plain data.
 
+pub mod admin_client;
 pub mod assemble;
 pub mod aws;
 pub mod banner;

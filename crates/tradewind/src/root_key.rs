@@ -36,36 +36,40 @@ pub struct RootCredentials {
 
 /// Reads the key in `directory`, or creates one. Fails if other users can read the file.
 pub fn load_or_create(directory: &Path) -> anyhow::Result<RootCredentials> {
-    let path = directory.join(FILE_NAME);
-    match fs::read_to_string(&path) {
-        Ok(text) => {
-            let (id, secret) = parse(&text).with_context(|| {
-                format!(
-                    "{} contains no valid key; restore it, or delete it to create a new key",
-                    path.display()
-                )
-            })?;
-            let mode = fs::metadata(&path)?.permissions().mode();
-            if mode & 0o077 != 0 {
-                bail!(
-                    "{} can be read by other users (mode {:o}); run chmod 600 on it, and replace the key if it may \
-                     have been read",
-                    path.display(),
-                    mode & 0o777
-                );
-            }
-            Ok(RootCredentials { id, secret, is_new: false })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let id = format!("TW{}", random_text(18)?);
-            let secret = random_text(40)?;
-            let text = format!("{ID}={id}\n{SECRET}={secret}\n");
-            write_atomically(directory, &path, &text)
-                .with_context(|| format!("cannot store the root key in {}", path.display()))?;
-            Ok(RootCredentials { id, secret: Secret::new(secret), is_new: true })
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot read the root key in {}", path.display())),
+    if let Some(saved) = load(directory)? {
+        return Ok(saved);
     }
+    let id = format!("TW{}", random_text(18)?);
+    let secret = random_text(40)?;
+    let text = format!("{ID}={id}\n{SECRET}={secret}\n");
+    write_atomically(directory, &directory.join(FILE_NAME), &text)
+        .with_context(|| format!("cannot store the root key in {}", directory.display()))?;
+    Ok(RootCredentials { id, secret: Secret::new(secret), is_new: true })
+}
+
+/// Reads the key in `directory`; `None` if there is none. Fails if other users can read the file.
+pub fn load(directory: &Path) -> anyhow::Result<Option<RootCredentials>> {
+    let path = directory.join(FILE_NAME);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read the root key in {}", path.display()));
+        }
+    };
+    let (id, secret) = parse(&text).with_context(|| {
+        format!("{} contains no valid key; restore it, or delete it to create a new key", path.display())
+    })?;
+    let mode = fs::metadata(&path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        bail!(
+            "{} can be read by other users (mode {:o}); run chmod 600 on it, and replace the key if it may have been \
+             read",
+            path.display(),
+            mode & 0o777
+        );
+    }
+    Ok(Some(RootCredentials { id, secret, is_new: false }))
 }
 
 fn parse(text: &str) -> anyhow::Result<(String, Secret)> {
@@ -108,12 +112,14 @@ mod tests {
     #[test]
     fn key_is_created_once_with_mode_0600() {
         let directory = tempfile::tempdir().unwrap();
+        assert!(load(directory.path()).unwrap().is_none(), "only load_or_create creates one");
         let made = load_or_create(directory.path()).unwrap();
         assert!(made.is_new && made.id.len() == 20 && made.secret.reveal().len() == 40);
         let path = directory.path().join(FILE_NAME);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let loaded = load_or_create(directory.path()).unwrap();
         assert!(!loaded.is_new && loaded.id == made.id && loaded.secret == made.secret);
+        assert_eq!(load(directory.path()).unwrap().map(|loaded| loaded.id), Some(made.id));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no draft is left");
     }
 

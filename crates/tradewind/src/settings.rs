@@ -194,6 +194,7 @@ impl Settings {
             problems.add(source, "lanes.priority_access_keys needs lanes: set lanes.enabled = true");
         }
         self.check_priority_clients(problems);
+        self.check_clients_of_rules(problems);
         let limits = &self.scalars.limits;
         for (name, span) in [
             ("header_time", &limits.header_time),
@@ -247,16 +248,33 @@ impl Settings {
 
     /// Checks that the clients of high priority have access keys.
     fn check_priority_clients(&self, problems: &mut Problems) {
+        let first = &self.scalars.lanes.priority_access_keys;
+        for id in &first.value.0 {
+            self.check_client(id, &first.source, problems);
+        }
+    }
+
+    /// Checks that the clients of rules have access keys.
+    fn check_clients_of_rules(&self, problems: &mut Problems) {
+        for rule in &self.named.class_rules {
+            if let Some(id) = &rule.value.access_key {
+                self.check_client(id, &rule.source, problems);
+            }
+        }
+    }
+
+    /// Checks that there is an access key with this id.
+    fn check_client(&self, id: &str, source: &SettingSource, problems: &mut Problems) {
         let named = self.named.access_keys.iter().map(|key| &key.id);
         let known: Vec<&str> =
             self.root_key.iter().map(|root| &root.id).chain(named).map(|id| id.value.as_str()).collect();
-        let first = &self.scalars.lanes.priority_access_keys;
-        for id in first.value.0.iter().filter(|id| !known.contains(&id.as_str())) {
-            let help = nearest_name(id, known.iter().copied()).map_or_else(
-                || "add an [[access_key]] with this id".to_owned(),
-                |near| format!("did you mean {near:?}?"),
-            );
-            problems.add(&first.source, format!("there is no access key {id:?}; {help}"));
+        if known.contains(&id) {
+            return;
         }
+        let help = nearest_name(id, known.iter().copied()).map_or_else(
+            || "add an [[access_key]] with this id".to_owned(),
+            |near| format!("did you mean {near:?}?"),
+        );
+        problems.add(source, format!("there is no access key {id:?}; {help}"));
     }
 }

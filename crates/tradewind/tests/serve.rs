@@ -4,6 +4,8 @@
 
 mod support;
 
+#[path = "serve/classified.rs"]
+mod classified;
 #[path = "serve/lost.rs"]
 mod lost;
 

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "volumes/administered.rs"]
+mod administered;
 #[path = "volumes/cached.rs"]
 mod cached;
 mod support;

@@ -163,6 +163,7 @@ impl Copier {
             key: address.key.as_str(),
             size: Some(size),
             content_type: metadata.headers.content_type.as_deref(),
+            ..ClassifiedObject::default()
         });
         if self.preserves_attributes {
             source.attributes().write_to(&mut metadata.user);

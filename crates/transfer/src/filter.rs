@@ -40,6 +40,15 @@ const SPECIAL_CHARS: [char; 6] = ['*', '?', '[', '{', '\\', '}'];
 #[derive(Debug, Clone)]
 pub struct Pattern(GlobMatcher);
 
+/// Patterns are equal if they are written alike.
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text() == other.text()
+    }
+}
+
+impl Eq for Pattern {}
+
 impl Pattern {
     /// Compiles a pattern.
     ///

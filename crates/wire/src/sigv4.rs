@@ -18,6 +18,8 @@ pub use signer::{Credentials, Payload, Signer};
 
 /// The only signing algorithm.
 pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+/// The service of signatures for Tradewind's admin API.
+pub const ADMIN_SERVICE: &str = "tradewind-admin";
 /// The SHA-256 of empty data, in hexadecimal.
 pub const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 

@@ -227,7 +227,7 @@ impl Cached {
         Stamp { session: self.session, sequence: attempt.token.sequence, time: attempt.started }
     }
 
-    fn drop_head(&self, hash: KeyHash) {
+    pub(super) fn drop_head(&self, hash: KeyHash) {
         let pins = self.pins.clone();
         self.tiers.remove_head(hash, move |content| pins.is_pinned(content));
     }

@@ -40,6 +40,7 @@ impl Space {
 pub(crate) struct Frames {
     /// A set bit is a used block.
     used: Vec<u16>,
+    used_blocks: u64,
     free: [Vec<u32>; MAX_ORDER as usize + 1],
     /// Frames from here on are free and on no list.
     first_untouched: u32,
@@ -48,7 +49,7 @@ pub(crate) struct Frames {
 impl Frames {
     /// `count` free frames.
     pub fn new(count: u32) -> Self {
-        Self { used: vec![0; count as usize], free: Default::default(), first_untouched: 0 }
+        Self { used: vec![0; count as usize], used_blocks: 0, free: Default::default(), first_untouched: 0 }
     }
 
     /// Number of frames.
@@ -64,6 +65,7 @@ impl Frames {
             self.free[usize::from(found.order)].push(found.block + found.blocks());
         }
         self.used[found.frame() as usize] |= found.mask();
+        self.used_blocks += u64::from(found.blocks());
         Some(found)
     }
 
@@ -95,6 +97,7 @@ impl Frames {
             return false;
         }
         *used |= space.mask();
+        self.used_blocks += u64::from(space.blocks());
         true
     }
 
@@ -117,6 +120,7 @@ impl Frames {
     /// Frees space.
     pub fn release(&mut self, mut space: Space) {
         self.used[space.frame() as usize] &= !space.mask();
+        self.used_blocks -= u64::from(space.blocks());
         while space.order < MAX_ORDER && self.is_free(buddy(space)) {
             space = Space { block: space.block & !space.blocks(), order: space.order + 1 };
         }
@@ -130,6 +134,11 @@ impl Frames {
             hints.retain(|block| self.is_maximal(Space { block: *block, order: space.order }));
             self.free[usize::from(space.order)] = hints;
         }
+    }
+
+    /// Number of blocks in use.
+    pub const fn used_blocks(&self) -> u64 {
+        self.used_blocks
     }
 
     /// True if the frame has used blocks.

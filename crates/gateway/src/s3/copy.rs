@@ -9,6 +9,7 @@ use tradewind_core::{Address, BucketName, Metadata, ObjectInfo, ObjectKey, ReadC
 
 use super::call::Call;
 use super::checksums::{self, fill_checksums};
+use super::classifier::classify;
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::metadata;
@@ -163,6 +164,10 @@ async fn execute(
         let info = head_source(service, call, parameters).await?;
         parameters.given.classes.check_within(info.size)?;
         request.metadata = parameters.metadata(Some(&info));
+        if let Some(metadata) = request.metadata.as_mut().filter(|_| parameters.replaces_metadata) {
+            let tags = parameters.tags.as_ref().unwrap_or(&info.metadata.tags);
+            classify(service, call, metadata, Some(info.size), Some(tags));
+        }
         request.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
         match service.store.copy(&call.context, request.clone()).await {
             Err(error)

@@ -16,7 +16,7 @@ use super::query::form_decode;
 use crate::error::Code;
 
 /// S3's storage classes. The name is stored with the object and has no effect.
-const STORAGE_CLASSES: &[&str] = &[
+pub const STORAGE_CLASSES: &[&str] = &[
     "STANDARD",
     "REDUCED_REDUNDANCY",
     "STANDARD_IA",

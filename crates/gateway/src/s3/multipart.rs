@@ -18,6 +18,7 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Reason};
 
 use super::call::Call;
 use super::checksums::{self, fill_checksums, type_mismatch};
+use super::classifier::classify;
 use super::completed_uploads::{Completion, CompletionRequest};
 use super::conditions;
 use super::elements;
@@ -36,7 +37,10 @@ pub(super) async fn create(
 ) -> Result<S3Response<CreateMultipartUploadOutput>> {
     let address = call.address()?;
     let checksum = checksum_of_upload(call)?;
-    let request = CreateUpload { metadata: metadata::read(call)?, checksum };
+    let mut metadata = metadata::read(call)?;
+    // The size is not known yet.
+    classify(service, call, &mut metadata, None, None);
+    let request = CreateUpload { metadata, checksum };
     let id = service.store.create_upload(&call.context, &address, request).await?;
     Ok(S3Response::new(CreateMultipartUploadOutput {
         bucket: Some(address.bucket.to_string()),

@@ -7,6 +7,7 @@ use s3s::dto::{Initiator, Owner};
 use tradewind_core::ObjectStore;
 use tradewind_core::store::ETagForm;
 
+use super::classifier::ObjectClassifier;
 use super::completed_uploads::CompletedUploads;
 
 /// Settings of the operations.
@@ -24,6 +25,8 @@ pub struct Options {
     pub account_id: String,
     /// Concurrent deletes of one multi-delete, so that they share commits.
     pub delete_concurrency: usize,
+    /// Classifies objects that are written without a label.
+    pub classifier: Option<Arc<dyn ObjectClassifier>>,
 }
 
 impl Default for Options {
@@ -36,6 +39,7 @@ impl Default for Options {
             owner_id: format!("{:0<64}", "747261646577696e64"),
             account_id: "000000000000".to_owned(),
             delete_concurrency: 64,
+            classifier: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use super::call::Call;
 use super::checksums::{self, DeclaredChecksums};
 use super::class_body::ClassBody;
 use super::classes;
+use super::classifier::classify;
 use super::conditions;
 use super::failure::Result;
 use super::metadata;
@@ -21,7 +22,7 @@ pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<PlainRe
     let address = call.address()?;
     let length = call.payload_length()?;
     let declared = DeclaredChecksums::read(call)?;
-    let request = StageRequest {
+    let mut request = StageRequest {
         metadata: metadata::read(call)?,
         size: Some(length),
         algorithms: declared.algorithm().into_iter().collect(),
@@ -35,6 +36,7 @@ pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<PlainRe
         return put_data(service, call, request, body).await;
     }
     request.metadata.classes.check_within(length)?;
+    classify(service, call, &mut request.metadata, Some(length), None);
     let mut staged = service.store.stage(&call.context, &address, request).await?;
     call.stream_payload(staged.as_mut()).await?;
     let expected = declared.expected(call, Some(length))?;

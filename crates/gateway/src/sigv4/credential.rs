@@ -20,6 +20,7 @@ pub(crate) struct Credential<'a> {
     pub(crate) scope: &'a str,
     pub(crate) day: &'a str,
     pub(crate) region: &'a str,
+    pub(crate) service: &'a str,
 }
 
 impl<'a> Credential<'a> {
@@ -29,13 +30,14 @@ impl<'a> Credential<'a> {
         let (terminal, service, region) = (fields.next()?, fields.next()?, fields.next()?);
         let (day, id) = (fields.next()?, fields.next()?);
         let legal = terminal == "aws4_request"
-            && service == "s3"
+            && !service.is_empty()
+            && service.len() <= 64
             && !region.is_empty()
             && region.len() <= 64
             && !id.is_empty()
             && day.len() == 8
             && day.bytes().all(|c| c.is_ascii_digit());
-        legal.then(|| Self { id, scope: &text[id.len() + 1..], day, region })
+        legal.then(|| Self { id, scope: &text[id.len() + 1..], day, region, service })
     }
 }
 

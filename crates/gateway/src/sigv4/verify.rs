@@ -75,6 +75,8 @@ pub struct Verifier {
     keys: Keys,
     clock: Arc<dyn Clock>,
     region: Option<String>,
+    /// The service that signatures must name.
+    service: &'static str,
     /// Accepts presigned URLs of version 2.
     sigv2: Option<SigV2Settings>,
 }
@@ -90,7 +92,13 @@ impl Verifier {
     /// A verifier. Signatures for a region other than `region` are rejected; `None` accepts any.
     #[must_use]
     pub const fn new(keys: Keys, clock: Arc<dyn Clock>, region: Option<String>) -> Self {
-        Self { keys, clock, region, sigv2: None }
+        Self { keys, clock, region, service: "s3", sigv2: None }
+    }
+
+    /// Accepts signatures for `service` instead of S3.
+    #[must_use]
+    pub(crate) fn for_service(self, service: &'static str) -> Self {
+        Self { service, ..self }
     }
 
     /// Accepts presigned URLs of version 2, too, which name no region. `domain` is that of virtual-hosted addressing:
@@ -233,6 +241,11 @@ impl Verifier {
         let credential = &claim.credential;
         if credential.day.as_bytes() != date.day() {
             let message = "Invalid credential date. This date is not the same as X-Amz-Date.";
+            return Err(WireError::new(malformed, message));
+        }
+        if credential.service != self.service {
+            let (given, expected) = (credential.service, self.service);
+            let message = format!("the service '{given}' is wrong; expecting '{expected}'");
             return Err(WireError::new(malformed, message));
         }
         if let Some(region) = self.region.as_deref().filter(|region| *region != credential.region) {

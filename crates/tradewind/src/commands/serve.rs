@@ -1,5 +1,10 @@
 //! `tradewind serve`: opens the stores, serves S3 and the admin listener on it, and ends in order: the
-//! first signal lets requests in flight finish, the second ends the process at once.
+//! first signal lets requests in flight finish, the second ends the process at once. With a settings file, SIGHUP reads
+//! the rules in it again.
+
+mod admin_calls;
+mod prefix_work;
+mod served_rules;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -16,10 +21,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tradewind_core::{Clock, SystemClock};
 use tradewind_gateway::Gateway;
+use tradewind_gateway::admin::api::GuardedApi;
 use tradewind_gateway::admin::{self, Admin};
 
 use super::limits::{OpenFiles, raise_file_limit};
-use super::signals::Signals;
+use super::signals::{CaughtSignal, Signals};
 use super::{CommandOutcome, SettingsFlags};
 use crate::assemble::{OpenedStore, ServedStore, ServedStores, StackedStore};
 use crate::banner::Banner;
@@ -30,14 +36,17 @@ use crate::profiles::profile_updater::ProfileUpdater;
 use crate::root_key::{self, RootCredentials};
 use crate::settings::{RootKey, Settings};
 use crate::{assemble, logs};
+use admin_calls::AdminCalls;
+use served_rules::ServedRules;
 
 /// Serve S3
 ///
 /// Without any settings, serves one store in the directory ./data on 127.0.0.1:9000. Settings can define
 /// several stores and volumes (tradewind volume list). A root key
 /// is created at the first start, saved in DIR/root-key and printed once; TRADEWIND_ACCESS_KEY and
-/// TRADEWIND_SECRET_KEY set another one. On SIGTERM, SIGINT or SIGHUP, requests in flight are finished; a
-/// second SIGTERM or SIGINT ends the process at once.
+/// TRADEWIND_SECRET_KEY set another one. On SIGTERM or SIGINT, requests in flight are finished; a
+/// second SIGTERM or SIGINT ends the process at once. SIGHUP reads the class rules of the settings file again; without
+/// a settings file, it acts like SIGTERM.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind serve --data ./data\n  \
@@ -55,7 +64,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
-    let settings = arguments.settings.read()?;
+    let inputs = arguments.settings.clone().inputs()?;
+    let settings = Settings::read(&inputs)?;
+    let reloaded = inputs.file.is_some().then_some(arguments.settings);
     settings.served_volumes()?;
     logs::init(&settings.scalars.log)?;
     raise_file_limit();
@@ -63,7 +74,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     // Before the runtime starts, because replaying the log blocks.
     let opened = open(&settings, arguments.accept_loss, &clock)?;
     let root = root(&settings)?;
-    runtime(&settings)?.block_on(serve(settings, opened, root, clock))?;
+    runtime(&settings)?.block_on(serve(Arc::new(settings), reloaded, opened, root, clock))?;
     Ok(CommandOutcome::Done)
 }
 
@@ -140,8 +151,10 @@ async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener,
     Ok((listener, bound))
 }
 
+/// `reloaded` are the flags by which SIGHUP reads the settings again; `None` if it ends the server.
 async fn serve(
-    settings: Settings,
+    settings: Arc<Settings>,
+    reloaded: Option<SettingsFlags>,
     opened: Vec<OpenedStore>,
     root: RootCredentials,
     clock: Arc<dyn Clock>,
@@ -156,14 +169,17 @@ async fn serve(
     let stop = CancellationToken::new();
     let keys = assemble::access_keys(&settings, &root.id, root.secret.reveal());
     let mut config = assemble::gateway_config(&settings)?;
+    let rules = ServedRules::new(&settings);
+    config.operations.classifier = Some(rules.clone());
     if let Some(max_requests) = served.max_requests() {
         // Each request reserves at least this much memory, so no more requests are admitted than connections to a
         // service may be open.
         config.min_window_bytes = config.memory_bytes / max_requests;
     }
+    let min_window_bytes = config.min_window_bytes;
     let files = OpenFiles::now(served.max_connections())?;
     files.limit_connections(&mut config.limits)?;
-    let gateway = Gateway::new(config, served.store.clone(), keys, clock.clone())?;
+    let gateway = Gateway::new(config, served.store.clone(), keys.clone(), clock.clone())?;
 
     // The admin listener outlives S3, so that a shutdown can be monitored.
     let stop_admin = CancellationToken::new();
@@ -171,8 +187,18 @@ async fn serve(
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
-    let health = admin_service(&gateway, served.clone(), metrics, &stop);
-    let admin_task = tokio::spawn(admin::serve(admin, health, files.admin_connections(), stop_admin.clone()));
+    let calls = AdminCalls {
+        settings: settings.clone(),
+        served: served.clone(),
+        budget: gateway.budget().clone(),
+        min_window_bytes,
+        clock: clock.clone(),
+        stop: stop.clone(),
+    };
+    let api = GuardedApi::new(Arc::new(calls), keys, &root.id, clock.clone());
+    let service = admin_service(&gateway, served.clone(), metrics, api, &stop);
+    let admin_task =
+        tokio::spawn(admin::serve(admin, service, files.admin_connections(), stop_admin.clone()));
     let background =
         Background { settings: &settings, served: &served, gateway: &gateway, clock, stop: &stop };
     let tasks = background.spawn();
@@ -180,8 +206,16 @@ async fn serve(
     Banner { settings: &settings, root: &root, endpoint, admin: admin_address, stores: &served.stores }
         .print()?;
     info!(%endpoint, admin = %admin_address, "serving");
+    let stopped_by = async {
+        loop {
+            match (signals.next().await, &reloaded) {
+                (CaughtSignal::Hangup, Some(flags)) => tokio::task::block_in_place(|| rules.reload(flags)),
+                (caught, _) => return caught,
+            }
+        }
+    };
     let outcome = tokio::select! {
-        caught = signals.next() => {
+        caught = stopped_by => {
             info!(signal = caught.name(), "finishing requests in flight; a second signal ends at once");
             stop.cancel();
             tokio::select! {
@@ -250,6 +284,7 @@ fn admin_service(
     gateway: &Gateway,
     served: Arc<ServedStores>,
     mut metrics: Registry,
+    api: GuardedApi,
     stop: &CancellationToken,
 ) -> Admin {
     let stop = stop.clone();
@@ -268,5 +303,5 @@ fn admin_service(
         Ok(())
     };
     metrics.register_collector(Box::new(gateway.metrics().clone()));
-    Admin { ready: Arc::new(ready), metrics: Arc::new(metrics) }
+    Admin { ready: Arc::new(ready), metrics: Arc::new(metrics), api: Some(api) }
 }

@@ -58,6 +58,11 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
 impl SettingsFlags {
     /// The settings in effect with these flags.
     pub(super) fn read(self) -> Result<Settings, Problems> {
+        Settings::read(&self.inputs()?)
+    }
+
+    /// The inputs of the settings: the file, the environment and these flags.
+    pub(super) fn inputs(self) -> Result<Inputs, Problems> {
         let path = |path: Option<PathBuf>| path.map(|path| path.into_os_string().into_string());
         let given = [
             ("data", "--data", path(self.data)),
@@ -78,6 +83,6 @@ impl SettingsFlags {
             }
         }
         let flags = problems.into_result(flags)?;
-        Settings::read(&Inputs::gather(self.config, flags)?)
+        Inputs::gather(self.config, flags)
     }
 }

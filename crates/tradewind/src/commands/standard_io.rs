@@ -61,6 +61,7 @@ pub(super) async fn store_stdin(
         key: &to.key,
         size: None,
         content_type: metadata.headers.content_type.as_deref(),
+        ..ClassifiedObject::default()
     });
     store_stream(&session.transfer_context, &session.store(&to.scheme)?, &address, input, metadata).await?;
     Ok(CommandOutcome::Done)

@@ -1,5 +1,7 @@
 //! `tradewind volume list | show`: the volumes that `serve` would serve, from the settings. No server and no service is
-//! asked; of local stores, the free space is read.
+//! asked; of local stores, the free space is read. `status`, `evict` and `stage` ask a running server ([`server`]).
+
+mod server;
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -34,9 +36,12 @@ pub(super) enum Command {
         #[command(flatten)]
         flags: Flags,
     },
+    Status(server::Status),
+    Evict(server::Evict),
+    Stage(server::Stage),
 }
 
-/// Flags of all volume commands.
+/// Flags of the commands that read the settings.
 #[derive(Debug, Args)]
 pub(super) struct Flags {
     /// Settings file (TOML)
@@ -51,6 +56,9 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     let (name, flags) = match command {
         Command::List(flags) => (None, flags),
         Command::Show { name, flags } => (Some(name), flags),
+        Command::Status(arguments) => return server::status(arguments),
+        Command::Evict(arguments) => return server::evict(arguments),
+        Command::Stage(arguments) => return server::stage(arguments),
     };
     let settings = Settings::read(&Inputs::gather(flags.config, Vec::new())?)?;
     let all = descriptions(&settings)?;
@@ -83,6 +91,11 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
 /// The volumes to serve, as lines of a table.
 pub(super) fn list_text(settings: &Settings) -> anyhow::Result<String> {
     Ok(table(&descriptions(settings)?))
+}
+
+/// The volumes to serve, as `volume list --json` prints them.
+pub(super) fn descriptions_json(settings: &Settings) -> anyhow::Result<Vec<Json>> {
+    Ok(descriptions(settings)?.iter().map(VolumeDescription::to_json).collect())
 }
 
 /// A volume, as printed.

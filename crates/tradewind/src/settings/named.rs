@@ -4,9 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use tradewind_core::BucketName;
+use tradewind_transfer::class_rules::ClassRule;
 
 use super::Inputs;
 use super::access::{self, AccessKey};
+use super::class_rules;
 use super::document::Table;
 use super::fields::{Fields, take_named_tables};
 use super::local::LocalOptions;
@@ -76,10 +78,13 @@ pub struct NamedSettings {
     pub buckets: Vec<Bucket>,
     /// Access keys, without the root key.
     pub access_keys: Vec<AccessKey>,
+    /// Rules that classify objects on the server, the first one first.
+    pub class_rules: Vec<Sourced<ClassRule>>,
 }
 
 /// Their top-level keys.
-pub(super) const TOP_LEVEL_KEYS: [&str; 5] = ["store", "volume", "bucket", "access_key", "root_key"];
+pub(super) const TOP_LEVEL_KEYS: [&str; 6] =
+    ["store", "volume", "bucket", "access_key", "class_rule", "root_key"];
 /// Top-level keys of features that are planned but not built yet.
 pub(super) const PLANNED_TOP_LEVEL_KEYS: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
 
@@ -102,6 +107,7 @@ impl NamedSettings {
                 .filter_map(|(name, fields)| read_bucket(name, fields, problems))
                 .collect(),
             access_keys: access::access_keys(root, problems),
+            class_rules: class_rules::server_rules(root, problems),
         }
     }
 
@@ -182,6 +188,10 @@ impl NamedSettings {
             }
         }
         lines.extend(self.access_keys.iter().flat_map(AccessKey::lines));
+        for (number, rule) in (1..).zip(&self.class_rules) {
+            let text = class_rules::rule_text(&rule.value);
+            lines.push((format!("class_rule.{number}"), text, rule.source.clone()));
+        }
         lines
     }
 }

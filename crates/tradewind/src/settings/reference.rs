@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::class_rules;
 use super::local::LocalOptions;
 use super::scalars::{Scalars, environment_variable};
 use super::volumes::CachedSettings;
@@ -127,6 +128,12 @@ fn named_tables() -> Vec<Section> {
                 with_default("permissions", "read-write", "`read` (get, head and list) or `read-write`."),
                 declared("buckets", "The buckets that the key may access; all by default."),
             ],
+        ),
+        section(
+            "[[class_rule]]",
+            "A rule that gives objects a class of data if they are written without one. The first rule whose conditions \
+             all hold decides. `SIGHUP` reads the rules again.",
+            class_rules::declarations(),
         ),
         section(
             "[root_key]",

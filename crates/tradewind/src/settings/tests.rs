@@ -1,5 +1,7 @@
 use super::*;
 
+#[path = "tests/class_rules.rs"]
+mod class_rules;
 #[path = "tests/volumes.rs"]
 mod volumes;
 

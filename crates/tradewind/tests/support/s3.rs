@@ -20,6 +20,8 @@ const MAX_SIGNED_BODY_BYTES: usize = 64 << 10;
 pub struct S3 {
     address: SocketAddr,
     credentials: Option<Credentials>,
+    /// The service that signatures are for.
+    service: &'static str,
     tls: Option<Arc<ClientConfig>>,
     connection: Option<Connection>,
 }
@@ -67,11 +69,16 @@ impl Response {
 
 impl S3 {
     pub fn new(address: SocketAddr, credentials: Credentials) -> Self {
-        Self { address, credentials: Some(credentials), tls: None, connection: None }
+        Self { credentials: Some(credentials), ..Self::anonymous(address) }
     }
 
     pub fn anonymous(address: SocketAddr) -> Self {
-        Self { address, credentials: None, tls: None, connection: None }
+        Self { address, credentials: None, service: sign::S3_SERVICE, tls: None, connection: None }
+    }
+
+    /// Signs for another service than S3.
+    pub fn for_service(self, service: &'static str) -> Self {
+        Self { service, ..self }
     }
 
     /// Connects with TLS. The server's certificate must be for its address.
@@ -145,8 +152,15 @@ impl S3 {
             headers.push(("x-amz-date".to_owned(), timestamp.clone()));
             headers.push(("x-amz-content-sha256".to_owned(), payload_hash.clone()));
             headers.sort();
-            let authorization =
-                credentials.authorization(request.method, &path, &query, &headers, &payload_hash, &timestamp);
+            let authorization = credentials.authorization_for(
+                self.service,
+                request.method,
+                &path,
+                &query,
+                &headers,
+                &payload_hash,
+                &timestamp,
+            );
             headers.push(("authorization".to_owned(), authorization));
         }
         if !request.body.is_empty() || matches!(request.method, "PUT" | "POST") {

@@ -6,6 +6,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
 pub const REGION: &str = "us-east-1";
+/// The service of signatures for S3.
+pub const S3_SERVICE: &str = "s3";
 /// The payload hash of an unsigned body.
 pub const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
@@ -58,9 +60,24 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 }
 
 impl Credentials {
-    /// The value of the `authorization` header. `query` must be encoded and sorted, `headers` in lower case and sorted.
+    /// The value of the `authorization` header for S3. `query` must be encoded and sorted, `headers` in lower case and sorted.
     pub fn authorization(
         &self,
+        method: &str,
+        path: &str,
+        query: &str,
+        headers: &[(String, String)],
+        payload_hash: &str,
+        timestamp: &str,
+    ) -> String {
+        self.authorization_for(S3_SERVICE, method, path, query, headers, payload_hash, timestamp)
+    }
+
+    /// Like [`authorization`](Self::authorization), for a service.
+    #[allow(clippy::too_many_arguments, reason = "the parts of the signed text")]
+    pub fn authorization_for(
+        &self,
+        service: &str,
         method: &str,
         path: &str,
         query: &str,
@@ -73,10 +90,10 @@ impl Credentials {
         let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
         let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{payload_hash}");
         let date = &timestamp[..8];
-        let scope = format!("{date}/{REGION}/s3/aws4_request");
+        let scope = format!("{date}/{REGION}/{service}/aws4_request");
         let to_sign = format!("AWS4-HMAC-SHA256\n{timestamp}\n{scope}\n{}", sha256_hex(canonical.as_bytes()));
         let mut key = mac(format!("AWS4{}", self.secret).as_bytes(), date);
-        for part in [REGION, "s3", "aws4_request"] {
+        for part in [REGION, service, "aws4_request"] {
             key = mac(&key, part);
         }
         let signature = hex::encode(mac(&key, &to_sign));

@@ -3,6 +3,7 @@
 use tradewind_core::class::format::{ClassWidth, Classification};
 use tradewind_core::{Algorithm, Class, Classes};
 
+use super::super::{ObjectClassifier, UnlabelledObject};
 use super::checksums::sum;
 use super::objects::content_md5;
 use super::*;
@@ -321,4 +322,98 @@ async fn an_upload_with_ranges_after_its_end_is_not_completed() {
     let completed = server.request("POST", format!("/abc/k?uploadId={upload}")).body(complete).send().await;
     completed.assert_error("InvalidArgument", 400);
     assert_eq!(server.send("HEAD", "/abc/k").await.status, 404);
+}
+
+/// Gives each object of at least 3 bytes, or with the tag `t`, class 25, and each of unknown size class 26.
+#[derive(Debug)]
+struct Classifier;
+
+impl ObjectClassifier for Classifier {
+    fn class_of(&self, object: &UnlabelledObject<'_>) -> Option<Class> {
+        assert_eq!((object.bucket.as_str(), object.access_key), ("abc", Some("root")));
+        let is_tagged = object.tags.pairs().iter().any(|(key, _)| key == "t");
+        match object.size {
+            None => Some(class(26)),
+            Some(size) => (size >= 3 || is_tagged).then(|| class(25)),
+        }
+    }
+}
+
+async fn classifying_server() -> TestServer {
+    let server = TestServer::with(Options { classifier: Some(Arc::new(Classifier)), ..Options::default() });
+    assert_eq!(server.send("PUT", "/abc").await.status, 200);
+    server
+}
+
+#[tokio::test]
+async fn rules_classify_new_objects_without_a_label() {
+    let server = classifying_server().await;
+    for (key, body, tags, expected) in
+        [("long", "1234", "", Some("25")), ("short", "12", "", None), ("tagged", "12", "t=1", Some("25"))]
+    {
+        let uri = format!("/abc/{key}");
+        let request = server.request("PUT", &*uri).header("x-amz-tagging", tags).body(body);
+        request.send().await.assert_success();
+        assert_eq!(server.classes(&uri).await, some(expected, None), "{key}");
+    }
+    for (key, name, value, expected) in [
+        ("object", OBJECT_CLASS, "31", some(Some("31"), None)),
+        ("range", RANGE_CLASS, "0-1-31", some(None, Some("0-1-31"))),
+    ] {
+        let uri = format!("/abc/{key}");
+        server.request("PUT", &*uri).header(name, value).body("1234").send().await.assert_success();
+        assert_eq!(server.classes(&uri).await, expected, "{key}");
+    }
+    server.put_with_section(&object_section(31), b"1234").send().await.assert_success();
+    assert_eq!(server.classes("/abc/k").await, some(Some("31"), None));
+}
+
+#[tokio::test]
+async fn rules_classify_multipart_uploads_without_their_size() {
+    let server = classifying_server().await;
+    for (key, label, expected) in [("a", None, "26"), ("b", Some("31"), "31")] {
+        let mut request = server.request("POST", format!("/abc/{key}?uploads"));
+        if let Some(label) = label {
+            request = request.header(OBJECT_CLASS, label);
+        }
+        let created = request.send().await.assert_success();
+        let id = created.text().split("<UploadId>").nth(1).unwrap().split('<').next().unwrap().to_owned();
+        let part = server.request("PUT", format!("/abc/{key}?partNumber=1&uploadId={id}")).body("1");
+        let etag = part.send().await.assert_success().header("etag").unwrap().to_owned();
+        let list = format!(
+            "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+        );
+        server.request("POST", format!("/abc/{key}?uploadId={id}")).body(list).send().await.assert_success();
+        assert_eq!(server.classes(&format!("/abc/{key}")).await, some(Some(expected), None), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn rules_classify_copies_with_new_metadata_and_no_class() {
+    let server = classifying_server().await;
+    server.put("/abc/plain", b"12").await.assert_success();
+    let labelled = server.request("PUT", "/abc/labelled").header(OBJECT_CLASS, "31").body("1234");
+    labelled.send().await.assert_success();
+    // Longer than the rule's size, but without a class.
+    server.request("PUT", "/abc/long").header(OBJECT_CLASS, "31").body("1234").send().await.assert_success();
+    server.request("POST", "/abc/long").header(OBJECT_CLASS, "").send().await.assert_success();
+    let (replace, copy) = ("REPLACE", "COPY");
+    for (source, directive, class, expected) in [
+        ("long", copy, None, None),
+        ("long", replace, None, Some("25")),
+        ("long", replace, Some(""), None),
+        ("long", replace, Some("30"), Some("30")),
+        ("labelled", replace, None, Some("31")),
+        ("plain", replace, None, None),
+    ] {
+        let mut request = server.request("PUT", "/abc/copy");
+        request = request.header("x-amz-copy-source", &format!("/abc/{source}"));
+        request = request.header("x-amz-metadata-directive", directive);
+        if let Some(class) = class {
+            request = request.header(OBJECT_CLASS, class);
+        }
+        request.send().await.assert_success();
+        let what = format!("{source} {directive} {class:?}");
+        assert_eq!(server.classes("/abc/copy").await, some(expected, None), "{what}");
+    }
 }

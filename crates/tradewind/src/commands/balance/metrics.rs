@@ -100,7 +100,7 @@ impl Metrics {
         let bound = listener.local_addr()?;
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self.clone()));
-        let admin = Admin { ready: Arc::new(move || self.check()), metrics: Arc::new(registry) };
+        let admin = Admin { ready: Arc::new(move || self.check()), metrics: Arc::new(registry), api: None };
         tokio::spawn(admin::serve(listener, admin, MAX_CONNECTIONS, CancellationToken::new()));
         Ok(bound)
     }

@@ -1,0 +1,275 @@
+//! The calls of the admin API: the status of volumes, the classes of data, and work on the cached objects under a
+//! prefix. Documents are objects whose keys may become more; a client ignores those that it does not know.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::{Method, StatusCode};
+use serde_json::{Map, Value as Json, json};
+use tokio_util::sync::CancellationToken;
+use tradewind_cache::Cached;
+use tradewind_core::{BucketName, Budget, Class, Clock, Error, ErrorKind, Reason};
+use tradewind_gateway::admin::api::{AdminApi, AdminCall, AdminResponse};
+use tradewind_model::class_policy::{self, ClassSource};
+
+use super::super::volume;
+use super::prefix_work::{PrefixAction, PrefixWork, WorkResources};
+use crate::assemble::ServedStores;
+use crate::settings::Settings;
+
+/// The server as the calls see it.
+pub(super) struct AdminCalls {
+    pub settings: Arc<Settings>,
+    pub served: Arc<ServedStores>,
+    /// The memory that work on objects reserves its windows from.
+    pub budget: Budget,
+    /// The minimum window of a request, which limits the requests to services.
+    pub min_window_bytes: usize,
+    pub clock: Arc<dyn Clock>,
+    /// Ends all calls.
+    pub stop: CancellationToken,
+}
+
+/// A call that cannot be executed.
+struct Failure {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn invalid(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, code: "InvalidRequest", message: message.into() }
+    }
+
+    fn not_found(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::NOT_FOUND, code: "NotFound", message: message.into() }
+    }
+}
+
+/// Errors of stores. The operator, and no other client, sees their messages.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (status, code) = match error.kind() {
+            ErrorKind::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
+            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "InvalidRequest"),
+            ErrorKind::Busy | ErrorKind::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable"),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+        };
+        Self { status, code, message: error.to_string() }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        let (status, code) = (StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
+        Self { status, code, message: format!("{error:#}") }
+    }
+}
+
+#[async_trait]
+impl AdminApi for AdminCalls {
+    async fn call(&self, call: AdminCall) -> AdminResponse {
+        self.execute(&call)
+            .await
+            .unwrap_or_else(|Failure { status, code, message }| AdminResponse::error(status, code, &message))
+    }
+}
+
+impl fmt::Debug for AdminCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminCalls")
+    }
+}
+
+impl AdminCalls {
+    async fn execute(&self, call: &AdminCall) -> Result<AdminResponse, Failure> {
+        if call.query.is_some() {
+            return Err(Failure::invalid("the calls of the admin API have no parameters in the query"));
+        }
+        let path: Vec<&str> = call.path.iter().map(String::as_str).collect();
+        let read = || require_method(call, &Method::GET);
+        let change = || require_method(call, &Method::POST);
+        match *path {
+            ["volumes"] => read().and_then(|()| self.volumes()),
+            ["volumes", name, "status"] => read().and_then(|()| self.status(name)),
+            ["classes"] => read().map(|()| classes()),
+            ["volumes", name, "evict"] => {
+                change()?;
+                self.start_work(name, call, PrefixAction::Evict).await
+            }
+            ["volumes", name, "stage"] => {
+                change()?;
+                self.start_work(name, call, PrefixAction::Stage).await
+            }
+            _ => Err(Failure::not_found(
+                "the calls are GET /v1/volumes, GET /v1/volumes/NAME/status, POST /v1/volumes/NAME/evict, POST \
+                 /v1/volumes/NAME/stage and GET /v1/classes",
+            )),
+        }
+    }
+
+    fn volumes(&self) -> Result<AdminResponse, Failure> {
+        let all: Vec<Json> = self.descriptions()?.into_iter().map(|volume| self.add_caches(volume)).collect();
+        Ok(AdminResponse::document(&json!({ "volumes": all })))
+    }
+
+    fn status(&self, name: &str) -> Result<AdminResponse, Failure> {
+        let volume = self.descriptions()?.into_iter().find(|volume| volume["name"] == name);
+        let volume = volume.ok_or_else(|| no_volume(name))?;
+        Ok(AdminResponse::document(&self.add_caches(volume)))
+    }
+
+    fn descriptions(&self) -> Result<Vec<Json>, Failure> {
+        Ok(volume::descriptions_json(&self.settings)?)
+    }
+
+    fn add_caches(&self, mut volume: Json) -> Json {
+        let caches = volume["name"].as_str().map(|name| self.caches(name)).unwrap_or_default();
+        volume["caches"] = caches.iter().map(|cache| cache_json(cache)).collect();
+        volume
+    }
+
+    /// The caches of a volume, the top one first.
+    fn caches(&self, volume: &str) -> Vec<Arc<Cached>> {
+        let named = self.served.caches.iter().filter(|named| named.volume == volume);
+        named.rev().map(|named| named.cache.clone()).collect()
+    }
+
+    async fn start_work(
+        &self,
+        name: &str,
+        call: &AdminCall,
+        action: PrefixAction,
+    ) -> Result<AdminResponse, Failure> {
+        let volumes = self.settings.served_volumes().map_err(|problems| anyhow::anyhow!("{problems}"))?;
+        if !volumes.iter().any(|volume| volume.name == name) {
+            return Err(no_volume(name));
+        }
+        let ObjectPrefix { bucket, prefix } = ObjectPrefix::parse(&call.body)?;
+        if let Some(volumes) = &self.served.volumes
+            && volumes.volume_name(&bucket) != name
+        {
+            let own = volumes.volume_name(&bucket);
+            return Err(Failure::invalid(format!(
+                "the bucket {bucket} is in the volume {own:?}, not {name:?}"
+            )));
+        }
+        let caches = self.caches(name);
+        if caches.is_empty() {
+            return Err(Failure::invalid(format!("the volume {name:?} has no cache")));
+        }
+        let resources = WorkResources {
+            store: self.served.store.clone(),
+            caches,
+            budget: self.budget.clone(),
+            min_window_bytes: self.min_window_bytes,
+            clock: self.clock.clone(),
+            stop: self.stop.clone(),
+        };
+        let work = PrefixWork { resources, bucket, prefix, action };
+        work.check_bucket().await?;
+        Ok(AdminResponse::Lines(work.into_lines()))
+    }
+}
+
+fn no_volume(name: &str) -> Failure {
+    Failure::not_found(format!("there is no volume {name:?}"))
+}
+
+fn require_method(call: &AdminCall, method: &Method) -> Result<(), Failure> {
+    if call.method == *method {
+        return Ok(());
+    }
+    let message = format!("this call is a {method}");
+    Err(Failure { status: StatusCode::METHOD_NOT_ALLOWED, code: "MethodNotAllowed", message })
+}
+
+fn cache_json(cache: &Cached) -> Json {
+    let counters: Map<String, Json> =
+        cache.counters().named().map(|counter| (counter.name.to_owned(), json!(counter.count))).collect();
+    let ssd = cache.ssd_size_bytes().map(|size| {
+        json!({
+            "size_bytes": size,
+            "used_bytes": cache.ssd_used_bytes(),
+            "extents": cache.ssd_extents(),
+            "loaded": cache.is_loaded(),
+        })
+    });
+    json!({
+        "memory": { "size_bytes": cache.memory_size_bytes(), "used_bytes": cache.memory_used_bytes() },
+        "ssd": ssd,
+        "counters": counters,
+    })
+}
+
+/// All classes, with the default policy.
+fn classes() -> AdminResponse {
+    let classes: Vec<Json> = (0..=Class::MAX)
+        .filter_map(|value| Class::new(value).ok())
+        .map(|class| {
+            json!({
+                "class": class.value(),
+                "name": class_policy::name(class),
+                "priority": class_policy::priority(class, ClassSource::Client).value(),
+            })
+        })
+        .collect();
+    AdminResponse::document(&json!({ "classes": classes }))
+}
+
+/// The body of a call that works on objects: `{"bucket": "photos", "prefix": "2026/"}`.
+#[derive(Debug, PartialEq, Eq)]
+struct ObjectPrefix {
+    bucket: BucketName,
+    prefix: String,
+}
+
+impl ObjectPrefix {
+    fn parse(body: &[u8]) -> Result<Self, Failure> {
+        let form = "the body must be a JSON object with the keys bucket and, optionally, prefix, both text";
+        let Ok(Json::Object(mut fields)) = serde_json::from_slice(body) else {
+            return Err(Failure::invalid(form));
+        };
+        let bucket = fields.remove("bucket");
+        let prefix = fields.remove("prefix").unwrap_or_else(|| json!(""));
+        if let Some(unknown) = fields.keys().next() {
+            return Err(Failure::invalid(format!("unknown key {unknown:?}; {form}")));
+        }
+        let (Some(Json::String(bucket)), Json::String(prefix)) = (bucket, prefix) else {
+            return Err(Failure::invalid(form));
+        };
+        let bucket = BucketName::new(&bucket).map_err(|error| match error.reason() {
+            Reason::InvalidBucketName => Failure::invalid(format!("{bucket:?} is not the name of a bucket")),
+            _ => error.into(),
+        })?;
+        Ok(Self { bucket, prefix })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn body_names_a_bucket_and_a_prefix() {
+        let parsed = |text: &str| ObjectPrefix::parse(text.as_bytes()).map_err(|failure| failure.message);
+        let bucket = BucketName::new("photos").unwrap();
+        let expected = ObjectPrefix { bucket: bucket.clone(), prefix: "2026/".to_owned() };
+        assert_eq!(parsed(r#"{"bucket":"photos","prefix":"2026/"}"#), Ok(expected));
+        assert_eq!(parsed(r#"{"bucket":"photos"}"#), Ok(ObjectPrefix { bucket, prefix: String::new() }));
+        for (text, message) in [
+            ("", "JSON object"),
+            ("[]", "JSON object"),
+            (r#"{"prefix":"a"}"#, "JSON object"),
+            (r#"{"bucket":1}"#, "JSON object"),
+            (r#"{"bucket":"photos","prefix":null}"#, "JSON object"),
+            (r#"{"bucket":"photos","prefx":"a"}"#, "unknown key \"prefx\""),
+            (r#"{"bucket":"A/B"}"#, "not the name of a bucket"),
+        ] {
+            let failed = parsed(text).unwrap_err();
+            assert!(failed.contains(message), "{text}: {failed}");
+        }
+    }
+}
