@@ -9,6 +9,7 @@
 pub mod arrivals;
 pub mod batch_means;
 pub mod caches;
+pub mod class_workload;
 pub mod cluster;
 pub mod compare;
 pub mod cpu_usage;

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use tradewind_lab::disk::{self, AppliedLimits, Disk, DiskOptions, IoLimits};
 
 const MIB: u64 = 1 << 20;
+/// The variable with the directory of the disk around [`nested_disk`].
+const OUTER_DISK: &str = "TRADEWIND_TEST_OUTER_DISK";
 
 /// A directory that is removed with its contents.
 struct Directory(PathBuf);
@@ -248,6 +250,35 @@ fn working_directory_moves_to_the_new_disk() {
     .unwrap();
     let left: Vec<_> = fs::read_dir(&directory.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.is_empty(), "{left:?} is below the new mount");
+}
+
+#[test]
+#[ignore = "the command of another test, inside its disk"]
+fn nested_disk() {
+    let outer = PathBuf::from(std::env::var_os(OUTER_DISK).unwrap());
+    let inner = Directory::in_memory();
+    let direct = |path: &Path, mebibytes: u64| {
+        format!("dd if=/dev/zero of={}/x bs=1M count={mebibytes} oflag=direct", path.display())
+    };
+    let begin = Instant::now();
+    run(slow(writes(8 * MIB)), &inner.0, &direct(&inner.0, 8));
+    let inner_time = begin.elapsed();
+    assert!(inner_time > Duration::from_millis(900), "8 MiB at 8 MiB/s took {inner_time:?}");
+    let begin = Instant::now();
+    run(slow(writes(64 * MIB)), &inner.0, &direct(&outer, 4));
+    let outer_time = begin.elapsed();
+    assert!(outer_time > Duration::from_millis(900), "4 MiB at 4 MiB/s took {outer_time:?}");
+}
+
+#[test]
+fn a_disk_within_a_disk_leaves_both_throttled() {
+    if !may_run() {
+        return;
+    }
+    let directory = Directory::in_memory();
+    let this = std::env::current_exe().unwrap();
+    let script = format!("{OUTER_DISK}=$0 exec {} nested_disk --exact --ignored", this.display());
+    run(slow(writes(4 * MIB)), &directory.0, &script);
 }
 
 #[test]

@@ -56,7 +56,7 @@ const SMALLEST_FILES_BYTES: u64 = 4 << 10;
 pub const MIN_LARGE_OBJECT_BYTES: u64 = 10_000_001;
 
 /// The types of user data that the paper distinguishes, in descending priority.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataType {
     /// Documents and other files of users.
     Files,

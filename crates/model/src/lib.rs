@@ -18,3 +18,4 @@ pub mod store_statistics;
 pub mod straggler;
 pub mod token_bucket;
 pub mod tune;
+pub mod workload;

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -365,4 +366,81 @@ fn impossible_measurements_are_rejected_with_a_reason() {
     let ran = scene.runner.run(&["report", "torn.jsonl"]);
     assert_eq!(ran.status.code(), Some(1));
     assert!(ran.err.contains("torn.jsonl is not a valid result: line 1"), "{}", ran.err);
+}
+
+fn class_table1(line: &str) -> Vec<&str> {
+    ["bench", "class-table1"].into_iter().chain(line.split_whitespace()).collect()
+}
+
+#[test]
+fn class_table1_measures_all_types_and_removes_its_objects() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    caller.write("mine", b"not to be touched");
+    caller.run_ok(&["cp", "mine", "s3://bucket/there/mine"]);
+    let line = "s3://bucket/there --scale 0.0005 --bytes 1MiB --concurrency 4 --timeout 0s --labels shuffled";
+    let table = caller.run_ok(&class_table1(line));
+    // The header, and for each phase a row for all types and one for each.
+    assert_eq!(table.lines().count(), 1 + 3 * (1 + 5), "{table}");
+    let text = caller.run_ok(&class_table1(&format!("{line} --json")));
+    let result: Json = serde_json::from_str(&text).unwrap();
+    assert_eq!((&result["labels"], &result["is_partial"]), (&"shuffled".into(), &false.into()));
+    let phases = result["phases"].as_array().unwrap();
+    let operations: Vec<&str> = phases.iter().map(|phase| phase["operation"].as_str().unwrap()).collect();
+    assert_eq!(operations, ["put", "get", "delete"]);
+    let objects = result["objects"].as_u64().unwrap();
+    for (phase, expected) in phases.iter().zip([objects, 50, objects]) {
+        assert_eq!(phase["all"]["requests"], expected, "{phase}");
+        assert_eq!(phase["all"]["failures"], serde_json::json!({}), "{phase}");
+        let names: Vec<&str> = phase["types"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|of_type| of_type["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["files", "pictures", "music", "video", "vmdk"]);
+    }
+    assert_eq!(caller.keys("s3://bucket"), ["there/mine"]);
+}
+
+#[test]
+fn class_table1_samples_series_of_the_cache() {
+    let scene = TestStore::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut request) = (stream.unwrap(), [0; 1024]);
+            let length = stream.read(&mut request).unwrap();
+            assert!(request[..length].starts_with(b"GET /metrics HTTP/1.0\r\n"));
+            let metrics = "tradewind_cache_class_bytes{class=\"25\"} 4096\ntradewind_up 1\n";
+            write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n{metrics}").unwrap();
+        }
+    });
+    let line = format!(
+        "s3://bucket --scale 0.0005 --bytes 1MiB --concurrency 4 --timeout 0s --json --metrics http://{address}/metrics"
+    );
+    let result: Json = serde_json::from_str(&scene.runner.run_ok(&class_table1(&line))).unwrap();
+    let samples = result["contents"]["samples"].as_array().unwrap();
+    assert!(!samples.is_empty() && result["contents"]["missed"] == 0, "{result}");
+    for sample in samples {
+        let expected = serde_json::json!({ "tradewind_cache_class_bytes{class=\"25\"}": 4096.0 });
+        assert_eq!(sample["series"], expected);
+    }
+}
+
+#[test]
+fn class_table1_rejects_invalid_flags_before_a_request() {
+    let scene = TestStore::new();
+    let nothing = "--json --metrics http://127.0.0.1:1/metrics";
+    for (flags, status) in
+        [("--scale 0", 2), ("--bytes 1KiB", 2), ("--metrics http://a:1/metrics", 2), (nothing, 1)]
+    {
+        let ran = scene.runner.run(&class_table1(&format!("s3://bucket {flags}")));
+        assert_eq!(ran.status.code(), Some(status), "{flags}: {}", ran.err);
+    }
+    let ran = scene.runner.run(&class_table1("s3://not-there --scale 0.0005 --bytes 1MiB --concurrency 4"));
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(ran.err.contains("The specified bucket does not exist"), "{}", ran.err);
+    assert!(scene.runner.keys("s3://bucket").is_empty());
 }

@@ -21,12 +21,15 @@ use crate::record::{LoadRecord, Payload, RequestTiming};
 use crate::samples::FinishedRequest;
 
 /// Bytes per write to a staged object.
-const WRITE_BYTES: u64 = 256 << 10;
+pub(crate) const WRITE_BYTES: u64 = 256 << 10;
 /// Pause of a closed-loop worker after a failed request: a store that rejects at once would otherwise be called as fast
 /// as the generator can. An open loop keeps its rate and does not pause.
 pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum attempts to create an object that must exist before a load begins.
 pub(crate) const MAX_PREPARE_ATTEMPTS: u32 = 3;
+
+/// The kind of a response that does not match what was written.
+pub(crate) const WRONG_RESPONSE: &str = "WrongAnswer";
 
 /// A successful request.
 pub(crate) struct Completion {
@@ -53,7 +56,7 @@ impl Completion {
 /// A failed request: a short kind for counting, and a message.
 #[derive(Debug)]
 pub(crate) struct RequestFailure {
-    kind: String,
+    pub kind: String,
     pub message: String,
     /// The kind of the store's error, if the store failed.
     pub error_kind: Option<ErrorKind>,
@@ -84,7 +87,12 @@ impl From<io::Error> for RequestFailure {
 impl RequestFailure {
     /// The response does not match what was written.
     pub fn wrong_response(message: String) -> Self {
-        Self { kind: "WrongAnswer".to_owned(), message, error_kind: None, is_missing_bucket: false }
+        Self::without_error(WRONG_RESPONSE, message)
+    }
+
+    /// A failure that no error of the store caused.
+    pub fn without_error(kind: &str, message: String) -> Self {
+        Self { kind: kind.to_owned(), message, error_kind: None, is_missing_bucket: false }
     }
 }
 
@@ -209,7 +217,7 @@ async fn watch<T>(
     }
 }
 
-fn generate(generator: &Content, content: ContentId, offset: u64, length: u64) -> Bytes {
+pub(crate) fn generate(generator: &Content, content: ContentId, offset: u64, length: u64) -> Bytes {
     let mut buffer = BytesMut::zeroed(usize::try_from(length).unwrap_or(usize::MAX));
     generator.fill(content, offset, &mut buffer);
     buffer.freeze()

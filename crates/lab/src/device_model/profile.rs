@@ -1,4 +1,5 @@
-//! Predefined devices: a typical hard disk and flash drive, and the two volumes of Hou et al. 2017 (Table II).
+//! Predefined devices: a typical hard disk and flash drive, the two volumes of Hou et al. 2017 (Table II), and the two
+//! devices of Chen et al. 2014 (section V.A).
 
 use std::time::Duration;
 
@@ -11,10 +12,14 @@ pub enum DeviceProfile {
     Hdd,
     /// A SATA flash drive.
     Ssd,
-    /// The paper's magnetic volume.
+    /// The magnetic volume of Hou et al.
     HouMagnetic,
-    /// The paper's flash volume.
+    /// The flash volume of Hou et al.
     HouSsd,
+    /// The disk of Chen et al.
+    ChenHdd,
+    /// The flash drive of Chen et al.
+    ChenSsd,
 }
 
 /// Limits of a device, as a throttle can enforce them; `None` for unlimited.
@@ -73,13 +78,34 @@ const SSD: FlashParams = FlashParams {
     write_bytes_per_second: 500 * MEGA,
 };
 
+/// Chen et al. 2014: Seagate Constellation ST1000NM0011, 140 MB/s, and 12 ms to position: a seek and half a rotation.
+/// The seek is the same for all distances.
+const CHEN_HDD: SpindleParams = {
+    const ROTATION: Duration = Duration::from_nanos(60_000_000_000 / 7_200);
+    const SEEK: Duration = Duration::from_nanos(12_000_000 - 60_000_000_000 / 7_200 / 2);
+    SpindleParams {
+        capacity_bytes: 1_000_000 * MEGA,
+        min_seek: SEEK,
+        max_seek: SEEK,
+        rotation_time: ROTATION,
+        read_bytes_per_second: 140 * MEGA,
+        write_bytes_per_second: 140 * MEGA,
+    }
+};
+
+/// Chen et al. 2014: Intel 710, 270 and 210 MB/s.
+const CHEN_SSD: FlashParams =
+    FlashParams { read_bytes_per_second: 270 * MEGA, write_bytes_per_second: 210 * MEGA, ..SSD };
+
 impl DeviceProfile {
     /// All profiles with their user-visible names.
-    pub const ALL: [(&'static str, Self); 4] = [
+    pub const ALL: [(&'static str, Self); 6] = [
         ("hdd", Self::Hdd),
         ("ssd", Self::Ssd),
         ("hou-magnetic", Self::HouMagnetic),
         ("hou-ssd", Self::HouSsd),
+        ("chen-hdd", Self::ChenHdd),
+        ("chen-ssd", Self::ChenSsd),
     ];
 
     /// The device's internals.
@@ -90,6 +116,8 @@ impl DeviceProfile {
             Self::Ssd => Medium::Flash(SSD),
             Self::HouMagnetic => Medium::Measured(rows(&HOU_MAGNETIC)),
             Self::HouSsd => Medium::Measured(rows(&HOU_SSD)),
+            Self::ChenHdd => Medium::Spindle(CHEN_HDD),
+            Self::ChenSsd => Medium::Flash(CHEN_SSD),
         }
     }
 

@@ -103,6 +103,17 @@ fn measured_profiles_reproduce_the_papers_table() {
 }
 
 #[test]
+fn chen_profiles_have_the_papers_rates() {
+    let (disk, flash) = (DeviceProfile::ChenHdd.limits(), DeviceProfile::ChenSsd.limits());
+    let bandwidth = |limits: &IoLimits| (limits.read_bytes_per_second, limits.write_bytes_per_second);
+    assert_eq!(bandwidth(&disk), (Some(140_000_000), Some(140_000_000)));
+    assert_eq!(bandwidth(&flash), (Some(270_000_000), Some(210_000_000)));
+    // 12 ms for each request.
+    assert_eq!((disk.read_iops, disk.write_iops), (Some(83), Some(83)));
+    assert_eq!((flash.read_iops, flash.write_iops), (Some(65_917), Some(51_269)));
+}
+
+#[test]
 fn measured_device_interpolates_between_sizes() {
     let row = |bytes, read| MeasuredRow {
         request_bytes: bytes,

@@ -1,6 +1,7 @@
 //! `tradewind bench`: benchmarks of stores and file systems.
 
 mod agent;
+mod class_table1;
 mod cluster;
 mod key;
 mod load_selection;
@@ -29,6 +30,8 @@ pub(super) enum Command {
     Mix(mix::Arguments),
     Posix(posix::Arguments),
     Replay(replay::Arguments),
+    #[command(name = "class-table1")]
+    ClassTable1(class_table1::Arguments),
     Cluster(cluster::Arguments),
     Agent(agent::Arguments),
     Workloads(WorkloadsArguments),
@@ -53,6 +56,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
         Command::Mix(arguments) => mix::run(arguments),
         Command::Posix(arguments) => posix::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
+        Command::ClassTable1(arguments) => class_table1::run(arguments),
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::Agent(arguments) => agent::run(arguments),
         Command::Workloads(arguments) => {

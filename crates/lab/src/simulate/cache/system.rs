@@ -33,9 +33,10 @@ mod world;
 
 use std::fmt;
 
+use tradewind_model::workload::Labels;
+
 pub use self::report::{Contents, PhaseReport, Report, RunReport};
 use self::run::Run;
-pub use self::world::ObjectType;
 use self::world::World;
 
 /// Storage nodes.
@@ -86,35 +87,6 @@ impl Configuration {
     #[must_use]
     pub fn obeys_labels(self) -> bool {
         matches!(self, Self::Dss | Self::Tradewind)
-    }
-}
-
-/// The labels that clients send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Labels {
-    /// The class of the object's type (table II).
-    On,
-    /// None.
-    Off,
-    /// The class of a random object.
-    Shuffled,
-    /// The classes in reverse order: the least important objects get the highest priority.
-    Inverted,
-}
-
-impl Labels {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::On, Self::Off, Self::Shuffled, Self::Inverted];
-
-    /// Its name in reports and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::On => "on",
-            Self::Off => "off",
-            Self::Shuffled => "shuffled",
-            Self::Inverted => "inverted",
-        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::settings::ByteSize;
     tradewind lab disk --read 60MB --write 23MB --loop 4GiB ./files -- tradewind sync s3://data ./files\n  \
     tradewind lab disk up --preset hou-magnetic ./files && tradewind lab disk down ./files\n\n\
     Presets: hdd, a disk of 7,200 rpm; ssd, a flash drive on SATA; hou-magnetic and hou-ssd, those of Hou \
-    et al. 2017, Table II.\n\
+    et al. 2017, Table II; chen-hdd and chen-ssd, those of Chen et al. 2014.\n\
     Exit status: that of the command; 128 plus the signal's number if a signal ended it."
 )]
 pub(in super::super) struct Arguments {
@@ -72,7 +72,7 @@ struct Down {
 
 #[derive(Debug, Args)]
 struct Speed {
-    /// Device: hdd, ssd, hou-magnetic, hou-ssd; the flags below override its values
+    /// Device: hdd, ssd, hou-magnetic, hou-ssd, chen-hdd, chen-ssd; the flags below override its values
     #[arg(long, value_name = "NAME", value_parser = profile)]
     preset: Option<DeviceProfile>,
     /// Bytes read per second, e.g. 60MB

@@ -1,7 +1,9 @@
 //! Classes and their priorities (table II of the paper, and section V.C.1).
 
+use tradewind_model::class_policy::DataType;
+
 use super::Labels;
-use super::world::{Object, ObjectType};
+use super::world::Object;
 
 /// A priority; 0 is the highest.
 pub(super) type Priority = u8;
@@ -28,19 +30,22 @@ pub(super) fn label_priority(object: &Object, labels: Labels) -> Priority {
         Labels::On => type_priority(object.object_type),
         Labels::Off => UNCLASSIFIED,
         Labels::Shuffled => type_priority(object.shuffled_label),
+        Labels::Flooding => USER0,
         Labels::Inverted if object.bytes > MAX_MEDIUM_BYTES => USER0,
-        Labels::Inverted => USER0 + 1 + (type_priority(ObjectType::Vmdk) - type_priority(object.object_type)),
+        Labels::Inverted => {
+            USER0 + 1 + (type_priority(DataType::DiskImages) - type_priority(object.object_type))
+        }
     }
 }
 
-fn type_priority(object_type: ObjectType) -> Priority {
+fn type_priority(object_type: DataType) -> Priority {
     USER0
         + match object_type {
-            ObjectType::Files => 1,
-            ObjectType::Pictures => 2,
-            ObjectType::Music => 3,
-            ObjectType::Video => 4,
-            ObjectType::Vmdk => 5,
+            DataType::Files => 1,
+            DataType::Pictures => 2,
+            DataType::Music => 3,
+            DataType::Video => 4,
+            DataType::DiskImages => 5,
         }
 }
 
@@ -57,8 +62,8 @@ mod tests {
             let inverted = label_priority(object, Labels::Inverted);
             match object.object_type {
                 _ if object.bytes > MAX_MEDIUM_BYTES => assert_eq!((on, inverted), (LARGE, USER0)),
-                ObjectType::Files => assert_eq!((on, inverted), (3, 7)),
-                ObjectType::Pictures => assert_eq!((on, inverted), (4, 6)),
+                DataType::Files => assert_eq!((on, inverted), (3, 7)),
+                DataType::Pictures => assert_eq!((on, inverted), (4, 6)),
                 _ => assert!(on > 4 && inverted < 6),
             }
             assert_eq!(label_priority(object, Labels::Off), UNCLASSIFIED);

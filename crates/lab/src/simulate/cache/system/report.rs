@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tradewind_model::class_policy::DataType;
+
 use super::node::{Node, Storage};
 use super::server::Part;
-use super::world::{ObjectType, World};
+use super::world::World;
 use super::{Configuration, Labels, REPLICAS};
 
 /// Prices of the paper in dollars per GB.
@@ -137,7 +139,7 @@ pub struct Contents {
     pub metadata: u64,
     /// Objects above 10 MiB of any type but disk images.
     pub large: u64,
-    /// Other objects, in the order of [`ObjectType::ALL`].
+    /// Other objects, in the order of [`DataType::ALL`].
     pub types: Vec<u64>,
 }
 
@@ -147,7 +149,7 @@ const METADATA_BYTES: u64 = 4096;
 
 impl Contents {
     pub(super) fn new(world: &World, nodes: &[Node]) -> Self {
-        let mut contents = Self { types: vec![0; ObjectType::ALL.len()], ..Self::default() };
+        let mut contents = Self { types: vec![0; DataType::ALL.len()], ..Self::default() };
         for node in nodes {
             match &node.storage {
                 Storage::Plain(_) => {}
@@ -169,7 +171,7 @@ impl Contents {
 
     fn add(&mut self, world: &World, object: usize, bytes: u64) {
         let object = &world.objects[object];
-        if object.bytes > MIN_LARGE_BYTES && object.object_type != ObjectType::Vmdk {
+        if object.bytes > MIN_LARGE_BYTES && object.object_type != DataType::DiskImages {
             self.large += bytes;
         } else {
             self.types[object.object_type as usize] += bytes;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tradewind_model::slices::{DiskSpeed, SliceQueue, Urgency};
 
-use crate::device_model::{Access, DeviceModel, DeviceRequest, FlashParams, Medium, SpindleParams};
+use crate::device_model::{Access, DeviceModel, DeviceProfile, DeviceRequest, FlashParams, Medium};
 
 const MEGA: u64 = 1_000_000;
 /// The paper's link: 1 Gbit/s, of which GETs of the all-SSD system used 347 MB/s on four nodes.
@@ -14,8 +14,6 @@ const LINK_BYTES_PER_SECOND: u64 = 87 * MEGA;
 pub(super) const DISK: DiskSpeed =
     DiskSpeed { positioning_time: Duration::from_millis(12), bytes_per_second: 140 * MEGA };
 pub(super) const SSD_WRITE_BYTES_PER_SECOND: u64 = 210 * MEGA;
-/// A disk of 7,200 rpm.
-const ROTATION_TIME: Duration = Duration::from_nanos(60_000_000_000 / 7_200);
 
 /// The parts of a node that serve requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,24 +28,9 @@ impl Part {
     pub const ALL: [Self; 4] = [Self::Ssd, Self::Disk, Self::LinkIn, Self::LinkOut];
 
     fn medium(self) -> Medium {
-        let seek = DISK.positioning_time - ROTATION_TIME / 2;
         match self {
-            Self::Ssd => Medium::Flash(FlashParams {
-                units: 32,
-                read_latency: Duration::from_micros(90),
-                write_latency: Duration::from_micros(40),
-                latency_jitter: Duration::from_micros(20),
-                read_bytes_per_second: 270 * MEGA,
-                write_bytes_per_second: SSD_WRITE_BYTES_PER_SECOND,
-            }),
-            Self::Disk => Medium::Spindle(SpindleParams {
-                capacity_bytes: 1_000_000 * MEGA,
-                min_seek: seek,
-                max_seek: seek,
-                rotation_time: ROTATION_TIME,
-                read_bytes_per_second: DISK.bytes_per_second,
-                write_bytes_per_second: DISK.bytes_per_second,
-            }),
+            Self::Ssd => DeviceProfile::ChenSsd.medium(),
+            Self::Disk => DeviceProfile::ChenHdd.medium(),
             Self::LinkIn | Self::LinkOut => Medium::Flash(FlashParams {
                 units: 1,
                 read_latency: Duration::ZERO,

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use tradewind_model::class_policy::DataType;
+
 use super::traffic::{MIXES, Mapping, Mix, TrafficReport};
 use super::*;
 
@@ -42,7 +44,7 @@ fn runs_differ_only_in_what_the_configuration_obeys() {
         Options { cache_shares: vec![0.05, 0.1], labels: Labels::ALL.to_vec(), ..Options::default() };
     let count =
         |configuration| options.setups().iter().filter(|setup| setup.configuration == configuration).count();
-    assert_eq!(Configuration::ALL.map(count), [1, 2, 8, 1, 8]);
+    assert_eq!(Configuration::ALL.map(count), [1, 2, 10, 1, 10]);
 }
 
 #[test]
@@ -105,14 +107,14 @@ fn configurations_are_in_the_papers_order() {
 #[test]
 fn lru_holds_disk_images_and_classes_hold_small_objects() {
     let [lru, dss, tradewind] = [Configuration::Lru, Configuration::Dss, Configuration::Tradewind].map(run);
-    let share = |run: &RunReport, object_type: ObjectType| {
+    let share = |run: &RunReport, object_type: DataType| {
         let contents = &run.contents_after_put;
         contents.types[object_type as usize] as f64 / contents.total() as f64
     };
-    assert!(share(&lru, ObjectType::Vmdk) > 0.5);
+    assert!(share(&lru, DataType::DiskImages) > 0.5);
     for run in [dss, tradewind] {
-        assert!(share(&run, ObjectType::Vmdk) < 0.2, "{run:?}");
-        assert!(share(&run, ObjectType::Files) > 0.3, "{run:?}");
+        assert!(share(&run, DataType::DiskImages) < 0.2, "{run:?}");
+        assert!(share(&run, DataType::Files) > 0.3, "{run:?}");
     }
 }
 
@@ -123,7 +125,7 @@ fn wrong_labels_do_not_slow_downloads() {
     let report = simulate(&options).unwrap();
     let disk_seconds =
         |labels| report.runs.iter().find(|run| run.labels == Some(labels)).unwrap().get.disk_busy_seconds;
-    for wrong in [Labels::Shuffled, Labels::Inverted] {
+    for wrong in [Labels::Shuffled, Labels::Inverted, Labels::Flooding] {
         assert!(disk_seconds(wrong) <= 1.02 * disk_seconds(Labels::Off), "{wrong:?}");
     }
 }

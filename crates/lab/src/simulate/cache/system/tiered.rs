@@ -220,17 +220,18 @@ impl TieredCache {
 
 #[cfg(test)]
 mod tests {
-    use super::super::world::ObjectType;
+    use tradewind_model::class_policy::DataType;
+
     use super::*;
 
-    fn objects(world: &World, object_type: ObjectType) -> Vec<ObjectIndex> {
+    fn objects(world: &World, object_type: DataType) -> Vec<ObjectIndex> {
         let is_small = |object: &Object| object.object_type == object_type && object.bytes <= 64 << 10;
         (0..world.objects.len()).filter(|object| is_small(&world.objects[*object])).collect()
     }
 
     /// A cache that pictures fill, and these pictures.
     fn full_of_pictures(world: &World) -> (TieredCache, Vec<ObjectIndex>) {
-        let mut pictures = objects(world, ObjectType::Pictures);
+        let mut pictures = objects(world, DataType::Pictures);
         let blocks: u64 =
             pictures.iter().map(|object| world.objects[*object].bytes.div_ceil(BLOCK_BYTES)).sum();
         let mut cache = TieredCache::new(world, blocks / 2 * BLOCK_BYTES, Labels::On);
@@ -253,7 +254,7 @@ mod tests {
     fn dirty_objects_stay_until_they_are_written_back() {
         let world = World::new(0.01, 1);
         let (mut cache, pictures) = full_of_pictures(&world);
-        let file = objects(&world, ObjectType::Files)[0];
+        let file = objects(&world, DataType::Files)[0];
         while cache.used_blocks + 16 <= cache.capacity_blocks {
             cache.insert_metadata();
         }

@@ -8,16 +8,15 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use tradewind_model::class_policy::DataType;
 use tradewind_model::slices::{Device, DeviceSpeed, MAX_UNSLICED_BYTES, TrafficRouter, Urgency};
 
 use super::server::{DISK, Job, Part, QueueOrder, SSD_WRITE_BYTES_PER_SECOND, Server};
-use super::world::ObjectType;
 use crate::device_model::{Access, DeviceRequest};
 use crate::simulate::event_loop::EventLoop;
 
 /// Types with a stream: all but disk images.
-pub const STREAMS: [ObjectType; 4] =
-    [ObjectType::Files, ObjectType::Pictures, ObjectType::Music, ObjectType::Video];
+pub const STREAMS: [DataType; 4] = [DataType::Files, DataType::Pictures, DataType::Music, DataType::Video];
 /// Bytes of an object that the SSD writes at once: it has no seeks to save.
 const SSD_SLICE_BYTES: u64 = 256 << 10;
 /// Bytes that reach the disk at once without slices, as page cache and elevator gather them.
@@ -241,7 +240,7 @@ impl TrafficRun {
         let offset = upload.disk_offset + upload.written;
         let request = DeviceRequest { access: Access::Write, offset, bytes };
         // The class of files has the highest priority. No client waits for the first byte of another upload.
-        let is_first = STREAMS[upload.stream] == ObjectType::Files && upload.bytes <= MAX_UNSLICED_BYTES;
+        let is_first = STREAMS[upload.stream] == DataType::Files && upload.bytes <= MAX_UNSLICED_BYTES;
         let urgency = if is_first { Urgency::First } else { Urgency::Stream(client as u32) };
         self.server(upload.device).push(urgency, Job { request, token: client });
         self.start_jobs(upload.device);

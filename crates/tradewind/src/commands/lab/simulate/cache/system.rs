@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tradewind_core::quantity::ByteSize;
-use tradewind_lab::simulate::cache::system::{Configuration, Labels, Options, simulate, streams, traffic};
+use tradewind_lab::simulate::cache::system::{Configuration, Options, simulate, streams, traffic};
+use tradewind_model::workload::Labels;
 
 use super::super::super::super::{CommandOutcome, UsageError};
 
@@ -104,6 +105,8 @@ enum LabelsName {
     Shuffled,
     /// The reverse order of classes
     Inverted,
+    /// The highest class for every object
+    Flooding,
 }
 
 impl LabelsName {
@@ -113,6 +116,7 @@ impl LabelsName {
             Self::Off => Labels::Off,
             Self::Shuffled => Labels::Shuffled,
             Self::Inverted => Labels::Inverted,
+            Self::Flooding => Labels::Flooding,
         }
     }
 }

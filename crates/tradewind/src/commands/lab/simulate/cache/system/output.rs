@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use tradewind_lab::simulate::cache::system::streams::StreamsReport;
 use tradewind_lab::simulate::cache::system::traffic::{self, Mapping, Mix, TrafficReport};
 use tradewind_lab::simulate::cache::system::{
-    Configuration, Contents, ObjectType, Options, PhaseReport, Report, RunReport,
+    Configuration, Contents, Options, PhaseReport, Report, RunReport,
 };
+use tradewind_model::class_policy::DataType;
 use tradewind_model::slices::Device;
 
 const MEGA: f64 = 1e6;
@@ -84,7 +85,7 @@ pub(super) fn write_performance(out: &mut impl Write, report: &Report) -> io::Re
 
 /// Writes figure 8: what caches hold after the downloads, in percent.
 pub(super) fn write_contents(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let names = ["metadata %"].into_iter().chain(ObjectType::ALL.map(ObjectType::name)).chain(["large"]);
+    let names = ["metadata %"].into_iter().chain(DataType::ALL.map(DataType::name)).chain(["large"]);
     let titles: String = names.map(|name| format!(" {name:>10}")).collect();
     writeln!(out, "{:<10} {:>6} {:>9}{titles}", "config", "cache", "labels")?;
     for run in report.runs.iter().filter(|run| run.cache_share.is_some()) {
@@ -150,7 +151,7 @@ fn phase_json(phase: &PhaseReport) -> Value {
 }
 
 fn contents_json(contents: &Contents) -> Value {
-    let types = ObjectType::ALL.iter().zip(&contents.types);
+    let types = DataType::ALL.iter().zip(&contents.types);
     let mut bytes: serde_json::Map<String, Value> =
         types.map(|(object_type, bytes)| (object_type.name().to_owned(), json!(bytes))).collect();
     bytes.insert("metadata".to_owned(), json!(contents.metadata));
