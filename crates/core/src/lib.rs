@@ -43,7 +43,7 @@ pub use context::Context;
 pub use error::{Error, ErrorKind, Reason, Result};
 pub use metadata::{Metadata, SystemHeaders, Tags};
 pub use name::{Address, BucketName, ObjectKey};
-pub use object::{ETag, Generation, ObjectInfo};
+pub use object::{ETag, Generation, Identity, ObjectInfo};
 pub use observation::Observation;
 pub use printable::printable;
 pub use range::{ByteRange, Span};

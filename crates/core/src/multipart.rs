@@ -8,7 +8,7 @@ use crate::condition::Precondition;
 use crate::error::{Error, Reason, Result};
 use crate::listing::ListEntry;
 use crate::metadata::Metadata;
-use crate::object::ETag;
+use crate::object::{ETag, Identity};
 
 /// The highest part number.
 pub const MAX_PART_NUMBER: u16 = 10_000;
@@ -148,6 +148,9 @@ pub struct CompleteUpload {
     pub expected_size: Option<u64>,
     /// The checksum that the client expects of the object.
     pub expected_checksum: Option<Checksum>,
+    /// The identity of the object that this upload moves: see
+    /// [`StageRequest::identity`](crate::store::StageRequest::identity).
+    pub identity: Option<Identity>,
 }
 
 /// Checks the parts named at completion against those committed, in S3's order of errors. `committed`

@@ -89,6 +89,15 @@ impl fmt::Debug for ETag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Generation(pub u64);
 
+/// The values that clients compare to recognize an object. They stay if a layer moves the object to another store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The entity tag.
+    pub etag: ETag,
+    /// When the object was written.
+    pub modified: Timestamp,
+}
+
 /// Everything a store records about an object except its bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectInfo {
@@ -182,6 +191,14 @@ fn bad_digest(algorithm: Option<Algorithm>) -> Error {
         }
     };
     Error::for_client(Reason::BadDigest, message)
+}
+
+impl ObjectInfo {
+    /// The identity of the object.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        Identity { etag: self.etag.clone(), modified: self.modified }
+    }
 }
 
 /// The result of a commit.

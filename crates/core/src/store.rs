@@ -32,7 +32,7 @@ use crate::multipart::{
     CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
 };
 use crate::name::{Address, BucketName};
-use crate::object::{Committed, Expected, ObjectInfo};
+use crate::object::{Committed, Expected, Identity, ObjectInfo};
 use crate::observation::Observation;
 use crate::range::{ByteRange, Span};
 use crate::version::{ListVersions, VersionId, Versioning, VersionsPage};
@@ -131,6 +131,8 @@ pub enum Feature {
     /// Results name the `null` version in a bucket with versions, errors tell a delete marker from what does not exist,
     /// and deleting a deleted object adds another delete marker.
     VersionDetails,
+    /// A write may keep the identity of an object that is moved.
+    Identity,
 }
 
 /// A bucket.
@@ -205,6 +207,9 @@ pub struct StageRequest {
     pub checksum: Option<Checksum>,
     /// The condition on the key, evaluated at the commit. Parts have none.
     pub precondition: Precondition,
+    /// The identity of the object that this write moves: the store uses it instead of a new one. Ignored for parts, and
+    /// without [`Feature::Identity`].
+    pub identity: Option<Identity>,
 }
 
 /// Bytes on their way into a store, invisible until committed. Dropping it aborts.

@@ -9,7 +9,6 @@
 //!   would look like their deletion.
 
 mod one_volume;
-mod relay;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,20 +19,23 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use tracing::warn;
 use tradewind_core::class::ClassUpdate;
-use tradewind_core::error::{Error, ErrorKind, Reason, Result};
+use tradewind_core::error::{Error, Result};
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::multipart::{
     CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadsPage,
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Feature, GetRequest, GetResponse,
-    StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, StageRequest,
 };
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
     Address, Body, BucketName, Context, ObjectStore, Precondition, Staged, Tags, Versioning,
 };
+
+use crate::capabilities::common_capabilities;
+use crate::relay::{self, RelayEnd};
+use crate::store_error::StoreName;
 
 use one_volume::OneVolume;
 
@@ -46,6 +48,8 @@ pub struct Volume {
     pub store: Arc<dyn ObjectStore>,
     /// Name of the leaf. Volumes whose leaves have the same name share that leaf.
     pub leaf: String,
+    /// Names of the other leaves of its stack, which may have copies of its buckets.
+    pub tiers: Vec<String>,
     /// Number of layers that are specific to this volume. Of volumes that share a leaf, the one with the most layers is
     /// closed first, because its layers may write to the leaf until then.
     pub layers: usize,
@@ -56,20 +60,15 @@ pub struct Volume {
 impl Volume {
     /// Names the volume in an error that is about its store, not about the request.
     fn named<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| {
-            let is_about_store = !matches!(
-                error.kind(),
-                ErrorKind::NotFound | ErrorKind::Precondition | ErrorKind::Invalid | ErrorKind::Denied
-            ) && !matches!(error.reason(), Reason::DeadlineExceeded | Reason::Cancelled)
-                && error.client_message().is_none();
-            match is_about_store {
-                true => {
-                    let message = format!("volume {:?}: {}", self.name, error.message());
-                    error.with_message(message)
-                }
-                false => error,
-            }
-        })
+        self.store_name().in_error(result)
+    }
+
+    fn store_name(&self) -> StoreName<'_> {
+        StoreName { role: "volume", name: &self.name }
+    }
+
+    fn relay_end(&self) -> RelayEnd<'_> {
+        RelayEnd { store: &*self.store, name: self.store_name() }
     }
 }
 
@@ -140,7 +139,7 @@ impl Volumes {
                 buckets.entry(bucket.clone()).or_insert(index);
             }
         }
-        let capabilities = common_capabilities(&volumes);
+        let capabilities = common_capabilities("volumes", volumes.iter().map(|volume| &*volume.store));
         Arc::new(Self { volumes, buckets, capabilities })
     }
 
@@ -166,7 +165,8 @@ impl Volumes {
             match listed {
                 Ok(buckets) => report.misplaced.extend(buckets.into_iter().filter_map(|bucket| {
                     let own = self.volume(&bucket.name);
-                    (own.leaf != found_in.leaf).then(|| MisplacedBucket {
+                    let is_own = own.leaf == found_in.leaf || own.tiers.contains(&found_in.leaf);
+                    (!is_own).then(|| MisplacedBucket {
                         found_in: found_in.name.clone(),
                         volume: own.name.clone(),
                         bucket: bucket.name,
@@ -207,44 +207,6 @@ impl Volumes {
             }
         }
         outcome
-    }
-}
-
-/// The capabilities that hold for every bucket: a caller that knows only these may use any bucket. A bucket whose volume
-/// can do more does more.
-fn common_capabilities(volumes: &[Volume]) -> Capabilities {
-    let each: Vec<&Capabilities> = volumes.iter().map(|volume| volume.store.capabilities()).collect();
-    let all = |has: fn(&Capabilities) -> bool| each.iter().all(|capabilities| has(capabilities));
-    let mut unsupported: Vec<Feature> = Vec::new();
-    for feature in each.iter().flat_map(|capabilities| capabilities.unsupported) {
-        if !unsupported.contains(feature) {
-            unsupported.push(*feature);
-        }
-    }
-    Capabilities {
-        kind: "volumes",
-        // A new bucket may belong to any volume.
-        owns_buckets: all(|has| has.owns_buckets),
-        atomic_buckets: all(|has| has.atomic_buckets),
-        // These are about requests to one bucket, which can be any.
-        conditional_writes: all(|has| has.conditional_writes),
-        multipart: all(|has| has.multipart),
-        tags: all(|has| has.tags),
-        unique_etags: all(|has| has.unique_etags),
-        multiple_checksums: all(|has| has.multiple_checksums),
-        listing_reports_checksums: all(|has| has.listing_reports_checksums),
-        upload_metadata: all(|has| has.upload_metadata),
-        reports_all_parts: all(|has| has.reports_all_parts),
-        reports_deleted: all(|has| has.reports_deleted),
-        stage_checks_bucket: all(|has| has.stage_checks_bucket),
-        versions: all(|has| has.versions),
-        // Each store numbers its own writes: generations of different volumes have no order, so that a copy between
-        // volumes may have a lower one than its source. A precondition on a generation works if the volume supports it.
-        generations: false,
-        max_key_bytes: each.iter().map(|has| has.max_key_bytes).min().unwrap_or(0),
-        max_object_bytes: each.iter().map(|has| has.max_object_bytes).min().unwrap_or(0),
-        // Leaked once for each `Volumes`, of which a process has one.
-        unsupported: unsupported.leak(),
     }
 }
 
@@ -356,7 +318,7 @@ impl ObjectStore for Volumes {
         let destination = self.volume(&request.destination.bucket);
         match Arc::ptr_eq(&source.store, &destination.store) {
             true => destination.named(destination.store.copy(context, request).await),
-            false => relay::copy(context, source, destination, request).await,
+            false => relay::copy(context, source.relay_end(), destination.relay_end(), request).await,
         }
     }
 
@@ -403,7 +365,7 @@ impl ObjectStore for Volumes {
         let destination = self.volume(&request.destination.bucket);
         match Arc::ptr_eq(&source.store, &destination.store) {
             true => destination.named(destination.store.copy_part(context, request).await),
-            false => relay::copy_part(context, source, destination, request).await,
+            false => relay::copy_part(context, source.relay_end(), destination.relay_end(), request).await,
         }
     }
 

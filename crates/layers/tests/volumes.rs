@@ -32,7 +32,7 @@ fn bucket(name: &str) -> BucketName {
 
 fn volume(name: &str, store: Arc<dyn ObjectStore>, buckets: &[&str]) -> Volume {
     let buckets = buckets.iter().map(|name| bucket(name)).collect();
-    Volume { name: name.to_owned(), store, leaf: name.to_owned(), layers: 0, buckets }
+    Volume { name: name.to_owned(), store, leaf: name.to_owned(), tiers: Vec::new(), layers: 0, buckets }
 }
 
 fn memory() -> Arc<MemoryStore> {

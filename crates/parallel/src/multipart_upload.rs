@@ -265,6 +265,7 @@ impl MultipartUpload {
             parts: done.into_iter().map(|(part, _)| part).collect(),
             precondition,
             expected_checksum: combined,
+            identity: None,
         };
         let permits = self.transfers.acquire_request_permits(0).await?;
         let completed =

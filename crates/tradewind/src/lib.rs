@@ -23,3 +23,4 @@ pub mod served_plan;
 pub mod settings;
 pub mod store_metrics;
 pub mod stores;
+pub mod tier_mover;

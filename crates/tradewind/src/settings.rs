@@ -14,6 +14,7 @@ mod named;
 mod problem;
 mod reference;
 mod remote;
+mod routed;
 mod scalars;
 mod served;
 mod show;
@@ -36,6 +37,7 @@ pub(crate) use problem::nearest_name;
 pub use problem::{Problem, Problems};
 pub use reference::reference;
 pub use remote::S3Settings;
+pub use routed::{ClassSpan, RoutedSettings, RoutedTier};
 pub use scalars::{
     LanesSettings, LimitSettings, LogSettings, MemorySettings, Scalars, ServerSettings, TopLevelSettings,
     UploadSettings, environment_variable,
@@ -232,7 +234,8 @@ impl Settings {
     fn check_cache_memory(&self, problems: &mut Problems) {
         let max = ByteSize(self.scalars.memory.budget.value.0 / 2);
         let mut sum = 0_u64;
-        for VolumeLayer::Cached(set) in self.named.volumes.iter().flat_map(|volume| &volume.layers) {
+        let layers = self.named.volumes.iter().flat_map(|volume| &volume.layers);
+        for set in layers.filter_map(VolumeLayer::cached) {
             sum = sum.saturating_add(set.memory.value.0);
             if sum > max.0 {
                 let message = format!(

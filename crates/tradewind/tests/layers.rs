@@ -1,6 +1,9 @@
 //! Conformance of layers to the port, on the leaves that they serve in production, and of volumes over them.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+#[path = "layers/stacks.rs"]
+mod stacks;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +42,7 @@ fn mixed_volumes(directory: &Path) -> Arc<dyn ObjectStore> {
         name: name.to_owned(),
         store,
         leaf: name.to_owned(),
+        tiers: Vec::new(),
         layers: 0,
         buckets: vec![BucketName::new(bucket).unwrap()],
     };
@@ -73,6 +77,31 @@ async fn a_local_store_with_lanes_conforms() {
     let make = move || {
         let directory = directory.clone();
         async move { scheduled_local(directory.path()) }.boxed()
+    };
+    conformance::run(make).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_over_tiers_of_local_stores_conforms() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let make = move || {
+        let directory = directory.clone();
+        async move {
+            let tiers = stacks::routed(local(directory.path()), observed_local(directory.path()));
+            stacks::cached(tiers, directory.path())
+        }
+        .boxed()
+    };
+    conformance::run(make).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tiers_of_a_local_and_a_memory_store_conform() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let make = move || {
+        let directory = directory.clone();
+        async move { stacks::routed(local(directory.path()), MemoryStore::new(SystemClock::shared())) }
+            .boxed()
     };
     conformance::run(make).await;
 }

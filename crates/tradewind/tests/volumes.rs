@@ -7,6 +7,8 @@
 mod administered;
 #[path = "volumes/cached.rs"]
 mod cached;
+#[path = "volumes/routed.rs"]
+mod routed;
 mod support;
 
 use std::path::{Path, PathBuf};

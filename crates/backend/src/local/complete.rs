@@ -8,7 +8,7 @@ use tradewind_core::multipart::{
     self, ListUploads, PartInfo, PartNumber, PartsPage, UploadId, UploadInfo, UploadsPage, checksum_of_parts,
     match_parts, page_uploads,
 };
-use tradewind_core::object::{Committed, Generation};
+use tradewind_core::object::{Committed, Generation, Identity};
 use tradewind_core::{Address, Algorithm, BucketName, Context, ETag, Metadata, Timestamp};
 
 use super::commit::{CompleteUpload, PutObject};
@@ -199,11 +199,15 @@ impl OpenStore {
                 ));
             }
         }
+        let Identity { etag, modified } = match request.identity.clone() {
+            Some(identity) => identity,
+            None => Identity { etag: self.etag_of_parts(&parts), modified: self.state.clock.wall() },
+        };
         let object = Object {
             key: address.key.as_str().to_owned(),
             size,
-            modified: self.state.clock.wall(),
-            etag: self.etag_of_parts(&parts),
+            modified,
+            etag,
             metadata: created.metadata,
             checksums: checksum.into_iter().collect(),
             scope,

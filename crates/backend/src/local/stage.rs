@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::object::{Committed, Expected};
+use tradewind_core::object::{Committed, Expected, Identity};
 use tradewind_core::store::{ETagForm, StageRequest};
 use tradewind_core::{Algorithm, Context, ETag, Metadata, Observation, Precondition, Staged};
 
@@ -39,6 +39,8 @@ pub(crate) struct LocalStaged {
     context: Context,
     target: StageTarget,
     etag: ETagForm,
+    /// The identity of the object, instead of a new one.
+    identity: Option<Identity>,
     stores_crc64: bool,
     digests: StagedDigests,
     buffered: BufferedPayload,
@@ -55,7 +57,8 @@ pub(crate) struct LocalStaged {
 
 impl LocalStaged {
     pub fn new(store: Arc<OpenStore>, context: Context, target: StageTarget, request: StageRequest) -> Self {
-        let needs_md5 = request.etag == ETagForm::Md5 || request.verify_md5;
+        let identity = request.identity.filter(|_| matches!(target, StageTarget::Object { .. }));
+        let needs_md5 = (request.etag == ETagForm::Md5 && identity.is_none()) || request.verify_md5;
         let extents = StagedExtents::with_declared_size(request.size);
         let digests = StagedDigests::new(&store.state.hashing, needs_md5, &request.algorithms);
         let buffered = BufferedPayload::new(store.state.unwritten_bytes.clone(), context.window.clone());
@@ -64,6 +67,7 @@ impl LocalStaged {
             context,
             target,
             etag: request.etag,
+            identity,
             stores_crc64: request.algorithms.is_empty() || request.algorithms.contains(&Algorithm::Crc64Nvme),
             digests,
             buffered,
@@ -215,7 +219,7 @@ impl Staged for LocalStaged {
         computed.push(crc64);
         let deferred_md5 = match md5 {
             Md5Outcome::Deferred => Some(DeferredMd5 {
-                is_etag: self.etag == ETagForm::Md5,
+                is_etag: self.etag == ETagForm::Md5 && self.identity.is_none(),
                 expected: Expected { md5: expected.md5.take(), ..Expected::default() },
             }),
             Md5Outcome::Known(_) | Md5Outcome::NotRequested => None,
@@ -225,7 +229,10 @@ impl Staged for LocalStaged {
             checksums.push(crc64);
         }
         self.sync_extents().await?;
-        let (etag, modified) = (self.etag(md5), self.store.state.clock.wall());
+        let Identity { etag, modified } = match self.identity.take() {
+            Some(identity) => identity,
+            None => Identity { etag: self.etag(md5), modified: self.store.state.clock.wall() },
+        };
         let mut committed = Committed {
             etag: etag.clone(),
             size: self.size,

@@ -342,6 +342,7 @@ impl ObjectStore for LocalStore {
             etag: request.etag,
             precondition: request.precondition,
             checksum: None,
+            identity: None,
         };
         let source_version = source.info.version;
         let mut staged = self.stage(context, &request.destination, stage).await?;

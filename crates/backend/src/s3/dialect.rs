@@ -81,10 +81,12 @@ const PLAIN: Capabilities = Capabilities {
         // Classes are user metadata, which has a limit and is changed by a copy only.
         Feature::ManyClassRanges,
         Feature::ClassChanges,
+        Feature::Identity,
     ],
 };
 
-const TRADEWIND: Capabilities = Capabilities { unsupported: &[Feature::SingleCompletion], ..PLAIN };
+const TRADEWIND: Capabilities =
+    Capabilities { unsupported: &[Feature::SingleCompletion, Feature::Identity], ..PLAIN };
 
 const CEPH: Capabilities = Capabilities {
     // Creating a bucket that the caller already owns succeeds.
@@ -115,6 +117,7 @@ const CEPH: Capabilities = Capabilities {
         Feature::NulInKeys,
         // Responses name a null version only if the request does, and no delete marker. A second delete adds none.
         Feature::VersionDetails,
+        Feature::Identity,
     ],
     ..PLAIN
 };

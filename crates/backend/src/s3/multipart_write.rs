@@ -160,6 +160,7 @@ impl MultipartWrite {
             precondition,
             expected_size: Some(self.size),
             expected_checksum: Some(checksum).filter(|checksum| checksum.algorithm().is_crc()),
+            identity: None,
         };
         let completed =
             upload.store.complete_upload_checked(&upload.context, &upload.address, &id, completion).await;

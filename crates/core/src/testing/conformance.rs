@@ -87,6 +87,8 @@ impl Case {
             Need::LeavingPartsOut => {
                 capabilities.multipart && capabilities.supports(Feature::PartialCompletion)
             }
+            Need::Identity => capabilities.supports(Feature::Identity),
+            Need::IdentityAndMultipart => capabilities.multipart && capabilities.supports(Feature::Identity),
             Need::SingleParts => capabilities.multipart && capabilities.supports(Feature::PartReads),
         }
     }
@@ -134,6 +136,8 @@ enum Need {
     ChecksumsOfParts,
     EndOfUploads,
     LeavingPartsOut,
+    Identity,
+    IdentityAndMultipart,
     SingleParts,
 }
 

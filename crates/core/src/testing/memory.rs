@@ -339,8 +339,9 @@ impl Staged for MemoryStaged {
         let Self { state, clock, context, address, bytes, request: staged, part } = *self;
         let plan =
             DigestPlan { algorithms: staged.algorithms, verify_md5: staged.verify_md5, etag: staged.etag };
-        let payload = Payload::new(bytes.freeze(), &plan);
+        let mut payload = Payload::new(bytes.freeze(), &plan);
         payload.verify(&expected.with_default_size(staged.size))?;
+        payload.set_identity(staged.identity.clone().filter(|_| part.is_none()));
         let mut state = lock(&state, &context)?;
         let committed = match part {
             Some((upload, number)) => state.put_part(&address, &upload, number, payload, clock.wall())?,

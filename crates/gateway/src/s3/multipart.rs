@@ -145,6 +145,7 @@ async fn complete_in_store(
         expected_size: expected_size(call)?,
         precondition: conditions::write_precondition(call)?,
         parts,
+        identity: None,
     };
     Ok(service.store.complete_upload(&call.context, &call.address()?, &call.upload_id(), request).await?)
 }

@@ -30,6 +30,7 @@ pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<PlainRe
         etag: service.options.etag,
         precondition: conditions::write_precondition(call)?,
         checksum: declared.in_header,
+        identity: None,
     };
     if classes::has_object_file(call)? {
         let body = ClassBody::open(call, declared).await?;

@@ -10,11 +10,14 @@ use prometheus_client::registry::Registry;
 use tradewind_backend::local::LocalStore;
 use tradewind_cache::{Cached, CachedOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
-use tradewind_layers::{Instrumented, ReadAhead, Volume, Volumes};
+use tradewind_layers::routed::ClassTiers;
+use tradewind_layers::{Instrumented, ReadAhead, Routed, Tier, Volume, Volumes};
 
 use super::{ServedStore, open_store, with_lanes};
 use crate::cache_metrics::{CacheCollector, NamedCache};
-use crate::settings::{CachedSettings, ServedVolume, Settings, Store, StoreKind, Validate, VolumeLayer};
+use crate::settings::{
+    ByteSize, CachedSettings, RoutedSettings, ServedVolume, Settings, Store, StoreKind, Validate, VolumeLayer,
+};
 use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
 
 /// A store of the settings that is open.
@@ -38,8 +41,11 @@ pub fn open_stores(
     let volumes = settings.served_volumes()?;
     let mut stores: Vec<(&str, Option<&Store>)> = Vec::new();
     for volume in &volumes {
-        if !stores.iter().any(|(name, _)| *name == volume.store_name()) {
-            stores.push((volume.store_name(), volume.store));
+        let tiers = volume.tiers.iter().map(|&store| (store.name.value.as_str(), Some(store)));
+        for (name, store) in std::iter::once((volume.store_name(), volume.store)).chain(tiers) {
+            if !stores.iter().any(|(other, _)| *other == name) {
+                stores.push((name, store));
+            }
         }
     }
     let is_local =
@@ -101,6 +107,17 @@ impl StackedStore {
     }
 }
 
+/// A layer `routed` of a volume.
+#[derive(Debug)]
+pub struct ServedRouted {
+    /// The volume.
+    pub volume: String,
+    /// The layer.
+    pub layer: Arc<Routed>,
+    /// Bytes per second at which objects are moved to the tier of their class; 0 moves none.
+    pub move_rate: ByteSize,
+}
+
 /// Everything that is served.
 pub struct ServedStores {
     /// The store of the gateway: the volumes, or the stack of the only one.
@@ -111,6 +128,8 @@ pub struct ServedStores {
     pub stores: Vec<StackedStore>,
     /// The caches of the volumes.
     pub caches: Vec<NamedCache>,
+    /// The layers `routed` of the volumes.
+    pub routed: Vec<ServedRouted>,
 }
 
 impl fmt::Debug for ServedStores {
@@ -128,16 +147,16 @@ impl ServedStores {
     ) -> anyhow::Result<Self> {
         let stores: Vec<StackedStore> =
             opened.into_iter().map(|opened| StackedStore::new(settings, opened, clock)).collect();
-        let (mut volumes, mut caches) = (Vec::new(), Vec::new());
+        let (mut volumes, mut caches, mut routed) = (Vec::new(), Vec::new(), Vec::new());
         for volume in settings.served_volumes()? {
-            volumes.push(stack_volume(&volume, &stores, &mut caches, clock)?);
+            volumes.push(stack_volume(&volume, &stores, &mut caches, &mut routed, clock)?);
         }
         let default = volumes.remove(0);
         if volumes.is_empty() {
-            return Ok(Self { store: default.store, volumes: None, stores, caches });
+            return Ok(Self { store: default.store, volumes: None, stores, caches, routed });
         }
         let volumes = Volumes::new(default, volumes);
-        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, caches })
+        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, caches, routed })
     }
 
     /// The stores for background work that is done for each volume by itself.
@@ -203,38 +222,74 @@ fn stack_volume(
     volume: &ServedVolume<'_>,
     stores: &[StackedStore],
     caches: &mut Vec<NamedCache>,
+    routed: &mut Vec<ServedRouted>,
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<Volume> {
-    let Some(leaf) = stores.iter().find(|store| store.name == volume.store_name()) else {
-        bail!("the store {:?} of the volume {:?} is not open", volume.store_name(), volume.name);
-    };
+    let mut leaves = Vec::new();
+    for name in volume.store_names() {
+        let Some(leaf) = stores.iter().find(|store| store.name == name) else {
+            bail!("the store {name:?} of the volume {:?} is not open", volume.name);
+        };
+        leaves.push(leaf);
+    }
+    let leaf = leaves[0];
     let mut store = leaf.top();
     for layer in volume.layers.iter().rev() {
-        let VolumeLayer::Cached(set) = layer;
-        let cache = open_cache(set, volume, leaf, store, clock)?;
-        caches.push(NamedCache { volume: volume.name.to_owned(), cache: cache.clone() });
-        store = cache;
+        match layer {
+            VolumeLayer::Cached(set) => {
+                let cache = open_cache(set, volume, &leaves, store, clock)?;
+                caches.push(NamedCache { volume: volume.name.to_owned(), cache: cache.clone() });
+                store = cache;
+            }
+            VolumeLayer::Routed(set) => {
+                let layer = route(set, &leaves, leaf, store);
+                let move_rate = set.move_rate.value;
+                routed.push(ServedRouted { volume: volume.name.to_owned(), layer: layer.clone(), move_rate });
+                store = layer;
+            }
+        }
     }
     Ok(Volume {
         name: volume.name.to_owned(),
         store,
         leaf: leaf.name.clone(),
+        tiers: leaves[1..].iter().map(|leaf| leaf.name.clone()).collect(),
         layers: volume.layers.len(),
         buckets: volume.buckets.iter().map(|bucket| (*bucket).clone()).collect(),
     })
+}
+
+/// Puts tiers above a store.
+fn route(
+    set: &RoutedSettings,
+    leaves: &[&StackedStore],
+    leaf: &StackedStore,
+    below: Arc<dyn ObjectStore>,
+) -> Arc<Routed> {
+    let (mut tiers, mut placement) = (Vec::new(), ClassTiers::new());
+    for tier in &set.tiers {
+        let name = &tier.store.value;
+        let Some(store) = leaves.iter().find(|store| store.name == *name) else { continue };
+        for class in tier.classes.iter().flat_map(|span| span.classes()) {
+            placement = placement.with_class(class, tiers.len());
+        }
+        tiers.push(Tier { name: name.clone(), store: store.top() });
+    }
+    Routed::new(tiers, Tier { name: leaf.name.clone(), store: below }, placement)
 }
 
 /// Puts a cache on a store.
 fn open_cache(
     set: &CachedSettings,
     volume: &ServedVolume<'_>,
-    leaf: &StackedStore,
+    leaves: &[&StackedStore],
     below: Arc<dyn ObjectStore>,
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<Arc<Cached>> {
-    let validation = match (set.validate.value, &leaf.served) {
-        (Validate::Never, _) | (Validate::Auto, ServedStore::Local(_)) => Validation::Owner,
-        (Validate::Always, _) | (Validate::Auto, ServedStore::Remote(..)) => Validation::Always,
+    let is_owner = leaves.iter().all(|leaf| matches!(leaf.served, ServedStore::Local(_)));
+    let validation = match (set.validate.value, is_owner) {
+        (Validate::Never, _) | (Validate::Auto, true) => Validation::Owner,
+        (Validate::Always, _) | (Validate::Auto, false) => Validation::Always,
         (Validate::After(age), _) => Validation::MaxAge(age.0),
     };
     let directory = set.disk.value.clone();

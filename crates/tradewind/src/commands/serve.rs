@@ -35,6 +35,7 @@ use crate::profiles::Profiles;
 use crate::profiles::profile_updater::ProfileUpdater;
 use crate::root_key::{self, RootCredentials};
 use crate::settings::{RootKey, Settings};
+use crate::tier_mover::TierMover;
 use crate::{assemble, logs};
 use admin_calls::AdminCalls;
 use served_rules::ServedRules;
@@ -269,6 +270,10 @@ impl Background<'_> {
                 let expiry = UploadExpiry { store, budget, clock, max_age };
                 tasks.push(tokio::spawn(expiry.run(self.stop.clone())));
             }
+        }
+        for routed in self.served.routed.iter().filter(|routed| routed.move_rate.0 > 0) {
+            let mover = TierMover::new(routed, self.gateway.budget().clone(), self.clock.clone());
+            tasks.push(tokio::spawn(mover.run(self.stop.clone())));
         }
         if let Some(volumes) = &self.served.volumes {
             let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());

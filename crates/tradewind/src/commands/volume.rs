@@ -12,7 +12,7 @@ use tradewind_core::BucketName;
 
 use super::terminal::printable_json;
 use super::{CommandOutcome, UsageError};
-use crate::settings::{ByteSize, Inputs, ServedVolume, Settings, StoreKind, nearest_name};
+use crate::settings::{ByteSize, Inputs, ServedVolume, Settings, Store, StoreKind, nearest_name};
 
 /// Show the volumes of a server
 #[derive(Debug, Subcommand)]
@@ -108,6 +108,8 @@ struct VolumeDescription<'a> {
     store_type: &'a str,
     /// The directory of a local store.
     directory: Option<&'a Path>,
+    /// The stores of its layers `routed`.
+    tiers: Vec<&'a Store>,
     /// Free bytes of the directory's device; `None` for a remote store, and if it cannot be read.
     free: Option<ByteSize>,
     buckets: Vec<&'a BucketName>,
@@ -132,6 +134,7 @@ fn describe<'a>(settings: &'a Settings, index: usize, volume: ServedVolume<'a>) 
         store: volume.store.map_or(crate::settings::IMPLICIT_STORE, |store| &store.name.value),
         store_type: volume.store.map_or("local", |store| store.type_name()),
         directory,
+        tiers: volume.tiers,
         free: directory.and_then(free_space),
         buckets: volume.buckets,
     }
@@ -169,6 +172,9 @@ impl VolumeDescription<'_> {
         if let Some(directory) = self.directory {
             text += &format!("path     {}\nfree     {}\n", directory.display(), self.free_text());
         }
+        for tier in &self.tiers {
+            text += &format!("tier     {} ({})\n", tier.name.value, tier.type_name());
+        }
         text + &format!("buckets  {}\n", self.buckets_text())
     }
 
@@ -184,6 +190,9 @@ impl VolumeDescription<'_> {
                 "path": self.directory.map(|directory| directory.display().to_string()),
                 "free_bytes": self.free.map(|free| free.0),
             },
+            "tiers": self.tiers.iter().map(|tier| {
+                json!({ "name": tier.name.value, "type": tier.type_name() })
+            }).collect::<Vec<_>>(),
             "buckets": self.buckets.iter().map(|bucket| bucket.as_str()).collect::<Vec<_>>(),
         })
     }

@@ -114,8 +114,8 @@ impl NamedSettings {
     /// Checks references between settings, and that ids are unique.
     pub(super) fn check(&self, problems: &mut Problems) {
         let stores: Vec<&str> = self.stores.iter().map(|store| store.name.value.as_str()).collect();
-        for volume in &self.volumes {
-            check_reference("store", &volume.store, &stores, problems);
+        for store in self.volumes.iter().flat_map(Volume::stores) {
+            check_reference("store", store, &stores, problems);
         }
         volumes::check(&self.volumes, problems);
         self.check_directories(problems);
@@ -138,9 +138,11 @@ impl NamedSettings {
             StoreKind::S3(_) | StoreKind::Swift(_) => None,
         });
         let caches = self.volumes.iter().flat_map(|volume| {
-            volume.layers.iter().map(|VolumeLayer::Cached(set)| {
-                (format!("a cache of the volume {:?}", volume.name.value), &set.disk)
-            })
+            volume
+                .layers
+                .iter()
+                .filter_map(VolumeLayer::cached)
+                .map(|set| (format!("a cache of the volume {:?}", volume.name.value), &set.disk))
         });
         let owned: Vec<(String, &Sourced<PathBuf>)> = stores.chain(caches).collect();
         for (index, (owner, path)) in owned.iter().enumerate() {

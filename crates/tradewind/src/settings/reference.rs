@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::class_rules;
 use super::local::LocalOptions;
+use super::routed::RoutedSettings;
 use super::scalars::{Scalars, environment_variable};
 use super::volumes::CachedSettings;
 
@@ -106,6 +107,11 @@ fn named_tables() -> Vec<Section> {
             "{ cached = { ... } }",
             "A layer of a stack: a cache in memory and on a fast disk.",
             CachedSettings::declarations(),
+        ),
+        section(
+            "{ routed = { ... } }",
+            "A layer of a stack: objects of some classes are in other stores.",
+            RoutedSettings::declarations(),
         ),
         section(
             "[bucket.NAME]",

@@ -18,6 +18,8 @@ pub struct ServedVolume<'a> {
     pub layers: &'a [VolumeLayer],
     /// The store at the bottom; `None` is the local store in `data`.
     pub store: Option<&'a Store>,
+    /// The stores of its layers `routed`.
+    pub tiers: Vec<&'a Store>,
     /// The buckets that the settings map to this volume.
     pub buckets: Vec<&'a BucketName>,
 }
@@ -30,6 +32,11 @@ impl ServedVolume<'_> {
     #[must_use]
     pub fn store_name(&self) -> &str {
         self.store.map_or(IMPLICIT_STORE, |store| &store.name.value)
+    }
+
+    /// The names of all its stores, the one at the bottom first.
+    pub fn store_names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.store_name()).chain(self.tiers.iter().map(|store| store.name.value.as_str()))
     }
 
     /// The stack in the syntax of a settings file.
@@ -92,6 +99,7 @@ impl Settings {
             name: &volume.name.value,
             layers: &volume.layers,
             store: self.named.stores.iter().find(|store| store.name.value == volume.store.value),
+            tiers: self.tiers(volume),
             buckets: self
                 .named
                 .buckets
@@ -102,6 +110,14 @@ impl Settings {
         }
     }
 
+    /// The stores of the layers `routed` of a volume.
+    fn tiers<'a>(&'a self, volume: &'a super::Volume) -> Vec<&'a Store> {
+        let named = |name: &super::Sourced<String>| {
+            self.named.stores.iter().find(|store| store.name.value == name.value)
+        };
+        volume.stores().skip(1).filter_map(named).collect()
+    }
+
     /// Checks that a single store can be served although there are volumes: no layer may be bypassed, and no bucket may
     /// be in another store.
     fn check_single_store(&self, name: &str, source: &SettingSource, problems: &mut Problems) {
@@ -110,7 +126,9 @@ impl Settings {
             let message = format!("{server_store} serves one store without volumes; remove it, or this line");
             problems.add(&self.scalars.top.default_volume.source, message);
         }
-        for volume in self.named.volumes.iter().filter(|volume| volume.store.value == name) {
+        for volume in
+            self.named.volumes.iter().filter(|volume| volume.stores().any(|store| store.value == name))
+        {
             if !volume.layers.is_empty() {
                 let message = format!(
                     "{server_store} serves the store without the layers of this volume; remove it to serve the volumes"
@@ -153,5 +171,5 @@ impl Settings {
 /// The volume of a store if the settings have no volumes.
 fn implicit_volume(store: Option<&Store>) -> ServedVolume<'_> {
     let name = store.map_or(IMPLICIT_STORE, |store| &store.name.value);
-    ServedVolume { name, layers: &[], store, buckets: Vec::new() }
+    ServedVolume { name, layers: &[], store, tiers: Vec::new(), buckets: Vec::new() }
 }

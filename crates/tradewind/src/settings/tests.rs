@@ -83,8 +83,8 @@ fn planned_keys_are_rejected_with_their_own_message() {
         ("[class.25]\nname = \"mail\"", "\"class\" is planned but not built yet"),
         ("[store.west]\ntype = \"s3\"\nbucket = \"x\"", "\"store.west.bucket\" is planned but not built yet"),
         (
-            "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ routed = { disk = \"d\" } }, \"a\"]",
-            "layer \"routed\" is planned but not built yet",
+            "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ striped = { disk = \"d\" } }, \"a\"]",
+            "layer \"striped\" is planned but not built yet",
         ),
         (
             "[store.a]\ntype = \"s3\"\nproxy = \"socks5://p\"",

@@ -9,6 +9,7 @@ use super::document::{Item, Table, Value as TomlValue};
 use super::fields::Fields;
 use super::problem::Problems;
 use super::reference::Declaration;
+use super::routed::{RoutedSettings, RoutedTier};
 use super::source::{SettingSource, Sourced};
 use super::value::SettingValue;
 use tradewind_core::quantity::{ByteSize, TimeSpan};
@@ -29,6 +30,28 @@ pub struct Volume {
 pub enum VolumeLayer {
     /// `cached`: a cache in memory and on a fast disk.
     Cached(CachedSettings),
+    /// `routed`: objects of some classes are in other stores.
+    Routed(RoutedSettings),
+}
+
+impl VolumeLayer {
+    /// The cache, if the layer is one.
+    #[must_use]
+    pub const fn cached(&self) -> Option<&CachedSettings> {
+        match self {
+            Self::Cached(set) => Some(set),
+            Self::Routed(_) => None,
+        }
+    }
+
+    /// The stores that the layer has besides the one below it.
+    pub fn tiers(&self) -> impl Iterator<Item = &RoutedTier> {
+        let tiers = match self {
+            Self::Cached(_) => &[],
+            Self::Routed(set) => set.tiers.as_slice(),
+        };
+        tiers.iter()
+    }
 }
 
 /// A `{ cached = { ... } }`.
@@ -188,6 +211,7 @@ impl CachedSettings {
 impl fmt::Display for VolumeLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Routed(set) => set.fmt(f),
             Self::Cached(CachedSettings { disk, size, memory, validate, write }) => write!(
                 f,
                 "{{ cached = {{ disk = {:?}, size = {:?}, memory = {:?}, validate = {:?}, write = {:?} }} }}",
@@ -234,10 +258,16 @@ impl Volume {
         if layers.len() < count {
             return None;
         }
-        for VolumeLayer::Cached(set) in &layers {
+        for set in layers.iter().filter_map(VolumeLayer::cached) {
             set.check(&name.value, problems);
         }
         Some(Self { name, layers, store: store? })
+    }
+
+    /// The stores of the volume: the one at the bottom, then the tiers of its layers.
+    pub fn stores(&self) -> impl Iterator<Item = &Sourced<String>> {
+        let tiers = self.layers.iter().flat_map(|layer| layer.tiers().map(|tier| &tier.store));
+        std::iter::once(&self.store).chain(tiers)
     }
 
     /// The stack in the syntax of a settings file.
@@ -283,6 +313,17 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
             let fields = Fields::new(format!("volume.{volume}.cached"), table);
             CachedSettings::read(fields, inputs, problems).map(VolumeLayer::Cached)
         }
+        ("routed", TomlValue::Table(table)) => {
+            let path = format!("volume.{volume}.routed");
+            let fields = Fields::new(path.clone(), Table { source, entries: table.entries });
+            RoutedSettings::read(&path, fields, problems).map(VolumeLayer::Routed)
+        }
+        ("routed", other) => {
+            let example = RoutedSettings::EXAMPLE;
+            let message = format!("volume.{volume}.routed must be a table, not {}: {example}", other.kind());
+            problems.add(&source, message);
+            None
+        }
         ("cached", other) => {
             let example = "{ cached = { disk = \"/ssd/cache\", size = \"1GiB\" } }";
             let message = format!("volume.{volume}.cached must be a table, not {}: {example}", other.kind());
@@ -294,30 +335,44 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
             None
         }
         (kind, _) => {
-            problems.add(&source, format!("unknown layer {kind:?}; the known layer is \"cached\""));
+            problems.add(
+                &source,
+                format!("unknown layer {kind:?}; the known layers are \"cached\" and \"routed\""),
+            );
             None
         }
     }
 }
 
-/// Checks volumes against each other: a directory belongs to one cache, and a store below a layer that has a state of
-/// its own is below no second one in another volume.
+/// Checks volumes against each other: a store below layers that have a state of their own, or know the tier of each
+/// object, is below those of no other volume.
 pub(super) fn check(volumes: &[Volume], problems: &mut Problems) {
-    let cached = |volume: &Volume| {
-        let VolumeLayer::Cached(set) = volume.layers.first()?;
-        Some(set.disk.source.clone())
-    };
     for (index, volume) in volumes.iter().enumerate() {
-        let other = volumes[..index]
-            .iter()
-            .find(|other| other.store.value == volume.store.value && !other.layers.is_empty());
-        if let (Some(other), Some(source)) = (other, cached(volume)) {
-            let message = format!(
-                "the volumes {:?} and {:?} both have a cache over the store {:?}; a store can be below one cache only: \
-                 map the buckets of both to one volume",
-                other.name.value, volume.name.value, volume.store.value
-            );
-            problems.add(&source, message);
+        let stores: Vec<&Sourced<String>> = volume.stores().collect();
+        for (count, store) in stores.iter().enumerate() {
+            if stores[..count].iter().any(|other| other.value == store.value) {
+                let (name, store_name) = (&volume.name.value, &store.value);
+                let message = format!("the volume {name:?} has the store {store_name:?} twice; remove one");
+                problems.add(&store.source, message);
+            }
         }
+        let Some(layer) = volume.layers.first() else { continue };
+        let shared = volumes[..index].iter().filter(|other| !other.layers.is_empty()).find_map(|other| {
+            let store = stores.iter().find(|store| other.stores().any(|own| own.value == store.value))?;
+            Some((other, *store))
+        });
+        let Some((other, store)) = shared else { continue };
+        let is_cached = |volume: &Volume| volume.layers.iter().all(|layer| layer.cached().is_some());
+        let (layers, one) = match is_cached(volume) && is_cached(other) {
+            true => ("a cache", "one cache"),
+            false => ("layers", "the layers of one volume"),
+        };
+        let message = format!(
+            "the volumes {:?} and {:?} both have {layers} over the store {:?}; a store can be below {one} only: map the \
+             buckets of both to one volume",
+            other.name.value, volume.name.value, store.value
+        );
+        let source = layer.cached().map_or(&store.source, |set| &set.disk.source);
+        problems.add(source, message);
     }
 }

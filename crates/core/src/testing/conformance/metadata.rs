@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
+use crate::clock::Timestamp;
 use crate::error::Reason;
+use crate::listing::{ListEntry, ListRequest};
 use crate::metadata::{MAX_USER_METADATA_BYTES, Metadata};
-use crate::object::{ETag, Expected};
+use crate::object::{ETag, Expected, Identity};
 use crate::store::{ETagForm, GetRequest, StageRequest};
 
 use crate::testing::context;
@@ -17,6 +19,7 @@ super::theme! { "metadata":
     is_replaced_with_the_bytes,
     of_the_largest_size_comes_back needs LargeTags,
     has_unique_tags_if_requested needs UniqueTags,
+    has_the_identity_of_an_object_that_is_moved needs Identity,
 }
 
 fn with(metadata: Metadata) -> StageRequest {
@@ -43,6 +46,22 @@ async fn comes_back_unchanged(desk: Fixture) {
             assert_eq!(info.metadata, metadata);
         }
     }
+}
+
+async fn has_the_identity_of_an_object_that_is_moved(desk: Fixture) {
+    let identity = Identity { etag: ETag::from_tag("0-moved"), modified: Timestamp::from_millis(1_234_567) };
+    for size in [0, 100, 70_000, 2_000_000] {
+        let request = StageRequest { identity: Some(identity.clone()), ..StageRequest::default() };
+        let committed = desk.put_as("k", pattern(size, 1), request).await;
+        assert_eq!((committed.etag, committed.modified), (identity.etag.clone(), identity.modified));
+        assert_eq!(desk.head("k").await.identity(), identity);
+        let listed = desk.list(ListRequest { limit: 1, ..ListRequest::default() }).await;
+        let [ListEntry::Key(_, summary)] = &listed[..] else { panic!("one key: {listed:?}") };
+        assert_eq!((&summary.etag, summary.modified), (&identity.etag, identity.modified));
+        assert_eq!(desk.read("k").await, pattern(size, 1));
+    }
+    let new = desk.put("k", "new").await;
+    assert!(new.etag != identity.etag && new.modified > identity.modified);
 }
 
 /// HTTP does not distinguish an empty header from an absent one, so no store accepts one.

@@ -3,10 +3,11 @@
 use bytes::Bytes;
 
 use crate::checksum::{Algorithm, Checksum, ChecksumScope};
+use crate::clock::Timestamp;
 use crate::condition::Precondition;
 use crate::error::Reason;
 use crate::multipart::{CompletePart, CompleteUpload, CreateUpload, UploadId};
-use crate::object::ETag;
+use crate::object::{ETag, Identity};
 use crate::range::{ByteRange, Span};
 use crate::store::{ETagForm, Feature, Select, StageRequest};
 use crate::testing::context;
@@ -27,6 +28,7 @@ super::theme! { "multipart":
     makes_checksums_of_all_kinds needs ChecksumsOfParts,
     refuses_checksums_that_cannot_be_made needs Multipart,
     can_have_a_unique_tag needs UniqueTags,
+    has_the_identity_of_an_object_that_is_moved needs IdentityAndMultipart,
 }
 
 const PART: usize = 5 << 20;
@@ -296,6 +298,16 @@ async fn refuses_checksums_that_cannot_be_made(desk: Fixture) {
         let refused = desk.store.create_upload(&context(), &key_address("k"), create).await;
         assert_eq!(reason(refused), Reason::InvalidRequest, "{checksum:?}");
     }
+}
+
+async fn has_the_identity_of_an_object_that_is_moved(desk: Fixture) {
+    let identity = Identity { etag: ETag::from_tag("0-moved"), modified: Timestamp::from_millis(1_234_567) };
+    let upload = desk.create_upload("k", CreateUpload::default()).await;
+    let part = desk.part("k", &upload, 1, pattern(10, 1)).await;
+    let complete = CompleteUpload { identity: Some(identity.clone()), ..named_parts(vec![part]) };
+    let committed = desk.complete("k", &upload, complete).await.expect("a completion succeeds");
+    assert_eq!((&committed.etag, committed.modified), (&identity.etag, identity.modified));
+    assert_eq!(desk.head("k").await.identity(), identity);
 }
 
 async fn can_have_a_unique_tag(desk: Fixture) {

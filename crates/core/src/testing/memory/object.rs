@@ -9,7 +9,7 @@ use crate::error::{Error, Reason, Result};
 use crate::listing::ObjectSummary;
 use crate::metadata::Metadata;
 use crate::multipart::{PartInfo, PartNumber};
-use crate::object::{Committed, ETag, Expected, Generation, ObjectInfo};
+use crate::object::{Committed, ETag, Expected, Generation, Identity, ObjectInfo};
 use crate::range::Span;
 use crate::store::{ETagForm, GetRequest, Select};
 
@@ -91,6 +91,8 @@ pub(super) struct Payload {
     pub checksums: Vec<Checksum>,
     md5: Option<[u8; 16]>,
     etag: ETagForm,
+    /// The identity of the object, instead of a new one.
+    identity: Option<Identity>,
 }
 
 impl Payload {
@@ -107,7 +109,11 @@ impl Payload {
         }
         let wants_md5 = plan.verify_md5 || plan.etag == ETagForm::Md5;
         let md5 = wants_md5.then(|| Md5::digest(&bytes).into());
-        Self { bytes, checksums, md5, etag: plan.etag }
+        Self { bytes, checksums, md5, etag: plan.etag, identity: None }
+    }
+
+    pub fn set_identity(&mut self, identity: Option<Identity>) {
+        self.identity = identity;
     }
 
     pub fn verify(&self, expected: &Expected) -> Result<()> {
@@ -129,9 +135,11 @@ impl Payload {
         modified: Timestamp,
         metadata: Metadata,
     ) -> StoredObject {
+        let new = || Identity { etag: self.etag(generation), modified };
+        let Identity { etag, modified } = self.identity.clone().unwrap_or_else(new);
         let info = ObjectInfo {
             size: self.bytes.len() as u64,
-            etag: self.etag(generation),
+            etag,
             modified,
             generation,
             metadata,

@@ -18,7 +18,7 @@ use crate::multipart::{
     UploadsPage,
 };
 use crate::name::{Address, BucketName};
-use crate::object::{Committed, Generation, ObjectInfo};
+use crate::object::{Committed, Generation, Identity, ObjectInfo};
 use crate::range::{ByteRange, Span};
 use crate::store::{CopyPartRequest, CopyRequest, Deleted, GetRequest, Select};
 use crate::version::{self, ListVersions, ListedVersion, VersionCursor, VersionId, Versioning, VersionsPage};
@@ -444,10 +444,12 @@ impl MemoryState {
         self.check(address, &request.precondition)?;
 
         let generation = Generation(self.next());
+        let new = || Identity { etag: etag_of_parts(&parts, generation), modified: now };
+        let Identity { etag, modified } = request.identity.clone().unwrap_or_else(new);
         let info = ObjectInfo {
             size,
-            etag: etag_of_parts(&parts, generation),
-            modified: now,
+            etag,
+            modified,
             generation,
             metadata,
             checksums: vec![checksum],

@@ -173,6 +173,83 @@ fn invalid_stacks_are_rejected_with_line_and_remedy() {
 }
 
 #[test]
+fn routed_layers_are_read_and_shown() {
+    let layer = "{ routed = { tiers = [\"a\"], classes = { a = [11, \"12-14\", \"files\", 26] }, move_rate = \"1MiB\" } }";
+    let settings = read(&with_stores(&format!("[volume.v]\nstack = [{layer}, \"b\"]\n")));
+    let [VolumeLayer::Routed(set)] = settings.named.volumes[0].layers.as_slice() else { panic!("one layer") };
+    let [tier] = set.tiers.as_slice() else { panic!("one tier") };
+    let classes: Vec<u8> =
+        tier.classes.iter().flat_map(|span| span.classes()).map(tradewind_core::Class::value).collect();
+    assert_eq!((tier.store.value.as_str(), classes), ("a", vec![11, 12, 13, 14, 25, 26]));
+    assert_eq!(set.move_rate.value, ByteSize(1 << 20));
+    let shown = settings.named.volumes[0].stack_text();
+    assert_eq!(
+        shown,
+        "[{ routed = { tiers = [\"a\"], classes = { \"a\" = [\"size-4k\", \"12-14\", \"files\", \"pictures\"] }, \
+         move_rate = \"1MiB\" } }, \"b\"]"
+    );
+    let again = read(&with_stores(&format!("[volume.v]\nstack = {shown}\n")));
+    assert_eq!(again.named.volumes[0].stack_text(), shown);
+    let drained = "{ routed = { tiers = [\"a\"], classes = { a = [] } } }";
+    read(&with_stores(&format!("[volume.v]\nstack = [{drained}, \"b\"]\n")));
+    let served = settings.served_volumes().unwrap();
+    assert_eq!(served[0].store_names().collect::<Vec<_>>(), ["b", "a"]);
+}
+
+#[test]
+fn invalid_routed_layers_are_rejected_with_line_and_remedy() {
+    let tiers = "tiers = [\"a\"]";
+    for (fields, expected) in [
+        ("classes = { a = [25] }".to_owned(), "volume.v.routed needs tiers, for example tiers = [\"ssd\"]"),
+        (tiers.to_owned(), "volume.v.routed needs classes, for example"),
+        (format!("{tiers}, classes = {{}}"), "the tier \"a\" has no classes; add volume.v.routed.classes.a"),
+        (format!("{tiers}, classes = {{ aa = [25] }}"), "\"aa\" is no tier; did you mean \"a\"?"),
+        (format!("{tiers}, classes = {{ a = [32] }}"), "\"32\" is not a class from 0 to 31"),
+        (format!("{tiers}, classes = {{ a = [\"file\"] }}"), "did you mean \"files\"?"),
+        (format!("{tiers}, classes = {{ a = [\"14-11\"] }}"), "write the lower class first"),
+        (format!("{tiers}, classes = {{ a = [25, \"files\"] }}"), "class 25 is in \"a\" already"),
+        (format!("{tiers}, classes = {{ a = 25 }}"), "must be a list of classes"),
+        (format!("{tiers}, classes = 25"), "volume.v.routed.classes must be a table"),
+        (format!("{tiers}, classes = {{ a = [25] }}, rate = 1"), "unknown key \"volume.v.routed.rate\""),
+        ("tiers = [], classes = {}".to_owned(), "volume.v.routed.tiers names no store"),
+        ("tiers = [1], classes = {}".to_owned(), "volume.v.routed.tiers must have names of stores"),
+        ("tiers = \"a\", classes = {}".to_owned(), "volume.v.routed.tiers must be a list of stores"),
+        (
+            "tiers = [\"b\"], classes = { b = [25] }".to_owned(),
+            "the volume \"v\" has the store \"b\" twice; remove one",
+        ),
+        (
+            "tiers = [\"c\"], classes = { c = [25] }".to_owned(),
+            "there is no store \"c\"; did you mean \"a\"?",
+        ),
+    ] {
+        let text = with_stores(&format!("[volume.v]\nstack = [{{ routed = {{ {fields} }} }}, \"b\"]\n"));
+        let problems = problem(&text);
+        assert!(
+            problems.starts_with("etc/tw.toml:8: ") && problems.contains(expected),
+            "{fields}: {problems}"
+        );
+        assert_eq!(problems.lines().count(), 1, "{fields}: {problems}");
+    }
+}
+
+#[test]
+fn a_store_is_below_the_layers_of_one_volume_only() {
+    let routed = "[volume.r]\nstack = [{ routed = { tiers = [\"a\"], classes = { a = [25] } } }, \"b\"]\n";
+    let cached = |store: &str| {
+        format!(
+            "[volume.c]\nstack = [{{ cached = {{ disk = \"c\", size = \"1GiB\", memory = \"8MiB\" }} }}, {store:?}]\n"
+        )
+    };
+    read(&with_stores(&format!("{routed}[volume.plain]\nstack = [\"a\"]\n")));
+    for store in ["a", "b"] {
+        let problems = problem(&with_stores(&format!("{routed}{}", cached(store))));
+        let expected = format!("the volumes \"r\" and \"c\" both have layers over the store {store:?}");
+        assert!(problems.starts_with("etc/tw.toml:10: ") && problems.contains(&expected), "{problems}");
+    }
+}
+
+#[test]
 fn a_store_is_below_one_cache_only() {
     let cached = |name: &str, disk: &str| {
         format!(

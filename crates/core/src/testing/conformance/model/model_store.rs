@@ -18,7 +18,7 @@ use crate::name::Address;
 use crate::object::{ETag, Expected, Generation, ObjectInfo};
 use crate::range::ByteRange;
 use crate::store::{
-    CopyPartRequest, CopyRequest, Deleted, ETagForm, GetRequest, ObjectStore, Select, StageRequest,
+    CopyPartRequest, CopyRequest, Deleted, ETagForm, Feature, GetRequest, ObjectStore, Select, StageRequest,
 };
 use crate::testing::context;
 use crate::version::{ListVersions, VersionId, VersionPosition};
@@ -36,6 +36,8 @@ pub(super) struct ModelStore {
     desk: Fixture,
     /// Every upload created, in order, with the parts committed to it.
     uploads: Vec<(Address, UploadId, BTreeMap<PartNumber, CompletePart>)>,
+    /// Uploads of a key are compared without their order.
+    ignores_upload_order: bool,
 }
 
 fn place(number: usize) -> Address {
@@ -110,7 +112,12 @@ fn refusal(e: &Error) -> String {
 
 impl ModelStore {
     pub async fn open(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store: store.clone(), desk: Fixture::open(store).await, uploads: Vec::new() }
+        Self {
+            store: store.clone(),
+            desk: Fixture::open(store).await,
+            uploads: Vec::new(),
+            ignores_upload_order: false,
+        }
     }
 
     pub async fn close(&self) {
@@ -166,6 +173,16 @@ impl ModelStore {
             | Step::ListParts { .. } => self.multipart(step).await,
         };
         answer.unwrap_or_else(|e| refusal(&e))
+    }
+
+    /// Returns true if the store lists the uploads of a key in order of creation.
+    pub fn has_upload_order(&self) -> bool {
+        self.store.capabilities().supports(Feature::UploadOrder)
+    }
+
+    /// Compares uploads without their order.
+    pub fn ignore_upload_order(&mut self) {
+        self.ignores_upload_order = true;
     }
 
     /// The whole visible state as text.
@@ -375,30 +392,29 @@ impl ModelStore {
             limit: request.limit,
             ..ListUploads::default()
         };
-        let mut line = String::new();
+        let mut lines: Vec<String> = Vec::new();
         loop {
             let page = self.store.list_uploads(&context(), &bucket(number), &request).await?;
-            for entry in &page.entries {
-                let _ = match entry {
-                    ListEntry::Key(key, info) => write!(
-                        line,
-                        "{key:?} {:?} {:?} {:?}, ",
-                        self.uploads.iter().position(|(_, id, _)| *id == info.id),
-                        info.checksum,
-                        info.metadata
-                    ),
-                    ListEntry::CommonPrefix(name) => write!(line, "{name:?}.., "),
-                };
-            }
+            lines.extend(page.entries.iter().map(|entry| match entry {
+                ListEntry::Key(key, info) => {
+                    let position = self.uploads.iter().position(|(_, id, _)| *id == info.id);
+                    format!("{key:?} {position:?} {:?} {:?}, ", info.checksum, info.metadata)
+                }
+                ListEntry::CommonPrefix(name) => format!("{name:?}.., "),
+            }));
             match page.next {
                 Some((key, upload)) => {
-                    line.push_str("| ");
+                    lines.extend((!self.ignores_upload_order).then(|| "| ".to_owned()));
                     request.after_key = Some(key);
                     request.after_upload = upload;
                 }
-                None => return Ok(line),
+                None => break,
             }
         }
+        if self.ignores_upload_order {
+            lines.sort();
+        }
+        Ok(lines.concat())
     }
 
     async fn multipart(&mut self, step: &Step) -> Result<String> {

@@ -1,0 +1,169 @@
+//! Conformance of generated stacks: every ordered pair of layers, over memory stores. Each pair runs a part of the suite,
+//! and all pairs together run every case several times; `TRADEWIND_ALL_STACK_CASES=1` runs the whole suite on each.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tradewind_cache::{Cached, CachedOptions, Validation};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, Select, StageRequest};
+use tradewind_core::testing::{MemoryStore, conformance, context, drain, pattern, write_all};
+use tradewind_core::{Address, BucketName, ByteRange, Metadata, ObjectStore, SystemClock};
+use tradewind_layers::read_ahead::ReadAheadOptions;
+use tradewind_layers::routed::{MoveLimits, Placement};
+use tradewind_layers::scheduled::Priorities;
+use tradewind_layers::{Instrumented, ReadAhead, Routed, Scheduled, Tier, Volume, Volumes};
+use tradewind_model::lanes::LanesOptions;
+use tradewind_model::plan::Plan;
+use tradewind_model::retry::RetryOptions;
+
+/// Every how many cases a pair runs one.
+const SAMPLE: usize = 5;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LayerKind {
+    Cached,
+    Routed,
+    Instrumented,
+    Lanes,
+    ReadAhead,
+    Volumes,
+}
+
+const LAYERS: [LayerKind; 6] = [
+    LayerKind::Cached,
+    LayerKind::Routed,
+    LayerKind::Instrumented,
+    LayerKind::Lanes,
+    LayerKind::ReadAhead,
+    LayerKind::Volumes,
+];
+
+/// Every second write goes to the second tier.
+#[derive(Debug, Default)]
+pub struct Alternating(AtomicUsize);
+
+impl Placement for Alternating {
+    fn tier(&self, _: &Metadata, _: Option<u64>) -> usize {
+        self.0.fetch_add(1, Ordering::Relaxed) % 2
+    }
+}
+
+fn memory() -> Arc<dyn ObjectStore> {
+    MemoryStore::new(SystemClock::shared())
+}
+
+/// Two tiers: `ssd` above `disk`.
+pub fn routed(ssd: Arc<dyn ObjectStore>, disk: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
+    let tier = |name: &str, store| Tier { name: name.to_owned(), store };
+    Routed::new(vec![tier("ssd", ssd)], tier("disk", disk), Alternating::default())
+}
+
+/// A cache with a new directory.
+pub fn cached(below: Arc<dyn ObjectStore>, directory: &Path) -> Arc<dyn ObjectStore> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let options = CachedOptions {
+        directory: Some(directory.join(format!("cache-{}", NUMBER.fetch_add(1, Ordering::Relaxed)))),
+        disk_bytes: 16 << 20,
+        memory_bytes: 4 << 20,
+        validation: Validation::Owner,
+        volume_id: "v".to_owned(),
+    };
+    Cached::open(below, options, SystemClock::shared()).unwrap()
+}
+
+fn with_layer(kind: LayerKind, below: Arc<dyn ObjectStore>, directory: &Path) -> Arc<dyn ObjectStore> {
+    let clock = SystemClock::shared();
+    match kind {
+        LayerKind::Cached => cached(below, directory),
+        LayerKind::Routed => routed(memory(), below),
+        LayerKind::Instrumented => Instrumented::new(below, clock),
+        LayerKind::Lanes => Scheduled::new(below, LanesOptions::default(), Priorities::default(), clock),
+        LayerKind::ReadAhead => {
+            let options = ReadAheadOptions {
+                plan: Plan::default(),
+                max_read_ahead_bytes: 4 << 20,
+                retries: RetryOptions::default(),
+                etags_are_md5: false,
+            };
+            ReadAhead::new(below, options, clock)
+        }
+        LayerKind::Volumes => {
+            let [one, two] = conformance::BUCKETS;
+            let volume = |name: &str, store, bucket| Volume {
+                name: name.to_owned(),
+                store,
+                leaf: name.to_owned(),
+                tiers: Vec::new(),
+                layers: 0,
+                buckets: vec![BucketName::new(bucket).unwrap()],
+            };
+            Volumes::new(volume("below", below, one), vec![volume("other", memory(), two)])
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_pair_of_layers_conforms() {
+    let directory = tempfile::tempdir().unwrap();
+    let runs_all = std::env::var_os("TRADEWIND_ALL_STACK_CASES").is_some();
+    let pairs = LAYERS.iter().flat_map(|upper| LAYERS.iter().map(move |lower| (*upper, *lower)));
+    for (pair, (upper, lower)) in pairs.enumerate() {
+        for (number, case) in conformance::cases().into_iter().enumerate() {
+            if !runs_all && !(number + pair).is_multiple_of(SAMPLE) {
+                continue;
+            }
+            let below = with_layer(lower, memory(), directory.path());
+            let stack = with_layer(upper, below, directory.path());
+            if case.suits(stack.capabilities()) {
+                println!("{upper:?} over {lower:?}: {case:?}");
+                case.run(stack).await;
+            } else {
+                stack.close().await.unwrap();
+            }
+        }
+    }
+}
+
+/// All objects in one tier, until it is changed.
+#[derive(Debug, Clone, Default)]
+struct OneTier(Arc<AtomicUsize>);
+
+impl Placement for OneTier {
+    fn tier(&self, _: &Metadata, _: Option<u64>) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The identity of an object stays when it is moved, so that what a cache above has of it stays valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cached_object_that_is_moved_is_read_to_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let placement = OneTier::default();
+    let tier = |name: &str| Tier { name: name.to_owned(), store: memory() };
+    let tiers = Routed::new(vec![tier("ssd")], tier("disk"), placement.clone());
+    let store = cached(tiers.clone(), directory.path());
+    let address = Address::parse("bucket", "key").unwrap();
+    store.create_bucket(&context(), &address.bucket).await.unwrap();
+    let bytes = pattern(3_000_000, 1);
+    let mut staged = store.stage(&context(), &address, StageRequest::default()).await.unwrap();
+    write_all(&mut *staged, bytes.clone()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+    let read = |select| {
+        let (store, address) = (store.clone(), address.clone());
+        async move {
+            let request = GetRequest { select, ..GetRequest::default() };
+            let found = store.get(&context(), &address, request).await.unwrap();
+            drain(found.body).await.unwrap()
+        }
+    };
+    let first = Select::Range(ByteRange::Inclusive { first: 0, last: 99_999 });
+    assert!(read(first).await == bytes[..100_000]);
+    placement.0.store(1, Ordering::Relaxed);
+    let limits = MoveLimits { bytes_per_second: 1 << 30, concurrency: 1 };
+    assert_eq!(tiers.mover(limits).run_pass(&context()).await.unwrap().moved, 1);
+    assert!(read(Select::Whole).await == bytes);
+    assert!(read(first).await == bytes[..100_000]);
+    store.close().await.unwrap();
+}
