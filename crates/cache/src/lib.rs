@@ -20,7 +20,12 @@ mod policy;
 mod ram;
 mod reader;
 mod tiers;
+mod write_back;
 
 pub use cached::{Cached, CachedPart};
 pub use counters::{CacheCounters, NamedCount};
 pub use options::{CachedOptions, Validation};
+pub use write_back::{
+    AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, MARKER_KEY, WriteBack, WriteBackOptions, WriteBackPolicy,
+    WriteBackStatus,
+};

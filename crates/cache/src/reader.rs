@@ -135,12 +135,12 @@ impl Origin {
     }
 }
 
-/// Compares what identifies an object. The response to a range may lack the checksums of the whole.
+/// Compares what identifies the bytes of an object. The response to a range may lack the checksums of the whole. The
+/// generation of the same object may change: when write-back moves it to its backing store.
 pub(crate) fn is_same_object(one: &ObjectInfo, other: &ObjectInfo) -> bool {
     one.etag == other.etag
         && one.size == other.size
         && one.modified == other.modified
-        && one.generation == other.generation
         && one.version == other.version
 }
 

@@ -110,7 +110,8 @@ pub fn page<C: KeyCursor>(cursor: &mut C, request: &ListRequest) -> Result<ListP
 }
 
 /// The common prefix that a key is rolled up into, if any.
-pub(crate) fn common_prefix<'a>(key: &'a str, request: &ListRequest) -> Option<&'a str> {
+#[must_use]
+pub fn common_prefix<'a>(key: &'a str, request: &ListRequest) -> Option<&'a str> {
     let delimiter = request.delimiter.as_deref().filter(|d| !d.is_empty())?;
     let rest = &key[request.prefix.len()..];
     let at = rest.find(delimiter)?;

@@ -17,6 +17,9 @@ use tradewind_core::Reason;
 use crate::body::response::ResponseBody;
 use crate::request_id::{RequestId, host_id};
 
+/// The `Retry-After` of a response that the store cannot be used now.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
 macro_rules! codes {
     ($($name:ident $text:literal $status:literal,)*) => {
         /// The S3 error codes that this server returns.
@@ -199,6 +202,9 @@ impl WireError {
         if !is_bodiless {
             let xml = HeaderValue::from_static("application/xml");
             response.headers_mut().insert(header::CONTENT_TYPE, xml);
+        }
+        if self.code == Code::ServiceUnavailable {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
         }
         response
     }
@@ -400,6 +406,14 @@ mod tests {
             assert_eq!(Code::parse(code.as_str()), Some(*code));
             assert!(code.status().as_u16() >= 304);
         }
+    }
+
+    #[test]
+    fn an_unavailable_store_says_when_to_retry() {
+        let response = |code| WireError::new(code, "later").to_response(RequestId::next(), "/", true);
+        let header = |code| response(code).headers().get(header::RETRY_AFTER).cloned();
+        assert_eq!(header(Code::ServiceUnavailable), Some(RETRY_AFTER_SECONDS));
+        assert_eq!(header(Code::SlowDown), None);
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 //! access keys. Only this module maps the names of settings to those of the components.
 
 mod stores;
+mod write_back;
 
 use std::fs;
 use std::path::Path;

@@ -24,3 +24,4 @@ pub mod settings;
 pub mod store_metrics;
 pub mod stores;
 pub mod tier_mover;
+pub mod write_back_metrics;

@@ -28,3 +28,21 @@ fn nothing_acknowledged_is_lost_to_sigkill() {
     let is_compacted = written.on_disk < written.bytes / 2;
     assert!(written.bytes < 64 << 20 || is_compacted, "compaction must have run: {written:?}");
 }
+
+/// With write-back and its journal. Without versions, because versioned buckets are written through.
+#[test]
+fn nothing_in_a_journal_is_lost_to_sigkill() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, fast) = (directory.path().join("data"), directory.path().join("fast"));
+    std::fs::create_dir(&fast).unwrap();
+    let start = support::setup_with_write_back(directory.path(), &data, &fast);
+    let rounds = CrashTest { has_versions: false, ..CrashTest::from_env("TRADEWIND_CRASH", 8) };
+    rounds.run(
+        &start,
+        |server, _, workload| {
+            workload.is_crashed.store(true, Ordering::SeqCst);
+            server.kill();
+        },
+        |_, _| {},
+    );
+}

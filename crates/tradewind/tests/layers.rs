@@ -8,9 +8,11 @@ mod stacks;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use tradewind_backend::local::{LocalOptions, LocalStore};
+use tradewind_cache::{AllowAll, Cached, CachedOptions, Validation, WriteBack, WriteBackOptions};
 use tradewind_core::testing::{MemoryStore, conformance};
 use tradewind_core::{BucketName, ObjectStore, SystemClock};
 use tradewind_layers::scheduled::Priorities;
@@ -104,4 +106,37 @@ async fn tiers_of_a_local_and_a_memory_store_conform() {
             .boxed()
     };
     conformance::run(make).await;
+}
+
+/// A cache over write-back to a new memory store, or a new local store, with a new local store as the journal.
+async fn cached_write_back(directory: &Path, is_local: bool) -> Arc<dyn ObjectStore> {
+    let clock = SystemClock::shared();
+    let backing = if is_local { observed_local(directory) } else { MemoryStore::new(clock.clone()) };
+    let options = WriteBackOptions {
+        delay: Duration::from_millis(10),
+        close_timeout: Duration::from_secs(60),
+        ..WriteBackOptions::default()
+    };
+    let journal = local(directory);
+    let layer = WriteBack::open(backing, journal, Arc::new(AllowAll), options, clock.clone()).await.unwrap();
+    let cache = CachedOptions {
+        directory: None,
+        disk_bytes: 0,
+        memory_bytes: 1 << 20,
+        validation: Validation::Owner,
+        volume_id: "test".to_owned(),
+    };
+    Cached::open(layer, cache, clock).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cached_write_back_with_a_local_journal_conforms() {
+    for is_local in [false, true] {
+        let directory = Arc::new(tempfile::tempdir().unwrap());
+        let make = move || {
+            let directory = directory.clone();
+            async move { cached_write_back(directory.path(), is_local).await }.boxed()
+        };
+        conformance::run(make).await;
+    }
 }

@@ -61,6 +61,35 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
     disk.unmount().unwrap();
 }
 
+/// With a journal that loses power together with the store below.
+#[test]
+fn nothing_in_a_journal_is_lost_to_a_power_cut() {
+    if let Some(reason) = mount_unavailable() {
+        return support::skip("power_loss", &reason);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mountpoint = directory.path().join("disk");
+    std::fs::create_dir(&mountpoint).unwrap();
+    let disk = PowerLossFs::mount(&mountpoint, None).unwrap();
+    let rounds = CrashTest { has_versions: false, ..CrashTest::from_env("TRADEWIND_POWER", 4) };
+    let start = support::setup_with_write_back(directory.path(), &mountpoint.join("data"), &mountpoint);
+    disk.set_sync_delay(Duration::from_millis(2));
+    rounds.run(
+        &start,
+        |server, random, workload| {
+            workload.is_crashed.store(true, Ordering::SeqCst);
+            cut(&disk, random);
+            server.kill();
+        },
+        |round, _| {
+            if round > 0 {
+                disk.revive();
+            }
+        },
+    );
+    disk.unmount().unwrap();
+}
+
 #[test]
 fn a_root_key_survives_a_power_cut() {
     if let Some(reason) = mount_unavailable() {

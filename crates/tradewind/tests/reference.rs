@@ -119,7 +119,7 @@ fn metrics_reference_has_the_metrics_of_a_server_and_a_balancer() {
     let local = ServerSetup::new(&at("data"), &at("log")).start().unwrap();
     let settings = format!(
         "[store.remote]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n\
-         [volume.v]\nstack = [{{ cached = {{ disk = \"ssd\", size = \"64MiB\" }} }}, \"remote\"]\n",
+         [volume.v]\nstack = [{{ cached = {{ disk = \"ssd\", size = \"64MiB\", write = \"back\" }} }}, \"remote\"]\n",
         local.endpoint
     );
     fs::write(at("settings.toml"), settings).unwrap();

@@ -62,3 +62,22 @@ pub fn setup_with_small_segments(directory: &Path, data: &Path) -> server::Serve
     std::fs::write(&settings, text).unwrap();
     server::ServerSetup::new(data, &directory.join("log")).flag("--config", settings.as_os_str())
 }
+
+/// Like [`setup_with_small_segments`], with a volume that writes back to that store. The cache and the journal are in
+/// `fast`.
+#[allow(dead_code, reason = "only crash tests use it")]
+pub fn setup_with_write_back(directory: &Path, data: &Path, fast: &Path) -> server::ServerSetup {
+    let setup = setup_with_small_segments(directory, data);
+    let settings = directory.join("settings.toml");
+    let cached = format!(
+        "disk = {:?}, size = \"64MiB\", memory = \"4MiB\", write = \"back\", max_dirty = \"64MiB\"",
+        fast.join("cache")
+    );
+    let store = std::fs::read_to_string(&settings).unwrap();
+    std::fs::write(
+        &settings,
+        format!("{store}[volume.v]\nstack = [{{ cached = {{ {cached} }} }}, \"disk\"]\n"),
+    )
+    .unwrap();
+    setup
+}

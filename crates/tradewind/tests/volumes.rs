@@ -10,6 +10,8 @@ mod cached;
 #[path = "volumes/routed.rs"]
 mod routed;
 mod support;
+#[path = "volumes/write_back.rs"]
+mod write_back;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -13,12 +13,14 @@ use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
 use tradewind_layers::{Instrumented, ReadAhead, Routed, Tier, Volume, Volumes};
 
+use super::write_back;
 use super::{ServedStore, open_store, with_lanes};
 use crate::cache_metrics::{CacheCollector, NamedCache};
 use crate::settings::{
     ByteSize, CachedSettings, RoutedSettings, ServedVolume, Settings, Store, StoreKind, Validate, VolumeLayer,
 };
 use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
+use crate::write_back_metrics::{NamedWriteBack, WriteBackCollector};
 
 /// A store of the settings that is open.
 #[derive(Debug)]
@@ -126,9 +128,18 @@ pub struct ServedStores {
     pub volumes: Option<Arc<Volumes>>,
     /// The stores below.
     pub stores: Vec<StackedStore>,
-    /// The caches of the volumes.
+    /// The layers of the volumes.
+    pub layers: VolumeLayers,
+}
+
+/// The layers of all volumes that metrics, commands and background work need.
+#[derive(Default)]
+pub struct VolumeLayers {
+    /// The caches.
     pub caches: Vec<NamedCache>,
-    /// The layers `routed` of the volumes.
+    /// The layers that write back.
+    pub write_backs: Vec<NamedWriteBack>,
+    /// The layers `routed`.
     pub routed: Vec<ServedRouted>,
 }
 
@@ -140,23 +151,24 @@ impl fmt::Debug for ServedStores {
 
 impl ServedStores {
     /// Stacks the volumes on the opened stores. Runs within the runtime that serves them.
-    pub fn new(
+    pub async fn new(
         settings: &Settings,
         opened: Vec<OpenedStore>,
         clock: &Arc<dyn Clock>,
     ) -> anyhow::Result<Self> {
         let stores: Vec<StackedStore> =
             opened.into_iter().map(|opened| StackedStore::new(settings, opened, clock)).collect();
-        let (mut volumes, mut caches, mut routed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut layers = VolumeLayers::default();
+        let mut volumes = Vec::new();
         for volume in settings.served_volumes()? {
-            volumes.push(stack_volume(&volume, &stores, &mut caches, &mut routed, clock)?);
+            volumes.push(stack_volume(&volume, &stores, &mut layers, clock).await?);
         }
         let default = volumes.remove(0);
         if volumes.is_empty() {
-            return Ok(Self { store: default.store, volumes: None, stores, caches, routed });
+            return Ok(Self { store: default.store, volumes: None, stores, layers });
         }
         let volumes = Volumes::new(default, volumes);
-        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, caches, routed })
+        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, layers })
     }
 
     /// The stores for background work that is done for each volume by itself.
@@ -207,8 +219,12 @@ impl ServedStores {
             name: name.to_owned(),
             store: store.clone(),
         };
-        if !self.caches.is_empty() {
-            metrics.register_collector(Box::new(CacheCollector(self.caches.clone())));
+        let VolumeLayers { caches, write_backs, .. } = &self.layers;
+        if !caches.is_empty() {
+            metrics.register_collector(Box::new(CacheCollector(caches.clone())));
+        }
+        if !write_backs.is_empty() {
+            metrics.register_collector(Box::new(WriteBackCollector(write_backs.clone())));
         }
         let local: Vec<NamedStore<LocalStore>> = self.local_stores().map(named).collect();
         if !local.is_empty() {
@@ -218,11 +234,10 @@ impl ServedStores {
 }
 
 /// Stacks the layers of a volume on its store.
-fn stack_volume(
+async fn stack_volume(
     volume: &ServedVolume<'_>,
     stores: &[StackedStore],
-    caches: &mut Vec<NamedCache>,
-    routed: &mut Vec<ServedRouted>,
+    layers: &mut VolumeLayers,
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<Volume> {
     let mut leaves = Vec::new();
@@ -237,14 +252,20 @@ fn stack_volume(
     for layer in volume.layers.iter().rev() {
         match layer {
             VolumeLayer::Cached(set) => {
+                if let Some(layer) = write_back::open(set, &leaves, store.clone(), clock).await? {
+                    let volume = volume.name.to_owned();
+                    layers.write_backs.push(NamedWriteBack { volume, layer: layer.clone() });
+                    store = layer;
+                }
                 let cache = open_cache(set, volume, &leaves, store, clock)?;
-                caches.push(NamedCache { volume: volume.name.to_owned(), cache: cache.clone() });
+                layers.caches.push(NamedCache { volume: volume.name.to_owned(), cache: cache.clone() });
                 store = cache;
             }
             VolumeLayer::Routed(set) => {
                 let layer = route(set, &leaves, leaf, store);
                 let move_rate = set.move_rate.value;
-                routed.push(ServedRouted { volume: volume.name.to_owned(), layer: layer.clone(), move_rate });
+                let volume = volume.name.to_owned();
+                layers.routed.push(ServedRouted { volume, layer: layer.clone(), move_rate });
                 store = layer;
             }
         }
@@ -288,6 +309,7 @@ fn open_cache(
 ) -> anyhow::Result<Arc<Cached>> {
     let is_owner = leaves.iter().all(|leaf| matches!(leaf.served, ServedStore::Local(_)));
     let validation = match (set.validate.value, is_owner) {
+        _ if set.writes_back() => Validation::Owner,
         (Validate::Never, _) | (Validate::Auto, true) => Validation::Owner,
         (Validate::Always, _) | (Validate::Auto, false) => Validation::Always,
         (Validate::After(age), _) => Validation::MaxAge(age.0),
@@ -312,12 +334,12 @@ mod tests {
     use crate::settings::Inputs;
 
     /// Opens what these settings serve, with relative paths in `directory`.
-    fn serve(directory: &tempfile::TempDir, text: &str) -> ServedStores {
+    async fn serve(directory: &tempfile::TempDir, text: &str) -> ServedStores {
         let file = Some((directory.path().join("tw.toml"), text.to_owned()));
         let settings = Settings::read(&Inputs { file, ..Inputs::default() }).unwrap();
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let opened = open_stores(&settings, false, &clock).unwrap();
-        ServedStores::new(&settings, opened, &clock).unwrap()
+        ServedStores::new(&settings, opened, &clock).await.unwrap()
     }
 
     const DISK: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n";
@@ -325,7 +347,7 @@ mod tests {
     #[tokio::test]
     async fn a_single_volume_has_no_layer_for_volumes() {
         let directory = tempfile::tempdir().unwrap();
-        let served = serve(&directory, &format!("{DISK}[volume.v]\nstack = [\"disk\"]\n"));
+        let served = serve(&directory, &format!("{DISK}[volume.v]\nstack = [\"disk\"]\n")).await;
         assert!(served.volumes.is_none() && served.each_volume().len() == 1);
         assert_eq!(served.store.capabilities().kind, "local");
         assert_eq!((served.max_requests(), served.max_connections()), (None, 0));
@@ -336,7 +358,7 @@ mod tests {
     async fn a_store_of_several_volumes_is_opened_once() {
         let directory = tempfile::tempdir().unwrap();
         let volumes = "[volume.v]\nstack = [\"disk\"]\n[volume.w]\nstack = [\"disk\"]\n[bucket.photos]\nvolume = \"w\"\n";
-        let served = serve(&directory, &format!("default_volume = \"v\"\n{DISK}{volumes}"));
+        let served = serve(&directory, &format!("default_volume = \"v\"\n{DISK}{volumes}")).await;
         assert_eq!((served.stores.len(), served.each_volume().len()), (1, 2));
         let volumes = served.volumes.clone().unwrap();
         let photos = tradewind_core::BucketName::new("photos").unwrap();
@@ -357,7 +379,7 @@ mod tests {
         std::fs::write(directory.path().join("rc"), rc).unwrap();
         let disk = format!("{DISK}[volume.disk]\nstack = [\"disk\"]\n");
         let text = format!("default_volume = \"disk\"\n{disk}{}{}", service("one", 40), service("two", 12));
-        let served = serve(&directory, &text);
+        let served = serve(&directory, &text).await;
         assert_eq!((served.max_requests(), served.max_connections()), (Some(12), 52));
         served.store.close().await.unwrap();
     }

@@ -164,7 +164,7 @@ async fn serve(
     let mut signals = Signals::new()?;
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
-    let served = Arc::new(ServedStores::new(&settings, opened, &clock)?);
+    let served = Arc::new(ServedStores::new(&settings, opened, &clock).await?);
     let mut metrics = Registry::default();
     served.register_metrics(&mut metrics);
     let stop = CancellationToken::new();
@@ -271,7 +271,7 @@ impl Background<'_> {
                 tasks.push(tokio::spawn(expiry.run(self.stop.clone())));
             }
         }
-        for routed in self.served.routed.iter().filter(|routed| routed.move_rate.0 > 0) {
+        for routed in self.served.layers.routed.iter().filter(|routed| routed.move_rate.0 > 0) {
             let mover = TierMover::new(routed, self.gateway.budget().clone(), self.clock.clone());
             tasks.push(tokio::spawn(mover.run(self.stop.clone())));
         }

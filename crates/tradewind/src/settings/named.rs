@@ -17,7 +17,7 @@ use super::remote::S3Settings;
 use super::source::{SettingSource, Sourced};
 use super::swift::SwiftSettings;
 use super::value::SettingValue;
-use super::volumes::{self, Volume, VolumeLayer};
+use super::volumes::{self, CachedSettings, Volume, VolumeLayer};
 
 /// A `[store.NAME]`: a leaf that stores bytes locally or in a remote service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +54,24 @@ pub enum StoreKind {
     S3(S3Settings),
     /// `swift`: a remote Swift service.
     Swift(SwiftSettings),
+}
+
+/// The journals of a volume, with descriptions.
+fn journals(volume: &Volume) -> Vec<(String, Sourced<PathBuf>)> {
+    let writing_back = volume.layers.iter().filter_map(VolumeLayer::cached).filter(|set| set.writes_back());
+    let journal = |set: &CachedSettings| {
+        let source = set.journal.as_ref().map_or(&set.disk.source, |set| &set.source).clone();
+        let owner = format!("the journal of the volume {:?}", volume.name.value);
+        (owner, Sourced { value: set.journal_directory(), source })
+    };
+    writing_back.map(journal).collect()
+}
+
+impl StoreKind {
+    /// True if a store of this type may have conditional writes. Of an S3 service, requests find out.
+    pub(super) const fn has_conditional_writes(&self) -> bool {
+        !matches!(self, Self::Swift(_))
+    }
 }
 
 /// A `[bucket.NAME]`.
@@ -117,7 +135,7 @@ impl NamedSettings {
         for store in self.volumes.iter().flat_map(Volume::stores) {
             check_reference("store", store, &stores, problems);
         }
-        volumes::check(&self.volumes, problems);
+        volumes::check(&self.volumes, &self.stores, problems);
         self.check_directories(problems);
         let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
         for volume in self.buckets.iter().filter_map(|bucket| bucket.volume.as_ref()) {
@@ -144,7 +162,9 @@ impl NamedSettings {
                 .filter_map(VolumeLayer::cached)
                 .map(|set| (format!("a cache of the volume {:?}", volume.name.value), &set.disk))
         });
-        let owned: Vec<(String, &Sourced<PathBuf>)> = stores.chain(caches).collect();
+        let journals: Vec<(String, Sourced<PathBuf>)> = self.volumes.iter().flat_map(journals).collect();
+        let journals = journals.iter().map(|(owner, path)| (owner.clone(), path));
+        let owned: Vec<(String, &Sourced<PathBuf>)> = stores.chain(caches).chain(journals).collect();
         for (index, (owner, path)) in owned.iter().enumerate() {
             if let Some((other, _)) =
                 owned[..index].iter().find(|(_, other)| is_same(&other.value, &path.value))

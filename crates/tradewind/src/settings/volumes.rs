@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::Inputs;
 use super::document::{Item, Table, Value as TomlValue};
 use super::fields::Fields;
+use super::named::Store;
 use super::problem::Problems;
 use super::reference::Declaration;
 use super::routed::{RoutedSettings, RoutedTier};
@@ -67,6 +68,12 @@ pub struct CachedSettings {
     pub validate: Sourced<Validate>,
     /// The event that completes a write.
     pub write: Sourced<CacheWrite>,
+    /// Write-back: the limit of data that only the journal has.
+    pub max_dirty: Sourced<ByteSize>,
+    /// Write-back: directory of the journal on the fast disk. See [`Self::journal_directory`].
+    pub journal: Option<Sourced<PathBuf>>,
+    /// Write-back: no other server writes the store below.
+    pub sole_writer: Sourced<bool>,
 }
 
 /// When cached data is compared with the store below.
@@ -87,6 +94,8 @@ pub enum Validate {
 pub enum CacheWrite {
     /// The write to the store below: the cache has no data that the store does not have.
     Through,
+    /// The write to the journal.
+    Back,
 }
 
 const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
@@ -94,6 +103,8 @@ const STACK_EXAMPLE: &str = "stack = [\"disk\"]";
 const MIN_CACHE_SIZE: ByteSize = ByteSize(64 << 20);
 const MIN_CACHE_MEMORY: ByteSize = ByteSize(1 << 20);
 const DEFAULT_CACHE_MEMORY: ByteSize = ByteSize(64 << 20);
+const MIN_MAX_DIRTY: ByteSize = ByteSize(64 << 20);
+const DEFAULT_MAX_DIRTY: ByteSize = ByteSize(1 << 30);
 
 impl SettingValue for Validate {
     fn parse(text: &str) -> Result<Self, String> {
@@ -126,14 +137,15 @@ impl SettingValue for CacheWrite {
     fn parse(text: &str) -> Result<Self, String> {
         match text {
             "through" => Ok(Self::Through),
-            "back" => Err("\"back\" is planned but not built yet; write \"through\"".to_owned()),
-            _ => Err(format!("{text:?} is not \"through\"")),
+            "back" => Ok(Self::Back),
+            _ => Err(format!("{text:?} is neither \"through\" nor \"back\"")),
         }
     }
 
     fn to_text(&self) -> String {
         match self {
             Self::Through => "through".to_owned(),
+            Self::Back => "back".to_owned(),
         }
     }
 }
@@ -143,14 +155,18 @@ impl CachedSettings {
         fn or_default<T>(set: Option<Sourced<T>>, default: T) -> Sourced<T> {
             set.unwrap_or(Sourced { value: default, source: SettingSource::Default })
         }
-        let disk = fields.single::<PathBuf>("disk", problems).map(|set| {
+        let absolute = |set: Sourced<PathBuf>| {
             let value = inputs.file_directory().into_iter().fold(set.value, PathBuf::relative_to);
             Sourced { value, source: set.source }
-        });
+        };
+        let disk = fields.single::<PathBuf>("disk", problems).map(absolute);
         let size = fields.single("size", problems);
         let memory = fields.single("memory", problems);
         let validate = fields.single("validate", problems);
         let write = fields.single("write", problems);
+        let max_dirty = fields.single("max_dirty", problems);
+        let journal = fields.single::<PathBuf>("journal", problems).map(absolute);
+        let sole_writer = fields.boolean("sole_writer", problems);
         for (key, is_given, example) in [
             ("disk", fields.has_taken("disk"), "\"/ssd/cache\""),
             ("size", fields.has_taken("size"), "\"1GiB\""),
@@ -166,7 +182,29 @@ impl CachedSettings {
             memory: or_default(memory, DEFAULT_CACHE_MEMORY),
             validate: or_default(validate, Validate::Auto),
             write: or_default(write, CacheWrite::Through),
+            max_dirty: or_default(max_dirty, DEFAULT_MAX_DIRTY),
+            journal,
+            sole_writer: or_default(sole_writer, false),
         })
+    }
+
+    /// True if a write is complete when it is in the journal.
+    #[must_use]
+    pub fn writes_back(&self) -> bool {
+        self.write.value == CacheWrite::Back
+    }
+
+    /// The directory of the journal: beside that of the cache, unless it is set.
+    #[must_use]
+    pub fn journal_directory(&self) -> PathBuf {
+        self.journal.as_ref().map_or_else(
+            || {
+                let mut path = self.disk.value.clone().into_os_string();
+                path.push("-journal");
+                path.into()
+            },
+            |set| set.value.clone(),
+        )
     }
 
     fn check(&self, volume: &str, problems: &mut Problems) {
@@ -176,6 +214,10 @@ impl CachedSettings {
             if set.value < min {
                 problems.add(&set.source, format!("volume.{volume}.cached.{key} must be at least {min}"));
             }
+        }
+        if self.max_dirty.value < MIN_MAX_DIRTY {
+            let message = format!("volume.{volume}.cached.max_dirty must be at least {MIN_MAX_DIRTY}");
+            problems.add(&self.max_dirty.source, message);
         }
     }
 
@@ -201,7 +243,25 @@ impl CachedSettings {
             declared(
                 "write",
                 Some(CacheWrite::Through.to_text()),
-                "`through`: a write waits for the store below.",
+                "`through`: a write waits for the store below. `back`: it waits for the journal, and the store below gets it \
+                 later. Then nothing else may write that store.",
+            ),
+            declared(
+                "max_dirty",
+                Some(DEFAULT_MAX_DIRTY.to_string()),
+                "With `write = \"back\"`: the limit of data that only the journal has, at least 64MiB. Beyond it, and for \
+                 objects larger than an eighth of it, writes wait for the store below.",
+            ),
+            declared(
+                "journal",
+                None,
+                "With `write = \"back\"`: directory of the journal on a fast disk. Default: `disk` with `-journal` appended.",
+            ),
+            declared(
+                "sole_writer",
+                Some("false".to_owned()),
+                "`true` confirms that no other server writes the store below. Required for `write = \"back\"` over a \
+                 service without conditional writes, which cannot detect it.",
             ),
         ]
     }
@@ -212,15 +272,27 @@ impl fmt::Display for VolumeLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Routed(set) => set.fmt(f),
-            Self::Cached(CachedSettings { disk, size, memory, validate, write }) => write!(
-                f,
-                "{{ cached = {{ disk = {:?}, size = {:?}, memory = {:?}, validate = {:?}, write = {:?} }} }}",
-                disk.value.to_text(),
-                size.value.to_text(),
-                memory.value.to_text(),
-                validate.value.to_text(),
-                write.value.to_text(),
-            ),
+            Self::Cached(set) => {
+                write!(
+                    f,
+                    "{{ cached = {{ disk = {:?}, size = {:?}, memory = {:?}, validate = {:?}, write = {:?}",
+                    set.disk.value.to_text(),
+                    set.size.value.to_text(),
+                    set.memory.value.to_text(),
+                    set.validate.value.to_text(),
+                    set.write.value.to_text(),
+                )?;
+                if set.writes_back() || set.max_dirty.value != DEFAULT_MAX_DIRTY {
+                    write!(f, ", max_dirty = {:?}", set.max_dirty.value.to_text())?;
+                }
+                if set.writes_back() || set.journal.is_some() {
+                    write!(f, ", journal = {:?}", set.journal_directory().to_text())?;
+                }
+                if set.sole_writer.value {
+                    f.write_str(", sole_writer = true")?;
+                }
+                f.write_str(" } }")
+            }
         }
     }
 }
@@ -345,8 +417,8 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
 }
 
 /// Checks volumes against each other: a store below layers that have a state of their own, or know the tier of each
-/// object, is below those of no other volume.
-pub(super) fn check(volumes: &[Volume], problems: &mut Problems) {
+/// object, is below those of no other volume. A store that is written back is in one volume only.
+pub(super) fn check(volumes: &[Volume], known: &[Store], problems: &mut Problems) {
     for (index, volume) in volumes.iter().enumerate() {
         let stores: Vec<&Sourced<String>> = volume.stores().collect();
         for (count, store) in stores.iter().enumerate() {
@@ -356,6 +428,7 @@ pub(super) fn check(volumes: &[Volume], problems: &mut Problems) {
                 problems.add(&store.source, message);
             }
         }
+        check_write_back(volume, volumes, known, problems);
         let Some(layer) = volume.layers.first() else { continue };
         let shared = volumes[..index].iter().filter(|other| !other.layers.is_empty()).find_map(|other| {
             let store = stores.iter().find(|store| other.stores().any(|own| own.value == store.value))?;
@@ -374,5 +447,49 @@ pub(super) fn check(volumes: &[Volume], problems: &mut Problems) {
         );
         let source = layer.cached().map_or(&store.source, |set| &set.disk.source);
         problems.add(source, message);
+    }
+}
+
+/// Checks that a volume which writes back is the only writer of its store, as far as the settings say.
+fn check_write_back(volume: &Volume, volumes: &[Volume], stores: &[Store], problems: &mut Problems) {
+    let mut writing_back =
+        volume.layers.iter().filter_map(VolumeLayer::cached).filter(|set| set.writes_back());
+    let Some(set) = writing_back.next() else { return };
+    if let Some(second) = writing_back.next() {
+        let message = format!(
+            "the volume {:?} writes back in two layers; write \"through\" in one of them",
+            volume.name.value
+        );
+        problems.add(&second.write.source, message);
+    }
+    if matches!(set.validate.value, Validate::Always | Validate::After(_)) {
+        let message = format!(
+            "volume.{}.cached.validate is {:?}, but write = \"back\" means that nothing else writes the store; remove it",
+            volume.name.value,
+            set.validate.value.to_text()
+        );
+        problems.add(&set.validate.source, message);
+    }
+    for name in volume.stores() {
+        let store = stores.iter().find(|store| store.name.value == name.value);
+        if store.is_some_and(|store| !store.kind.has_conditional_writes()) && !set.sole_writer.value {
+            let message = format!(
+                "volume.{}.cached.write is \"back\", but the store {:?} has no conditional writes, so that a second server \
+                 would not be detected; if no other server writes it, set sole_writer = true",
+                volume.name.value, name.value
+            );
+            problems.add(&set.write.source, message);
+        }
+        let uses_it = |other: &&Volume| {
+            other.name.value != volume.name.value && other.stores().any(|own| own.value == name.value)
+        };
+        for other in volumes.iter().filter(uses_it) {
+            let message = format!(
+                "the volume {:?} writes back to the store {:?}, which the volume {:?} uses too and would find old data \
+                 in; map the buckets of both to one volume",
+                volume.name.value, name.value, other.name.value
+            );
+            problems.add(&set.write.source, message);
+        }
     }
 }

@@ -19,6 +19,8 @@ pub struct CrashTest {
     pub workers: u64,
     /// The longest time from the start of the workload to the crash.
     pub max_lifetime: Duration,
+    /// Later rounds enable and suspend the versioning of the buckets.
+    pub has_versions: bool,
 }
 
 /// The data written by all rounds.
@@ -62,6 +64,7 @@ impl CrashTest {
             seed: read("SEED").unwrap_or(u64::from(clock.subsec_nanos())),
             workers: 8,
             max_lifetime: Duration::from_millis(1200),
+            has_versions: true,
         }
     }
 
@@ -93,7 +96,9 @@ impl CrashTest {
             if !errors.is_empty() {
                 self.fail(round, &errors, &server.logged());
             }
-            set_versioning(&mut S3::new(server.endpoint, credentials.clone()), &model, round);
+            if self.has_versions {
+                set_versioning(&mut S3::new(server.endpoint, credentials.clone()), &model, round);
+            }
             let workload = Workload {
                 address: server.endpoint,
                 credentials: credentials.clone(),

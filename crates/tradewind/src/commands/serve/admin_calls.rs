@@ -133,7 +133,7 @@ impl AdminCalls {
 
     /// The caches of a volume, the top one first.
     fn caches(&self, volume: &str) -> Vec<Arc<Cached>> {
-        let named = self.served.caches.iter().filter(|named| named.volume == volume);
+        let named = self.served.layers.caches.iter().filter(|named| named.volume == volume);
         named.rev().map(|named| named.cache.clone()).collect()
     }
 

@@ -115,10 +115,16 @@ fn cached_layers_are_read_with_defaults() {
 
 #[test]
 fn a_shown_stack_parses_to_the_same_stack() {
-    let layer = "{ cached = { disk = \"/a \\\"b\\\"\", size = \"1GiB\" } }";
     let text = |stack: &str| with_stores(&format!("[volume.v]\nstack = {stack}\n"));
-    let shown = read(&text(&format!("[{layer}, \"b\"]"))).named.volumes[0].stack_text();
-    assert_eq!(read(&text(&shown)).named.volumes[0].stack_text(), shown);
+    for more in [
+        "",
+        ", write = \"back\", sole_writer = true",
+        ", write = \"back\", journal = \"/j\", max_dirty = \"2GiB\"",
+    ] {
+        let layer = format!("{{ cached = {{ disk = \"/a \\\"b\\\"\", size = \"1GiB\"{more} }} }}");
+        let shown = read(&text(&format!("[{layer}, \"b\"]"))).named.volumes[0].stack_text();
+        assert_eq!(read(&text(&shown)).named.volumes[0].stack_text(), shown);
+    }
 }
 
 #[test]
@@ -156,11 +162,15 @@ fn invalid_stacks_are_rejected_with_line_and_remedy() {
         ),
         (layer(&format!("{disk}, validate = \"0s\"")), "write \"always\" instead of 0"),
         (layer(&format!("{disk}, validate = \"sometimes\"")), "or \"always\", \"never\" or \"auto\""),
+        (layer(&format!("{disk}, write = \"around\"")), "\"around\" is neither \"through\" nor \"back\""),
         (
-            layer(&format!("{disk}, write = \"back\"")),
-            "\"back\" is planned but not built yet; write \"through\"",
+            layer(&format!("{disk}, write = \"back\", max_dirty = \"1MiB\"")),
+            "volume.v.cached.max_dirty must be at least 64MiB",
         ),
-        (layer(&format!("{disk}, write = \"around\"")), "\"around\" is not \"through\""),
+        (
+            layer(&format!("{disk}, write = \"back\", validate = \"60s\"")),
+            "volume.v.cached.validate is \"1m\", but write = \"back\" means that nothing else writes the store",
+        ),
         (
             layer(&format!("{disk}, sizes = 1")),
             "unknown key \"volume.v.cached.sizes\"; did you mean \"size\"?",

@@ -1,0 +1,61 @@
+//! Counters of write-back, for metrics.
+
+use std::time::Duration;
+
+use super::Shared;
+use crate::counters::Counter;
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Writes acknowledged when they were in the journal.
+    pub journaled: Counter,
+    /// Writes that went to the backing store at once.
+    pub through: Counter,
+    pub written_back: Counter,
+    pub written_back_bytes: Counter,
+    /// Attempts that failed and are repeated.
+    pub failures: Counter,
+    /// Attempts that the backing store rejected.
+    pub rejected: Counter,
+}
+
+/// The dirty data, and what was done since write-back was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteBackStatus {
+    /// Bytes of objects that only the journal has.
+    pub dirty_bytes: u64,
+    /// Objects and deletions that only the journal has.
+    pub dirty_objects: usize,
+    /// The time since the oldest of them was written. Zero if there are none.
+    pub oldest_age: Duration,
+    /// Writes and deletions that were acknowledged when they were in the journal.
+    pub journaled: u64,
+    /// Writes and deletions that went to the backing store at once.
+    pub through: u64,
+    /// Objects and deletions that were written back.
+    pub written_back: u64,
+    /// Bytes of the objects that were written back.
+    pub written_back_bytes: u64,
+    /// Attempts to write back that failed and are repeated.
+    pub failures: u64,
+    /// Attempts to write back that the backing store rejected. They are repeated rarely.
+    pub rejected: u64,
+}
+
+impl Shared {
+    pub fn status(&self) -> WriteBackStatus {
+        let (totals, counters) = (self.index.totals(), &self.counters);
+        let since = self.index.oldest();
+        WriteBackStatus {
+            dirty_bytes: totals.bytes,
+            dirty_objects: totals.entries,
+            oldest_age: since.map_or(Duration::ZERO, |since| self.clock.now().saturating_sub(since)),
+            journaled: counters.journaled.value(),
+            through: counters.through.value(),
+            written_back: counters.written_back.value(),
+            written_back_bytes: counters.written_back_bytes.value(),
+            failures: counters.failures.value(),
+            rejected: counters.rejected.value(),
+        }
+    }
+}

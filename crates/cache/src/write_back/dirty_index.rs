@@ -1,0 +1,356 @@
+//! The dirty index: what is in the journal and not yet in the backing store, by bucket and key, and in order of age.
+//!
+//! It is changed after the journal, by a task that cannot be cancelled in between. An entry leaves it only after the
+//! backing store has its data and the journal no longer has it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tradewind_core::listing::{ListRequest, ObjectSummary, common_prefix};
+use tradewind_core::{Address, BucketName, Generation, ObjectKey};
+
+/// The state of a key that the backing store does not have yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum DirtyState {
+    /// An object, with what a listing reports.
+    Object(ObjectSummary),
+    /// A deletion.
+    Tombstone,
+}
+
+/// An entry of the index.
+#[derive(Debug, Clone)]
+pub(super) struct DirtyEntry {
+    pub state: DirtyState,
+    /// The generation in the journal.
+    pub generation: Generation,
+    /// When the key became dirty.
+    pub since: Duration,
+    /// The position in the order of age: the generation with which the key became dirty.
+    order: u64,
+    /// False while it is being written back, or waits after a failure.
+    is_queued: bool,
+}
+
+impl DirtyEntry {
+    const fn size(&self) -> u64 {
+        match &self.state {
+            DirtyState::Object(summary) => summary.size,
+            DirtyState::Tombstone => 0,
+        }
+    }
+}
+
+/// The amount of dirty data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct DirtyTotals {
+    /// Bytes of objects.
+    pub bytes: u64,
+    /// Objects and deletions.
+    pub entries: usize,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct DirtyIndex {
+    content: Mutex<IndexContent>,
+}
+
+#[derive(Debug, Default)]
+struct IndexContent {
+    buckets: HashMap<BucketName, BTreeMap<ObjectKey, DirtyEntry>>,
+    queued: BTreeMap<u64, Address>,
+    unqueued: BTreeMap<u64, Address>,
+    totals: DirtyTotals,
+    /// Writes that are being staged in the journal.
+    reserved: DirtyTotals,
+}
+
+/// A name of a listing that the dirty index knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum DirtyName {
+    /// A key: its object, or `None` if it is deleted.
+    Key(String, Option<ObjectSummary>),
+    /// A common prefix, and whether a dirty object is known to be below it.
+    CommonPrefix { name: String, has_object: bool },
+}
+
+impl DirtyName {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Key(name, _) | Self::CommonPrefix { name, .. } => name,
+        }
+    }
+}
+
+/// Part of the index, in the order of a listing.
+#[derive(Debug, Default)]
+pub(super) struct DirtyNames {
+    pub names: Vec<DirtyName>,
+    /// True if there may be names after the last one.
+    pub is_truncated: bool,
+}
+
+impl DirtyIndex {
+    /// The entry of a key.
+    pub fn get(&self, address: &Address) -> Option<DirtyEntry> {
+        self.content.lock().buckets.get(&address.bucket)?.get(&address.key).cloned()
+    }
+
+    /// Adds or replaces the entry of a key.
+    pub fn insert(&self, address: &Address, state: DirtyState, generation: Generation, now: Duration) {
+        self.content.lock().insert(address, state, generation, now);
+    }
+
+    /// Removes the entry of a key if it still has this generation.
+    pub fn remove(&self, address: &Address, generation: Generation) {
+        let mut content = self.content.lock();
+        let IndexContent { buckets, queued, unqueued, totals, .. } = &mut *content;
+        let Some(entries) = buckets.get_mut(&address.bucket) else { return };
+        if entries.get(&address.key).is_none_or(|entry| entry.generation != generation) {
+            return;
+        }
+        if let Some(entry) = entries.remove(&address.key) {
+            totals.bytes -= entry.size();
+            totals.entries -= 1;
+            queued.remove(&entry.order);
+            unqueued.remove(&entry.order);
+        }
+        if entries.is_empty() {
+            buckets.remove(&address.bucket);
+        }
+    }
+
+    /// Takes the oldest entry that is queued, if it became dirty at or before `until`. It counts as being written back
+    /// until [`Self::requeue`].
+    pub fn take_oldest(&self, until: Duration) -> Option<Address> {
+        let mut content = self.content.lock();
+        let (&order, address) = content.queued.first_key_value()?;
+        let address = address.clone();
+        let entry = content.buckets.get_mut(&address.bucket)?.get_mut(&address.key)?;
+        if entry.since > until {
+            return None;
+        }
+        entry.is_queued = false;
+        content.queued.remove(&order);
+        content.unqueued.insert(order, address.clone());
+        Some(address)
+    }
+
+    /// Queues a key again, if it is still dirty.
+    pub fn requeue(&self, address: &Address) {
+        let mut content = self.content.lock();
+        let IndexContent { buckets, queued, unqueued, .. } = &mut *content;
+        let entry = buckets.get_mut(&address.bucket).and_then(|entries| entries.get_mut(&address.key));
+        if let Some(entry) = entry.filter(|entry| !entry.is_queued) {
+            entry.is_queued = true;
+            unqueued.remove(&entry.order);
+            queued.insert(entry.order, address.clone());
+        }
+    }
+
+    /// When the oldest queued entry became dirty.
+    pub fn oldest_queued(&self) -> Option<Duration> {
+        let content = self.content.lock();
+        let (_, address) = content.queued.first_key_value()?;
+        content.since(address)
+    }
+
+    /// When the oldest entry became dirty.
+    pub fn oldest(&self) -> Option<Duration> {
+        let content = self.content.lock();
+        let first = [&content.queued, &content.unqueued].map(|map| map.first_key_value());
+        let (_, address) = first.into_iter().flatten().min_by_key(|(order, _)| **order)?;
+        content.since(address)
+    }
+
+    /// The dirty data.
+    pub fn totals(&self) -> DirtyTotals {
+        self.content.lock().totals
+    }
+
+    /// True if a key of the bucket is dirty.
+    pub fn has_bucket(&self, bucket: &BucketName) -> bool {
+        self.content.lock().buckets.contains_key(bucket)
+    }
+
+    /// True if an object of the bucket is dirty.
+    pub fn has_object(&self, bucket: &BucketName) -> bool {
+        let content = self.content.lock();
+        let entries = content.buckets.get(bucket);
+        entries.is_some_and(|keys| keys.values().any(|entry| entry.state != DirtyState::Tombstone))
+    }
+
+    /// The dirty keys of a bucket.
+    pub fn keys(&self, bucket: &BucketName) -> Vec<Address> {
+        let content = self.content.lock();
+        let keys = content.buckets.get(bucket).into_iter().flat_map(BTreeMap::keys);
+        keys.map(|key| Address::new(bucket.clone(), key.clone())).collect()
+    }
+
+    /// Reserves room for a write of `bytes`. Fails if the dirty data and all reservations would exceed the limits.
+    pub fn try_reserve(&self, bytes: u64, limits: DirtyTotals) -> bool {
+        let mut content = self.content.lock();
+        let IndexContent { totals, reserved, .. } = &mut *content;
+        let fits = totals.bytes + reserved.bytes + bytes <= limits.bytes
+            && totals.entries + reserved.entries < limits.entries;
+        if fits {
+            reserved.bytes += bytes;
+            reserved.entries += 1;
+        }
+        fits
+    }
+
+    /// Releases a reservation of [`Self::try_reserve`].
+    pub fn release(&self, bytes: u64) {
+        let reserved = &mut self.content.lock().reserved;
+        reserved.bytes -= bytes;
+        reserved.entries -= 1;
+    }
+
+    /// True if a deletion is known of a key after `after` that begins with `prefix`.
+    pub fn has_tombstone_after(&self, bucket: &BucketName, prefix: &str, after: &str) -> bool {
+        let content = self.content.lock();
+        let Some(entries) = content.buckets.get(bucket) else { return false };
+        let range = entries.range::<str, _>((start_bound(prefix, Some(after)), Bound::Unbounded));
+        range
+            .take_while(|(key, _)| key.as_str().starts_with(prefix))
+            .any(|(_, entry)| entry.state == DirtyState::Tombstone)
+    }
+
+    /// The names of a listing that the index knows, in order: at most `limit`, of which at most four times as many keys
+    /// are examined.
+    pub fn names(&self, bucket: &BucketName, request: &ListRequest, limit: usize) -> DirtyNames {
+        let content = self.content.lock();
+        let mut names = NamesBuilder { request, limit, examined: 0, found: DirtyNames::default() };
+        let Some(entries) = content.buckets.get(bucket) else { return names.found };
+        let after = request.after.as_deref();
+        let mut start = start_bound(&request.prefix, after).map(str::to_owned);
+        loop {
+            let mut seek = None;
+            for (key, entry) in
+                entries.range::<str, _>((start.as_ref().map(String::as_str), Bound::Unbounded))
+            {
+                match names.add(key.as_str(), entry) {
+                    NextKey::Following => {}
+                    NextKey::AfterPrefix(common) => {
+                        seek = Some(last_of_prefix(common).max(key.as_str().to_owned()));
+                        break;
+                    }
+                    NextKey::End => return names.found,
+                }
+            }
+            match seek {
+                Some(last) => start = Bound::Excluded(last),
+                None => return names.found,
+            }
+        }
+    }
+}
+
+/// The first position of a listing.
+fn start_bound<'a>(prefix: &'a str, after: Option<&'a str>) -> Bound<&'a str> {
+    match after {
+        Some(after) if after >= prefix => Bound::Excluded(after),
+        _ => Bound::Included(prefix),
+    }
+}
+
+/// A position at or before the end of a prefix, and after nearly all keys below it.
+fn last_of_prefix(common: &str) -> String {
+    format!("{common}{}", char::MAX)
+}
+
+/// The key that is examined next.
+enum NextKey<'a> {
+    Following,
+    /// One after the keys with this prefix.
+    AfterPrefix(&'a str),
+    End,
+}
+
+struct NamesBuilder<'a> {
+    request: &'a ListRequest,
+    limit: usize,
+    examined: usize,
+    found: DirtyNames,
+}
+
+impl NamesBuilder<'_> {
+    fn add<'k>(&mut self, key: &'k str, entry: &DirtyEntry) -> NextKey<'k> {
+        if !key.starts_with(&self.request.prefix) {
+            return NextKey::End;
+        }
+        let names = &mut self.found.names;
+        let common = common_prefix(key, self.request);
+        if let Some(common) = common
+            && self.request.after.as_deref().is_some_and(|after| common <= after)
+        {
+            return NextKey::AfterPrefix(common);
+        }
+        let is_known = common.is_some() && names.last().map(DirtyName::name) == common;
+        if self.examined == self.limit.saturating_mul(4) || (names.len() == self.limit && !is_known) {
+            self.found.is_truncated = true;
+            return NextKey::End;
+        }
+        self.examined += 1;
+        let Some(common) = common else {
+            names.push(DirtyName::Key(key.to_owned(), entry.summary()));
+            return NextKey::Following;
+        };
+        let is_object = entry.state != DirtyState::Tombstone;
+        match names.last_mut() {
+            Some(DirtyName::CommonPrefix { has_object, .. }) if is_known => *has_object |= is_object,
+            _ => names.push(DirtyName::CommonPrefix { name: common.to_owned(), has_object: is_object }),
+        }
+        // After an object, the rest of the prefix changes nothing.
+        if is_object { NextKey::AfterPrefix(common) } else { NextKey::Following }
+    }
+}
+
+impl DirtyEntry {
+    /// The item of a listing.
+    fn summary(&self) -> Option<ObjectSummary> {
+        match &self.state {
+            DirtyState::Object(summary) => Some(summary.clone()),
+            DirtyState::Tombstone => None,
+        }
+    }
+}
+
+impl IndexContent {
+    fn since(&self, address: &Address) -> Option<Duration> {
+        Some(self.buckets.get(&address.bucket)?.get(&address.key)?.since)
+    }
+
+    fn insert(&mut self, address: &Address, state: DirtyState, generation: Generation, now: Duration) {
+        let Self { buckets, queued, unqueued, totals, .. } = self;
+        let entries = buckets.entry(address.bucket.clone()).or_default();
+        let mut new = DirtyEntry { state, generation, since: now, order: generation.0, is_queued: true };
+        totals.bytes += new.size();
+        match entries.get_mut(&address.key) {
+            Some(old) => {
+                totals.bytes -= old.size();
+                if old.is_queued {
+                    // A key that is written again and again keeps its place in the order.
+                    (new.order, new.since) = (old.order, old.since);
+                } else {
+                    new.is_queued = false;
+                    unqueued.remove(&old.order);
+                    unqueued.insert(new.order, address.clone());
+                }
+                *old = new;
+            }
+            None => {
+                totals.entries += 1;
+                queued.insert(new.order, address.clone());
+                entries.insert(address.key.clone(), new);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+use proptest::prelude::*;
+use tradewind_core::{ETag, Timestamp};
+
+use super::*;
+
+fn address(key: &str) -> Address {
+    Address::parse("bucket", key).unwrap()
+}
+
+fn object(size: u64) -> DirtyState {
+    DirtyState::Object(ObjectSummary {
+        size,
+        etag: ETag::from_text("a"),
+        modified: Timestamp::default(),
+        generation: Generation(1),
+        checksum: None,
+        storage_class: None,
+    })
+}
+
+const LIMITS: DirtyTotals = DirtyTotals { bytes: 100, entries: 3 };
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[test]
+fn totals_follow_changes() {
+    let index = DirtyIndex::default();
+    index.insert(&address("a"), object(10), Generation(1), seconds(1));
+    index.insert(&address("b"), object(5), Generation(2), seconds(2));
+    index.insert(&address("a"), object(7), Generation(3), seconds(3));
+    assert_eq!(index.totals(), DirtyTotals { bytes: 12, entries: 2 });
+    index.insert(&address("b"), DirtyState::Tombstone, Generation(4), seconds(4));
+    assert_eq!(index.totals(), DirtyTotals { bytes: 7, entries: 2 });
+    index.remove(&address("a"), Generation(1));
+    assert!(index.get(&address("a")).is_some(), "a newer write stays");
+    index.remove(&address("a"), Generation(3));
+    index.remove(&address("b"), Generation(4));
+    assert_eq!(index.totals(), DirtyTotals::default());
+    assert!(!index.has_bucket(&address("a").bucket) && index.oldest().is_none());
+}
+
+#[test]
+fn a_rewritten_key_keeps_its_age() {
+    let index = DirtyIndex::default();
+    index.insert(&address("a"), object(1), Generation(1), seconds(1));
+    index.insert(&address("b"), object(1), Generation(2), seconds(2));
+    index.insert(&address("a"), object(1), Generation(3), seconds(3));
+    assert_eq!(index.take_oldest(seconds(1)), Some(address("a")));
+    assert_eq!(index.take_oldest(seconds(1)), None, "the next one is younger");
+    // Written again while it is being written back, it is as young as that write.
+    index.insert(&address("a"), object(1), Generation(4), seconds(4));
+    index.requeue(&address("a"));
+    assert_eq!(index.oldest(), Some(seconds(2)));
+    assert_eq!(index.take_oldest(seconds(9)), Some(address("b")));
+    assert_eq!(index.take_oldest(seconds(9)), Some(address("a")));
+    assert_eq!((index.take_oldest(seconds(9)), index.oldest()), (None, Some(seconds(2))));
+}
+
+#[test]
+fn reservations_count_towards_the_limits() {
+    let index = DirtyIndex::default();
+    index.insert(&address("a"), object(40), Generation(1), seconds(1));
+    assert!(index.try_reserve(50, LIMITS) && !index.try_reserve(11, LIMITS));
+    assert!(index.try_reserve(10, LIMITS) && !index.try_reserve(0, LIMITS), "there are three entries");
+    index.release(50);
+    assert!(index.try_reserve(50, LIMITS));
+}
+
+/// The names by definition.
+fn expected_names(keys: &[(String, bool)], request: &ListRequest) -> Vec<DirtyName> {
+    let mut names: Vec<DirtyName> = Vec::new();
+    for (key, is_object) in keys.iter().filter(|(key, _)| key.starts_with(&request.prefix)) {
+        let common = common_prefix(key, request);
+        let name = common.unwrap_or(key);
+        if request.after.as_deref().is_some_and(|after| name <= after) {
+            continue;
+        }
+        match (common, names.last_mut()) {
+            (Some(common), Some(DirtyName::CommonPrefix { name, has_object })) if name == common => {
+                *has_object |= *is_object;
+            }
+            (Some(common), _) => {
+                names.push(DirtyName::CommonPrefix { name: common.to_owned(), has_object: *is_object });
+            }
+            (None, _) => names.push(DirtyName::Key(key.clone(), None)),
+        }
+    }
+    names
+}
+
+fn without_objects(names: Vec<DirtyName>) -> Vec<DirtyName> {
+    let strip = |name| match name {
+        DirtyName::Key(key, _) => DirtyName::Key(key, None),
+        common @ DirtyName::CommonPrefix { .. } => common,
+    };
+    names.into_iter().map(strip).collect()
+}
+
+proptest! {
+    #[test]
+    fn names_match_the_definition(
+        keys in prop::collection::btree_map("[ab/\u{7f}\u{10ffff}]{1,5}", any::<bool>(), 0..30),
+        prefix in "[ab/]{0,2}", delimiter in prop::option::of("[/a\u{7f}]{1,2}"),
+        after in prop::option::of("[ab/\u{7f}]{0,4}"),
+    ) {
+        let index = DirtyIndex::default();
+        let keys: Vec<(String, bool)> = keys.into_iter().collect();
+        for (number, (key, is_object)) in (1..).zip(&keys) {
+            let state = if *is_object { object(1) } else { DirtyState::Tombstone };
+            index.insert(&address(key), state, Generation(number), seconds(1));
+        }
+        let bucket = address("a").bucket;
+        let request = ListRequest { prefix, delimiter, after, limit: 10 };
+        let expected = expected_names(&keys, &request);
+        let found = index.names(&bucket, &request, 1000);
+        prop_assert!(!found.is_truncated);
+        prop_assert_eq!(without_objects(found.names), expected.clone());
+        // Truncated after a name, the rest follows from there.
+        let mut all = Vec::new();
+        let mut rest = request.clone();
+        loop {
+            let part = index.names(&bucket, &rest, 2);
+            let last = part.names.last().map(|name| name.name().to_owned());
+            all.extend(part.names);
+            if !part.is_truncated {
+                break;
+            }
+            rest.after = last;
+        }
+        let names = |names: &[DirtyName]| names.iter().map(|name| name.name().to_owned()).collect::<Vec<_>>();
+        prop_assert_eq!(names(&all), names(&expected));
+        let after = request.after.as_deref().unwrap_or("");
+        let is_later = |key: &str| request.after.is_none() || key > after;
+        let has_tombstone = keys.iter().any(|(key, is_object)| {
+            !is_object && key.starts_with(&request.prefix) && is_later(key)
+        });
+        prop_assert_eq!(index.has_tombstone_after(&bucket, &request.prefix, after), has_tombstone);
+    }
+}

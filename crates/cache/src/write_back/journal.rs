@@ -1,0 +1,204 @@
+//! The journal: a store with one bucket for each bucket that has dirty data. A dirty object has its own key, bytes and
+//! metadata; a deletion is an empty object with a reserved storage class.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tradewind_core::error::{Error, ErrorKind, Reason, Result};
+use tradewind_core::listing::{ListEntry, ListRequest, ObjectSummary};
+use tradewind_core::object::{Expected, ObjectInfo};
+use tradewind_core::store::StageRequest;
+use tradewind_core::{
+    Address, BucketName, Context, Generation, Metadata, ObjectKey, ObjectStore, Precondition,
+};
+
+use super::dirty_index::DirtyState;
+use super::marker::MARKER_KEY;
+
+/// The storage class of a deletion. A write with this class is not put into the journal.
+const TOMBSTONE_CLASS: &str = "tradewind/tombstone";
+
+/// Set in the generation of each dirty object, so that it differs from all of the backing store.
+const DIRTY_GENERATION: u64 = 1 << 63;
+
+/// The time for which writes go through after an error of the journal.
+const PAUSE: Duration = Duration::from_secs(30);
+
+const PAGE_ENTRIES: usize = 1000;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Journal {
+    pub store: Arc<dyn ObjectStore>,
+    /// True after an error that a restart may resolve, and only that.
+    is_read_only: AtomicBool,
+    /// Milliseconds of the clock until which writes go through.
+    paused_until: AtomicU64,
+    /// Keys of which the journal may hold a write that was reported as failed.
+    doubtful: Mutex<HashSet<Address>>,
+}
+
+/// A dirty key, as the journal lists it.
+pub(super) struct ListedEntry {
+    pub address: Address,
+    pub state: DirtyState,
+    pub generation: Generation,
+    pub modified: tradewind_core::Timestamp,
+}
+
+impl Journal {
+    pub fn new(store: Arc<dyn ObjectStore>) -> Self {
+        Self {
+            store,
+            is_read_only: AtomicBool::new(false),
+            paused_until: AtomicU64::new(0),
+            doubtful: Mutex::default(),
+        }
+    }
+
+    /// Creates the bucket, if it does not exist.
+    pub async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        match self.store.create_bucket(context, bucket).await {
+            Err(e) if e.reason() == Reason::BucketExists => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Replaces what the journal has of a key by a deletion. Returns its generation.
+    pub async fn put_tombstone(&self, context: &Context, address: &Address) -> Result<Generation> {
+        let mut metadata = Metadata::default();
+        metadata.headers.storage_class = Some(TOMBSTONE_CLASS.to_owned());
+        let request = StageRequest { metadata, size: Some(0), ..StageRequest::default() };
+        let staged = self.store.stage(context, address, request).await?;
+        let (committed, _) = staged.commit(Expected { size: Some(0), ..Expected::default() }).await?;
+        Ok(committed.generation)
+    }
+
+    /// Removes a key if it still has this generation. Returns false if it was written again.
+    pub async fn remove(&self, context: &Context, address: &Address, generation: Generation) -> Result<bool> {
+        let precondition = Precondition::MatchesGeneration(generation);
+        match self.store.delete(context, address, precondition).await {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.reason(), Reason::Conflict | Reason::NoSuchKey) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// All dirty keys of a bucket.
+    pub async fn list(&self, context: &Context, bucket: &BucketName) -> Result<Vec<ListedEntry>> {
+        let mut request = ListRequest { limit: PAGE_ENTRIES, ..ListRequest::default() };
+        let mut listed = Vec::new();
+        loop {
+            let page = self.store.list(context, bucket, &request).await?;
+            for entry in page.entries {
+                let ListEntry::Key(key, summary) = entry else { continue };
+                if key == MARKER_KEY {
+                    continue;
+                }
+                let address = Address::new(bucket.clone(), ObjectKey::new(&key)?);
+                let (generation, modified) = (summary.generation, summary.modified);
+                listed.push(ListedEntry { address, state: listed_state(summary), generation, modified });
+            }
+            match page.next {
+                Some(next) => request.after = Some(next),
+                None => return Ok(listed),
+            }
+        }
+    }
+
+    /// True if writes may be put into the journal now.
+    pub fn is_writable(&self, now: Duration) -> bool {
+        !self.is_read_only() && now >= Duration::from_millis(self.paused_until.load(Ordering::Relaxed))
+    }
+
+    /// True if the journal accepts no change until it is reopened.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Relaxed)
+    }
+
+    /// Records an error of the journal. Returns true if it is one of the journal, and not one of the request.
+    pub fn note_error(&self, error: &Error, now: Duration) -> bool {
+        let is_its_own = matches!(
+            error.kind(),
+            ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::Corrupt | ErrorKind::Internal
+        ) && !matches!(error.reason(), Reason::DeadlineExceeded | Reason::Cancelled);
+        if !is_its_own {
+            return false;
+        }
+        let is_first = self.is_writable(now);
+        if error.reason() == Reason::ReadOnly {
+            self.is_read_only.store(true, Ordering::Relaxed);
+        }
+        let until = (now + PAUSE).as_millis();
+        self.paused_until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if is_first {
+            tracing::warn!(
+                ?error,
+                "the journal of write-back cannot be written; writes go to the backing store"
+            );
+        }
+        true
+    }
+
+    /// Records that a change of a key failed: the journal may hold it nevertheless, unless it rejected it.
+    pub fn note_failed_change(&self, address: &Address, error: &Error, now: Duration) {
+        let is_applied_never = matches!(
+            error.kind(),
+            ErrorKind::NotFound | ErrorKind::Precondition | ErrorKind::Invalid | ErrorKind::Denied
+        ) || matches!(error.reason(), Reason::Full | Reason::Overloaded);
+        self.note_error(error, now);
+        if !is_applied_never {
+            self.doubtful.lock().insert(address.clone());
+        }
+    }
+
+    /// Records that a later change of a key succeeded.
+    pub fn note_change(&self, address: &Address) {
+        let mut doubtful = self.doubtful.lock();
+        if !doubtful.is_empty() {
+            doubtful.remove(address);
+        }
+    }
+
+    /// An error if the journal may hold a write of this key that was reported as failed. After a restart it would replace
+    /// what is written to the backing store now.
+    pub fn check_certain(&self, address: &Address) -> Result<()> {
+        let doubtful = self.doubtful.lock();
+        if doubtful.is_empty() || !doubtful.contains(address) {
+            return Ok(());
+        }
+        let message = format!(
+            "an earlier write of key {:?} failed in the journal and may be found in it after a restart; restart the \
+             server, and check the device of the journal first",
+            address.key
+        );
+        Err(Error::new(Reason::ReadOnly, message))
+    }
+}
+
+/// True if a write with this metadata would be taken for a deletion.
+pub(super) fn is_reserved(metadata: &Metadata) -> bool {
+    metadata.headers.storage_class.as_deref() == Some(TOMBSTONE_CLASS)
+}
+
+/// True if an object of the journal is a deletion.
+pub(super) fn is_tombstone(info: &ObjectInfo) -> bool {
+    is_reserved(&info.metadata)
+}
+
+/// The state of a listed key.
+fn listed_state(summary: ObjectSummary) -> DirtyState {
+    if summary.storage_class.as_deref() == Some(TOMBSTONE_CLASS) {
+        return DirtyState::Tombstone;
+    }
+    let generation = dirty_generation(summary.generation);
+    DirtyState::Object(ObjectSummary { generation, ..summary })
+}
+
+/// The generation of a dirty object for callers.
+pub(super) const fn dirty_generation(generation: Generation) -> Generation {
+    Generation(generation.0 | DIRTY_GENERATION)
+}

@@ -1,0 +1,319 @@
+//! Writes and deletions: into the journal if they may be written back, else through.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tradewind_core::context::Deadline;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::listing::ObjectSummary;
+use tradewind_core::object::{Committed, Expected};
+use tradewind_core::store::{Deleted, ETagForm, Feature, StageRequest};
+use tradewind_core::{Address, BucketName, Context, Observation, Precondition, Staged};
+
+use super::buckets::Bucket;
+use super::changes::{Examine, KeyState};
+use super::dirty_index::{DirtyState, DirtyTotals};
+use super::journal::{dirty_generation, is_reserved};
+use super::options::MAX_OBJECT_FRACTION;
+use super::{Shared, reject_marker};
+
+impl Shared {
+    /// See [`ObjectStore::stage`](tradewind_core::ObjectStore::stage).
+    pub async fn stage(
+        self: Arc<Self>,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        self.check_open(context)?;
+        reject_marker(address)?;
+        request.metadata.check()?;
+        let bucket = self.bucket(context, &address.bucket).await?;
+        if let Some(reserved) = self.reserve(&bucket, address, &request)
+            && let Some(staged) = self.stage_in_journal(context, address, &request, &bucket, reserved).await?
+        {
+            return Ok(staged);
+        }
+        let inner = self.backing.stage(context, address, request).await?;
+        let (context, address) = (context.clone(), address.clone());
+        Ok(Box::new(ThroughStaged { shared: self, context, address, inner }))
+    }
+
+    /// Reserves room for a write that may be written back.
+    fn reserve(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        address: &Address,
+        request: &StageRequest,
+    ) -> Option<Reserved> {
+        let size = request.size?;
+        let allowed = address.version.is_none()
+            && size <= self.options.max_dirty_bytes / MAX_OBJECT_FRACTION
+            && bucket.may_write_back()
+            && self.journal.is_writable(self.clock.now())
+            && self.is_storable(address, request, size)
+            && self.policy.allows(&request.metadata, size);
+        (allowed && self.try_reserve(size)).then(|| Reserved { shared: self.clone(), bytes: size })
+    }
+
+    fn try_reserve(&self, bytes: u64) -> bool {
+        let limits =
+            DirtyTotals { bytes: self.options.max_dirty_bytes, entries: self.options.max_dirty_objects };
+        self.index.try_reserve(bytes, limits)
+    }
+
+    /// True if the backing store will accept the object and keep what the client gave: what it may reject must be
+    /// rejected before the write is acknowledged.
+    fn is_storable(&self, address: &Address, request: &StageRequest, size: u64) -> bool {
+        let (capabilities, metadata) = (self.backing.capabilities(), &request.metadata);
+        let supports = |feature| capabilities.supports(feature);
+        let classes = &metadata.classes;
+        let key = address.key.as_str();
+        size <= capabilities.max_object_bytes
+            && key.len() <= capabilities.max_key_bytes
+            && (supports(Feature::NulInKeys) || !key.contains('\0'))
+            && (supports(Feature::LargeTags) || metadata.tags.is_empty())
+            && (supports(Feature::ManyClassRanges) || classes.ranges.is_empty())
+            && (supports(Feature::Classes) || classes.is_empty())
+            && (capabilities.multiple_checksums || request.algorithms.len() <= 1)
+            && (supports(Feature::Checksums) || (request.algorithms.is_empty() && request.checksum.is_none()))
+            && !is_reserved(metadata)
+    }
+
+    /// Makes this journal the owner of a bucket. Returns false if that failed: a change that goes through says why.
+    async fn try_claim(&self, context: &Context, name: &BucketName) -> bool {
+        let claimed = async {
+            let (bucket, _entered) = self.enter(context, name).await?;
+            self.claim(context, &bucket).await
+        };
+        match claimed.await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(?error, bucket = %name, "the marker of a bucket cannot be written");
+                false
+            }
+        }
+    }
+
+    /// Begins a write to the journal. `None` if the journal or the ownership of the bucket do not allow it now.
+    async fn stage_in_journal(
+        self: &Arc<Self>,
+        context: &Context,
+        address: &Address,
+        request: &StageRequest,
+        bucket: &Bucket,
+        reserved: Reserved,
+    ) -> Result<Option<Box<dyn Staged>>> {
+        if !bucket.is_claimed() && !self.try_claim(context, &address.bucket).await {
+            return Ok(None);
+        }
+        // The deadline ends the wait of the request, but not a commit, whose outcome must be known.
+        let deadline = Deadline::none(self.clock.clone());
+        let journal_context = Context { deadline, ..context.clone() };
+        let mut journaled = request.clone();
+        journaled.precondition = Precondition::None;
+        journaled.etag = ETagForm::Md5;
+        match self.journal.store.stage(&journal_context, address, journaled).await {
+            Ok(inner) => Ok(Some(Box::new(JournalStaged {
+                shared: self.clone(),
+                context: context.clone(),
+                address: address.clone(),
+                precondition: request.precondition.clone(),
+                storage_class: request.metadata.headers.storage_class.clone(),
+                inner,
+                reserved,
+            }))),
+            Err(e) if e.reason() == Reason::NoSuchBucket || self.journal.note_error(&e, self.clock.now()) => {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// See [`ObjectStore::delete`](tradewind_core::ObjectStore::delete).
+    pub async fn delete(
+        self: Arc<Self>,
+        context: &Context,
+        address: &Address,
+        precondition: Precondition,
+    ) -> Result<Deleted> {
+        self.check_open(context)?;
+        reject_marker(address)?;
+        let bucket = self.bucket(context, &address.bucket).await?;
+        let may_write_back = address.version.is_none()
+            && bucket.may_write_back()
+            && self.journal.is_writable(self.clock.now())
+            && self.policy.allows(&tradewind_core::Metadata::default(), 0);
+        let reserved =
+            (may_write_back && self.try_reserve(0)).then(|| Reserved { shared: self.clone(), bytes: 0 });
+        if let Some(reserved) = reserved
+            && (bucket.is_claimed() || self.try_claim(context, &address.bucket).await)
+        {
+            let (shared, own_context, own_address) = (self.clone(), context.clone(), address.clone());
+            let own_precondition = precondition.clone();
+            let work = async move {
+                let _reserved = reserved;
+                shared.delete_in_journal(&own_context, &own_address, &own_precondition).await
+            };
+            if let Some(deleted) = self.run_change(context, work).await? {
+                return Ok(deleted);
+            }
+        }
+        let (shared, own_context, own_address) = (self.clone(), context.clone(), address.clone());
+        let work = async move { shared.backing.delete(&own_context, &own_address, precondition).await };
+        self.change_through(context, address, work).await
+    }
+
+    /// Adds a deletion to the journal. `None` if the bucket does not allow it any more.
+    async fn delete_in_journal(
+        &self,
+        context: &Context,
+        address: &Address,
+        precondition: &Precondition,
+    ) -> Result<Option<Deleted>> {
+        let (bucket, _entered) = self.enter(context, &address.bucket).await?;
+        let _commit = context.guard(self.commit_locks.lock(address)).await?;
+        if !bucket.is_claimed() {
+            return Ok(None);
+        }
+        let examine = match self.backing.capabilities().reports_deleted {
+            true => Examine::Always,
+            false => Examine::ForPrecondition,
+        };
+        let state = self.key_state(context, address, precondition, examine).await?;
+        state.check(address, precondition)?;
+        let existed = match &state {
+            KeyState::Dirty(entry) => entry.state != DirtyState::Tombstone,
+            KeyState::Clean(found) => found.is_some(),
+            KeyState::NotExamined => true,
+        };
+        if existed {
+            let context = Context { deadline: Deadline::none(self.clock.clone()), ..context.clone() };
+            match self.journal.put_tombstone(&context, address).await {
+                Ok(generation) => {
+                    self.journal.note_change(address);
+                    self.index.insert(address, DirtyState::Tombstone, generation, self.clock.now());
+                    self.drain_wakeup.notify_one();
+                }
+                Err(e) => {
+                    self.journal.note_failed_change(address, &e, self.clock.now());
+                    // Nothing was applied: the deletion goes through.
+                    return if e.reason() == Reason::Full { Ok(None) } else { Err(e) };
+                }
+            }
+        }
+        self.counters.journaled.increment();
+        Ok(Some(Deleted { existed, ..Deleted::default() }))
+    }
+}
+
+/// Room for a write in the journal. Dropping it releases the room.
+struct Reserved {
+    shared: Arc<Shared>,
+    bytes: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.shared.index.release(self.bytes);
+    }
+}
+
+/// A write to the journal.
+struct JournalStaged {
+    shared: Arc<Shared>,
+    context: Context,
+    address: Address,
+    precondition: Precondition,
+    storage_class: Option<String>,
+    inner: Box<dyn Staged>,
+    reserved: Reserved,
+}
+
+#[async_trait]
+impl Staged for JournalStaged {
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        self.context.check()?;
+        let written = self.context.guard(self.inner.write(bytes)).await?;
+        if let Err(e) = &written {
+            self.shared.journal.note_error(e, self.shared.clock.now());
+        }
+        written
+    }
+
+    async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
+        let (shared, context) = (self.shared.clone(), self.context.clone());
+        context.check()?;
+        shared.run_change(&context, self.commit_to_journal(expected)).await
+    }
+}
+
+impl JournalStaged {
+    async fn commit_to_journal(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
+        let (shared, context, address) = (self.shared.clone(), self.context.clone(), self.address.clone());
+        let (bucket, _entered) = shared.enter(&context, &address.bucket).await?;
+        // Only a bucket that changed since the write began is not claimed.
+        if !bucket.is_claimed() {
+            if !bucket.may_write_back() {
+                let why = "the versioning of the bucket was changed during the write; send it again";
+                return Err(Error::new(Reason::Overloaded, why));
+            }
+            shared.claim(&context, &bucket).await?;
+        }
+        let _commit = context.guard(shared.commit_locks.lock(&address)).await?;
+        let state =
+            shared.key_state(&context, &address, &self.precondition, Examine::ForPrecondition).await?;
+        state.check(&address, &self.precondition)?;
+        context.check()?;
+        let committed = self.inner.commit(expected).await;
+        let (mut committed, observation) = match committed {
+            Ok(committed) => committed,
+            Err(e) => {
+                shared.journal.note_failed_change(&address, &e, shared.clock.now());
+                return Err(e);
+            }
+        };
+        shared.journal.note_change(&address);
+        let state = DirtyState::Object(summary(&committed, self.storage_class));
+        shared.index.insert(&address, state, committed.generation, shared.clock.now());
+        drop(self.reserved);
+        shared.counters.journaled.increment();
+        shared.drain_wakeup.notify_one();
+        committed.generation = dirty_generation(committed.generation);
+        Ok((committed, observation))
+    }
+}
+
+/// The item of a listing for a dirty object.
+fn summary(committed: &Committed, storage_class: Option<String>) -> ObjectSummary {
+    ObjectSummary {
+        size: committed.size,
+        etag: committed.etag.clone(),
+        modified: committed.modified,
+        generation: dirty_generation(committed.generation),
+        checksum: committed.checksums.first().map(|checksum| (checksum.algorithm(), committed.scope)),
+        storage_class,
+    }
+}
+
+/// A write that goes to the backing store.
+struct ThroughStaged {
+    shared: Arc<Shared>,
+    context: Context,
+    address: Address,
+    inner: Box<dyn Staged>,
+}
+
+#[async_trait]
+impl Staged for ThroughStaged {
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        self.inner.write(bytes).await
+    }
+
+    async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
+        let Self { shared, context, address, inner } = *self;
+        context.check()?;
+        shared.change_through(&context, &address, inner.commit(expected)).await
+    }
+}
