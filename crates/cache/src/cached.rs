@@ -12,6 +12,7 @@
 
 mod change;
 mod checkpoints;
+mod class_policies;
 mod contents;
 mod read;
 #[cfg(test)]
@@ -46,6 +47,9 @@ use crate::reader::Pins;
 use crate::tiers::Tiers;
 use change::{CachedStaged, WrittenObject};
 use checkpoints::Checkpoints;
+use class_policies::PinnedPrefixes;
+
+pub use class_policies::OccupiedClass;
 pub use contents::CachedPart;
 
 /// The session of a cache without a directory.
@@ -69,6 +73,7 @@ pub struct Cached {
     fills: Arc<WholeFills>,
     /// Initialized by the first call of `close`, with the guard that rejects later changes.
     closing: OnceCell<OwnedRwLockWriteGuard<()>>,
+    pinned_prefixes: PinnedPrefixes,
 }
 
 /// The SSD tier when it was opened.
@@ -114,8 +119,10 @@ impl Cached {
         })?;
         let fingerprints = disk.as_ref().map_or(Fingerprints::new(random), |disk| disk.fingerprints());
         let ram = RamTier::new(options.memory_bytes, counters.clone());
+        let pins_path = directory.as_ref().map(CacheDirectory::pins_path);
         let session = directory.as_ref().map_or(MEMORY_SESSION, |directory| directory.session);
         let tiers = Arc::new(Tiers::new(ram, disk, fingerprints, counters));
+        let pinned_prefixes = PinnedPrefixes::load(pins_path, &tiers);
         let checkpoints =
             directory.map(|directory| Checkpoints::start(tiers.clone(), directory, clock.clone()));
         Ok(Arc::new(Self {
@@ -132,6 +139,7 @@ impl Cached {
             changes_in_flight: Arc::default(),
             fills: Arc::default(),
             closing: OnceCell::new(),
+            pinned_prefixes,
         }))
     }
 

@@ -86,6 +86,10 @@ counters! {
     fills,
     /// Extents that were not stored because the SSD could not keep up or is switched off.
     fills_skipped,
+    /// Extents that were not stored because all others have a higher priority.
+    fills_bypassed,
+    /// Entries that were not pinned because pins fill their share of the cache.
+    pins_ignored,
     /// Extents on the SSD that failed their verification.
     ssd_corrupt,
     /// Errors of the SSD.

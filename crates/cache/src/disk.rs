@@ -24,22 +24,24 @@ use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tradewind_core::Clock;
-use tradewind_model::eviction::{MAX_SLOTS, Slot};
+use tradewind_model::class_policy::ClassPolicyTable;
+use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entry, EvictionPolicy, MAX_SLOTS, Slot};
 
 use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
 use crate::changes::{Changes, Token};
 use crate::counters::Counters;
-use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, read_header, verify};
+use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, blocks_for, read_header, verify};
 use crate::fingerprint::Fingerprints;
 use crate::io_threads::{IoThreads, Urgency};
-use crate::policy::{Policy, new_policy};
+use crate::policy::{MAX_STEP_ENTRIES, Policy, TierPolicies, new_policy, unpin_some};
+use crate::ram::Candidate;
 use checkpoint::{CheckpointHeader, CheckpointWriter, MAX_CHUNK_ENTRIES, read_checkpoint};
 use frames::{Frames, Space};
 use health::Health;
 use index::{BUCKET_ENTRIES, Index, IndexEntry};
 
 pub(crate) use device::{Device, FileDevice};
-pub(crate) use directory::{CacheDirectory, DirectoryError};
+pub(crate) use directory::{CacheDirectory, DirectoryError, replace as replace_file};
 
 /// Threads for the I/O of the SSD.
 const IO_THREADS: usize = 8;
@@ -76,6 +78,7 @@ struct DiskState {
     index: Index,
     frames: Frames,
     policy: Policy,
+    class_policies: TierPolicies,
     /// Fingerprints removed since the load of a checkpoint began. Nothing is stored and found until it ended.
     removed_while_loading: Option<Vec<u64>>,
 }
@@ -83,6 +86,8 @@ struct DiskState {
 /// An extent to store.
 pub(crate) struct StoreRequest {
     pub extent: SealedExtent,
+    /// Pin it, if the bound of pins has room.
+    pub is_pinned: bool,
     /// Let the extent be dropped if the token is no longer current.
     pub validity: Option<(Arc<Changes>, Token)>,
     /// Released when the extent is stored or dropped.
@@ -200,6 +205,62 @@ impl Disk {
         self.finish_read(read).await
     }
 
+    /// Pins an extent, if the bound of pins has room.
+    pub fn pin(&self, fingerprint: u64) {
+        let state = &mut *self.state.lock();
+        let Some(slot) = state.index.find(fingerprint) else { return };
+        state.pin(slot, &self.counters);
+    }
+
+    /// Returns true if an extent with a payload of this size would be stored, or if that is unknown because the index
+    /// is still being loaded.
+    pub fn would_admit(&self, candidate: Candidate) -> bool {
+        let entry = disk_entry(candidate);
+        let state = self.state.lock();
+        state.removed_while_loading.is_some()
+            || state.policy.would_admit(&entry)
+            || candidate.placement.is_pinned && state.policy.may_pin(&entry)
+    }
+
+    /// Records a request for an extent that is not stored: its class is to earn its rank.
+    pub fn record_bypass(&self, candidate: Candidate) {
+        self.state.lock().policy.admits(&disk_entry(candidate));
+    }
+
+    /// Replaces the policies of classes, which apply to what is stored, too: in the background as far as they evict.
+    pub fn set_policies(self: &Arc<Self>, policies: TierPolicies) {
+        {
+            let mut state = self.state.lock();
+            state.class_policies = policies;
+            state.policy.set_class_policies(&policies.eviction);
+        }
+        let disk = self.clone();
+        self.run_in_background(move || {
+            while disk.trim_some() {}
+            disk.unpin_except(policies);
+        });
+    }
+
+    /// Unpins the extents of all classes that are not pinned.
+    pub fn unpin_except(&self, policies: TierPolicies) {
+        let unpin = || {
+            let state = &mut *self.state.lock();
+            unpin_some(&mut state.policy, &policies, &state.index)
+        };
+        while unpin() {}
+    }
+
+    /// Evicts some extents of classes that fill too much. Returns true if there may be more.
+    fn trim_some(&self) -> bool {
+        let mut state = self.state.lock();
+        (0..MAX_STEP_ENTRIES).all(|_| state.policy.has_excess() && state.evict(&self.counters).is_some())
+    }
+
+    /// The occupancy by class, in blocks of [`BLOCK_BYTES`].
+    pub fn occupancy(&self) -> [ClassOccupancy; CLASSES] {
+        self.state.lock().policy.occupancy()
+    }
+
     /// Stores an extent in the background.
     pub fn store(self: &Arc<Self>, request: StoreRequest) {
         let disk = self.clone();
@@ -280,14 +341,14 @@ impl Disk {
     }
 
     fn write_extent(&self, request: StoreRequest) {
-        let StoreRequest { extent, validity, permit } = request;
+        let StoreRequest { extent, is_pinned, validity, permit } = request;
         let is_valid = || validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token));
         let fingerprint = self.fingerprints.extent(extent.key);
         let is_present = matches!(extent.key, ExtentKey::Data(..)) && self.contains(fingerprint);
         if is_present || !is_valid() {
             return;
         }
-        let Some(order) = self.admit(fingerprint, &extent) else { return };
+        let Some(order) = self.admit(fingerprint, &extent, is_pinned) else { return };
         let Some(space) = self.allocate(order) else {
             self.counters.fills_skipped.increment();
             return;
@@ -307,6 +368,9 @@ impl Disk {
             return;
         };
         state.policy.insert(slot, &entry.as_entry());
+        if is_pinned {
+            state.pin(slot, &self.counters);
+        }
         while state.policy.has_excess() && state.evict(&self.counters).is_some() {}
         drop(state);
         self.counters.fills.increment();
@@ -332,11 +396,12 @@ impl Disk {
     }
 
     /// The order of the space for an extent, if the policy wants to store it.
-    fn admit(&self, fingerprint: u64, extent: &SealedExtent) -> Option<u8> {
+    fn admit(&self, fingerprint: u64, extent: &SealedExtent, is_pinned: bool) -> Option<u8> {
         let order = u8::try_from((extent.bytes.len() / BLOCK_BYTES).ilog2()).ok()?;
         let entry =
             IndexEntry { fingerprint, space: Space { block: 0, order }, class: extent.class }.as_entry();
-        self.state.lock().policy.admits(&entry).then_some(order)
+        let mut state = self.state.lock();
+        (state.policy.admits(&entry) || is_pinned && state.policy.may_pin(&entry)).then_some(order)
     }
 
     /// Free space of `1 << order` blocks, after evictions if need be. `None` while the index is loaded, or if
@@ -363,8 +428,8 @@ impl Disk {
         None
     }
 
-    /// Evicts all extents of a frame. Their headers say which they are: the index has no way from a frame to its
-    /// entries except a scan.
+    /// Evicts all extents of a frame but the pinned ones. Their headers say which they are: the index has no way from a
+    /// frame to its entries except a scan.
     fn drain_frame(&self, frame: u32) {
         let mut buffer = AlignedBuffer::zeroed(FRAME_BLOCKS);
         let first_block = frame * FRAME_BLOCKS as u32;
@@ -376,32 +441,43 @@ impl Disk {
             .map(|(block, header)| (block, self.fingerprints.extent(header.key)))
             .collect();
         let mut state = self.state.lock();
+        let mut pinned_blocks = 0;
         for (block, fingerprint) in headers {
-            let entry = state.index.find(fingerprint).and_then(|slot| state.index.get(slot));
-            if entry.is_some_and(|entry| entry.space.block == block) {
+            let Some(slot) = state.index.find(fingerprint) else { continue };
+            let Some(entry) = state.index.get(slot).filter(|entry| entry.space.block == block) else {
+                continue;
+            };
+            if state.policy.is_pinned(slot) {
+                pinned_blocks += entry.space.blocks();
+            } else {
                 state.remove(fingerprint);
                 self.counters.ssd_evictions.increment();
             }
         }
-        if state.frames.is_frame_used(frame) {
+        if state.frames.used_blocks_of(frame) > pinned_blocks {
             for slot in state.index.slots_in_frame(frame) {
-                state.remove_slot(slot);
-                self.counters.ssd_evictions.increment();
+                if !state.policy.is_pinned(slot) {
+                    state.remove_slot(slot);
+                    self.counters.ssd_evictions.increment();
+                }
             }
         }
     }
 
     fn load_checkpoint(&self, path: &Path) {
         let mut loaded = DiskState::empty(self.bytes);
+        loaded.apply(self.state.lock().class_policies);
         let result = read_checkpoint(path, |entry| loaded.restore(entry));
         let is_usable = result.is_ok_and(|header| header.cache_id == self.cache_id);
         loaded.frames.finish_claims();
         let empty = if is_usable { None } else { Some(DiskState::empty(self.bytes)) };
         let mut state = self.state.lock();
         let removed = state.removed_while_loading.take().unwrap_or_default();
+        let policies = state.class_policies;
         if let Some(empty) = empty {
             tracing::warn!("the index of the cache is damaged; the SSD tier starts empty");
             *state = empty;
+            state.apply(policies);
             return;
         }
         if removed.len() >= MAX_REMOVALS_WHILE_LOADING {
@@ -409,11 +485,13 @@ impl Disk {
                 "too much changed while the index of the cache was loaded; the SSD tier starts empty"
             );
             *state = DiskState::empty(self.bytes);
+            state.apply(policies);
             return;
         }
         for fingerprint in removed {
             loaded.remove(fingerprint);
         }
+        loaded.apply(policies);
         *state = loaded;
     }
 
@@ -438,6 +516,12 @@ impl Disk {
     }
 }
 
+/// The view of the eviction policy of an extent that may be stored.
+fn disk_entry(candidate: Candidate) -> Entry {
+    let blocks = u32::try_from(blocks_for(candidate.payload_bytes)).unwrap_or(u32::MAX);
+    Entry { key: candidate.fingerprint, blocks, class: candidate.placement.class }
+}
+
 /// The location of an extent that was removed from the index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadLocation(Space);
@@ -449,7 +533,20 @@ impl DiskState {
         // The slots of the policy are those of the table, of which 10 % stay free.
         let index = Index::new(entries.min(MAX_SLOTS as usize / 10 * 8));
         let policy = new_policy(u64::from(frames) * FRAME_BLOCKS as u64, index.slots());
-        Self { index, frames: Frames::new(frames), policy, removed_while_loading: None }
+        let class_policies = TierPolicies::new(&ClassPolicyTable::default());
+        Self { index, frames: Frames::new(frames), policy, class_policies, removed_while_loading: None }
+    }
+
+    fn apply(&mut self, policies: TierPolicies) {
+        self.class_policies = policies;
+        self.policy.set_class_policies(&policies.eviction);
+    }
+
+    fn pin(&mut self, slot: Slot, counters: &Counters) {
+        let Some(entry) = self.index.get(slot) else { return };
+        if !self.policy.pin(slot, &entry.as_entry()) {
+            counters.pins_ignored.increment();
+        }
     }
 
     /// Adds an entry of a checkpoint, unless it contradicts another.
@@ -462,6 +559,9 @@ impl DiskState {
         }
         if let Some(slot) = self.index.insert(entry) {
             self.policy.insert(slot, &entry.as_entry());
+            if self.class_policies.is_pinned(entry.class) {
+                self.policy.pin(slot, &entry.as_entry());
+            }
         }
     }
 

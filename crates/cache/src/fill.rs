@@ -130,6 +130,11 @@ impl Filler {
         if self.tiers.locate(self.head.content, number).is_some() {
             return None;
         }
+        let candidate = self.tiers.candidate(&self.head, number);
+        if self.tiers.is_under_pressure(candidate) {
+            self.tiers.record_bypass(candidate);
+            return None;
+        }
         let permit = self.tiers.try_fill()?;
         Some((ExtentBuffer::new(usize::try_from(length).ok()?), permit))
     }

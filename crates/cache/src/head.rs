@@ -82,9 +82,4 @@ impl Head {
             + size_of_val(self.info.checksums.as_slice())
             + self.data.as_ref().map_or(0, Bytes::len)
     }
-
-    /// The class that the client gave the object.
-    pub const fn class(&self) -> Option<tradewind_core::Class> {
-        self.info.metadata.classes.object
-    }
 }

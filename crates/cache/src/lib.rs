@@ -6,6 +6,7 @@
 mod aligned;
 mod cached;
 mod changes;
+mod classes;
 mod counters;
 mod disk;
 mod extent;
@@ -16,15 +17,17 @@ mod flights;
 mod head;
 mod io_threads;
 mod options;
+mod pins;
 mod policy;
 mod ram;
 mod reader;
 mod tiers;
 mod write_back;
 
-pub use cached::{Cached, CachedPart};
+pub use cached::{Cached, CachedPart, OccupiedClass};
 pub use counters::{CacheCounters, NamedCount};
 pub use options::{CachedOptions, Validation};
+pub use pins::PinnedPrefix;
 pub use write_back::{
     AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, MARKER_KEY, WriteBack, WriteBackOptions, WriteBackPolicy,
     WriteBackStatus,

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tradewind_core::Address;
-use tradewind_model::eviction::{Entries, Entry, MAX_SLOTS, Slot};
+use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entries, Entry, EvictionPolicy, MAX_SLOTS, Slot};
 
 use crate::aligned::BLOCK_BYTES;
 use crate::changes::{Changes, Token};
 use crate::counters::Counters;
 use crate::extent::blocks_for;
 use crate::head::{ContentId, Head, Stamp};
-use crate::policy::{Policy, new_policy};
+use crate::policy::{MAX_STEP_ENTRIES, Policy, TierPolicies, new_policy, unpin_some};
 
 /// Memory of an entry besides its bytes: table, slot, policy, allocator.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
 /// The unit in which memory is counted.
-const RAM_BLOCK_BYTES: usize = 256;
+pub(crate) const RAM_BLOCK_BYTES: usize = 256;
 
 /// The policy has a slot for each of these bytes of the limit: smaller entries fill the slots before the memory.
 const BYTES_PER_SLOT: usize = 1024;
@@ -39,6 +39,15 @@ struct RamState {
     max_entries: usize,
     policy: Policy,
     blocks: usize,
+}
+
+/// The treatment of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placement {
+    /// Its class, or that of its most important byte.
+    pub class: u8,
+    /// True if it is pinned as far as the bound of pins has room.
+    pub is_pinned: bool,
 }
 
 /// The entries by slot.
@@ -137,11 +146,11 @@ impl RamTier {
         &self,
         fingerprint: u64,
         head: &Arc<Head>,
+        placement: Placement,
         changes: &Changes,
         token: &Token,
     ) -> InsertedHead {
         let bytes = head.memory_bytes() + ENTRY_OVERHEAD_BYTES;
-        let class = head.class().map_or(0, tradewind_core::Class::value);
         let mut state = self.state.lock();
         // Under the lock, under which a change removes the head after it made the token obsolete.
         if !changes.is_current(token) {
@@ -160,17 +169,79 @@ impl RamTier {
                 return InsertedHead::Outdated;
             }
         }
-        let entry = RamEntry::new(fingerprint, bytes, class, RamValue::Head(head.clone()));
-        if self.insert(&mut state, entry) { InsertedHead::New } else { InsertedHead::NotAdmitted }
+        let entry = RamEntry::new(fingerprint, bytes, placement.class, RamValue::Head(head.clone()));
+        if self.insert(&mut state, entry, placement.is_pinned) {
+            InsertedHead::New
+        } else {
+            InsertedHead::NotAdmitted
+        }
     }
 
     /// Caches a data extent.
-    pub fn insert_data(&self, fingerprint: u64, content: ContentId, number: u32, class: u8, bytes: Bytes) {
-        // The bytes are a slice of a whole extent.
-        let size = blocks_for(bytes.len()) * BLOCK_BYTES + ENTRY_OVERHEAD_BYTES;
+    pub fn insert_data(
+        &self,
+        fingerprint: u64,
+        content: ContentId,
+        number: u32,
+        placement: Placement,
+        bytes: Bytes,
+    ) {
+        let size = data_bytes(bytes.len());
         let value = RamValue::Data { content, number, bytes };
         let mut state = self.state.lock();
-        self.insert(&mut state, RamEntry::new(fingerprint, size, class, value));
+        let entry = RamEntry::new(fingerprint, size, placement.class, value);
+        self.insert(&mut state, entry, placement.is_pinned);
+    }
+
+    /// Pins an entry, if the bound of pins has room.
+    pub fn pin(&self, fingerprint: u64) {
+        let state = &mut *self.state.lock();
+        let Some(slot) = state.slots.get(&fingerprint).copied() else { return };
+        let Some(found) = state.entries.get(slot) else { return };
+        if !state.policy.pin(slot, &found.entry) {
+            self.counters.pins_ignored.increment();
+        }
+    }
+
+    /// Returns true if an entry with a payload of this size would be cached.
+    pub fn would_admit(&self, candidate: Candidate) -> bool {
+        let entry = candidate.ram_entry();
+        let state = self.state.lock();
+        entry.blocks as usize <= self.max_blocks
+            && (state.policy.would_admit(&entry)
+                || candidate.placement.is_pinned && state.policy.may_pin(&entry))
+    }
+
+    /// Records a request for an entry that is not cached: its class is to earn its rank.
+    pub fn record_bypass(&self, candidate: Candidate) {
+        self.state.lock().policy.admits(&candidate.ram_entry());
+    }
+
+    /// Replaces the policies of classes, which apply to what is cached, too.
+    pub fn set_policies(&self, policies: &TierPolicies) {
+        self.state.lock().policy.set_class_policies(&policies.eviction);
+        while self.trim_some() {}
+        self.unpin_except(policies);
+    }
+
+    /// Unpins the entries of all classes that are not pinned.
+    pub fn unpin_except(&self, policies: &TierPolicies) {
+        let unpin = || {
+            let state = &mut *self.state.lock();
+            unpin_some(&mut state.policy, policies, &state.entries)
+        };
+        while unpin() {}
+    }
+
+    /// Evicts some entries of classes that fill too much. Returns true if there may be more.
+    fn trim_some(&self) -> bool {
+        let mut state = self.state.lock();
+        (0..MAX_STEP_ENTRIES).all(|_| state.policy.has_excess() && self.evict(&mut state))
+    }
+
+    /// The occupancy by class, in blocks of [`RAM_BLOCK_BYTES`].
+    pub fn occupancy(&self) -> [ClassOccupancy; CLASSES] {
+        self.state.lock().policy.occupancy()
     }
 
     /// Removes an entry, and returns the head if it was one.
@@ -193,13 +264,14 @@ impl RamTier {
         self.state.lock().blocks * RAM_BLOCK_BYTES
     }
 
-    fn insert(&self, state: &mut RamState, value: RamEntry) -> bool {
+    fn insert(&self, state: &mut RamState, value: RamEntry, is_pinned: bool) -> bool {
         let entry = value.entry;
         if let Some(slot) = state.slots.get(&entry.key).copied() {
             state.take(slot);
         }
         let blocks = entry.blocks as usize;
-        if blocks > self.max_blocks || !state.policy.admits(&entry) {
+        let is_admitted = state.policy.admits(&entry) || is_pinned && state.policy.may_pin(&entry);
+        if blocks > self.max_blocks || !is_admitted {
             return false;
         }
         while state.blocks + blocks > self.max_blocks || state.is_out_of_slots() {
@@ -212,6 +284,9 @@ impl RamTier {
             Slot::try_from(state.entries.0.len() - 1).unwrap_or(Slot::MAX)
         });
         state.policy.insert(slot, &entry);
+        if is_pinned && !state.policy.pin(slot, &entry) {
+            self.counters.pins_ignored.increment();
+        }
         state.slots.insert(entry.key, slot);
         state.blocks += blocks;
         state.entries.0[slot as usize] = Some(value);
@@ -227,9 +302,33 @@ impl RamTier {
     }
 }
 
+/// An entry that may be cached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate {
+    pub fingerprint: u64,
+    pub payload_bytes: usize,
+    pub placement: Placement,
+}
+
+impl Candidate {
+    fn ram_entry(self) -> Entry {
+        let blocks = ram_blocks(data_bytes(self.payload_bytes));
+        Entry { key: self.fingerprint, blocks, class: self.placement.class }
+    }
+}
+
+/// Memory of a data extent: its bytes are a slice of a whole extent.
+const fn data_bytes(payload_bytes: usize) -> usize {
+    blocks_for(payload_bytes) * BLOCK_BYTES + ENTRY_OVERHEAD_BYTES
+}
+
+fn ram_blocks(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(RAM_BLOCK_BYTES)).unwrap_or(u32::MAX)
+}
+
 impl RamEntry {
     fn new(fingerprint: u64, bytes: usize, class: u8, value: RamValue) -> Self {
-        let blocks = u32::try_from(bytes.div_ceil(RAM_BLOCK_BYTES)).unwrap_or(u32::MAX);
+        let blocks = ram_blocks(bytes);
         Self { entry: Entry { key: fingerprint, blocks, class }, value }
     }
 }

@@ -78,12 +78,12 @@ impl Origin {
         let (head, tiers) = (&self.head, &self.tiers);
         let mut pieces = VecDeque::new();
         for number in extents(span) {
-            let (bytes, reservation) = match tiers.ram_data(head.content, number) {
+            let (bytes, reservation) = match tiers.ram_data(head, number) {
                 Some(bytes) => (Some(bytes), None),
                 None => {
                     let reservation = self.context.window.try_reserve_leaving(FRAME_BYTES, FRAME_BYTES);
                     let Some(reservation) = reservation else { return Gathered::NoMemory };
-                    let bytes = match tiers.start_read(head.content, number) {
+                    let bytes = match tiers.start_read(head, number) {
                         Some(read) => tiers.finish_read(head, number, read).await,
                         None => None,
                     };
@@ -261,12 +261,12 @@ impl CachedReader {
         self.ahead.retain(|ahead| ahead.number >= number);
         let started = self.ahead.front().is_some_and(|ahead| ahead.number == number);
         let started = if started { self.ahead.pop_front() } else { None };
-        let (bytes, counter) = match tiers.ram_data(head.content, number) {
+        let (bytes, counter) = match tiers.ram_data(&head, number) {
             Some(bytes) => (bytes, &tiers.counters.ram_bytes),
             None => {
                 let read = match started {
                     Some(ahead) => ahead.read,
-                    None => tiers.start_read(head.content, number)?,
+                    None => tiers.start_read(&head, number)?,
                 };
                 self.read_ahead(number + 1);
                 (tiers.finish_read(&head, number, read).await?, &tiers.counters.ssd_bytes)
@@ -290,7 +290,7 @@ impl CachedReader {
             if reservation.is_none() {
                 return;
             }
-            let Some(read) = tiers.start_read(content, number) else { return };
+            let Some(read) = tiers.start_read(&self.origin.head, number) else { return };
             self.ahead.push_back(ReadAhead { number, read, _reservation: reservation });
         }
     }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tradewind_core::Address;
+use tradewind_model::class_policy::ClassPolicyTable;
 
 use crate::changes::{Changes, KeyHash, Token};
+use crate::classes::CachePolicies;
 use crate::counters::Counters;
 use crate::disk::{Disk, DiskRead, StoreRequest};
 use crate::extent::{EXTENT_BYTES, ExtentBuffer, ExtentKey, MAX_HEAD_BYTES};
 use crate::fingerprint::Fingerprints;
 use crate::head::{ContentId, Head, decode_head, encode_head};
-use crate::ram::{InsertedHead, RamTier};
+use crate::ram::{Candidate, InsertedHead, Placement, RamTier};
 
 /// Extents of fills in memory that are not yet on the SSD. Further fills are skipped: a fill never delays a read.
 const MAX_PENDING_EXTENTS: usize = 128;
@@ -33,6 +35,7 @@ pub(crate) struct Tiers {
     pub fingerprints: Fingerprints,
     pub changes: Arc<Changes>,
     pub counters: Arc<Counters>,
+    pub policies: CachePolicies,
     permits: Arc<Semaphore>,
 }
 
@@ -44,7 +47,8 @@ impl Tiers {
         counters: Arc<Counters>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(MAX_PENDING_EXTENTS));
-        Self { ram, disk, fingerprints, changes: Changes::new(), counters, permits }
+        let (changes, policies) = (Changes::new(), CachePolicies::default());
+        Self { ram, disk, fingerprints, changes, counters, policies, permits }
     }
 
     /// The right to fill one extent, unless too many are pending.
@@ -71,12 +75,15 @@ impl Tiers {
     /// The head of an address, and where it was.
     pub async fn head(&self, address: &Address, hash: KeyHash, token: &Token) -> Option<(Arc<Head>, Tier)> {
         if let Some(head) = self.ram.head(hash.key, address) {
+            self.pin_again(hash.key, || self.policies.of_head(&head));
             return Some((head, Tier::Ram));
         }
         let payload = self.disk.as_ref()?.read(ExtentKey::Head(hash.key)).await?;
         let head = decode_head(&payload).filter(|head| head.address == *address)?;
         let head = Arc::new(head);
-        match self.ram.insert_head(hash.key, &head, &self.changes, token) {
+        let placement = self.policies.of_head(&head);
+        self.pin_again(hash.key, || placement);
+        match self.ram.insert_head(hash.key, &head, placement, &self.changes, token) {
             InsertedHead::Existing(head) => Some((head, Tier::Ram)),
             // A change began since: the read is concurrent with it, and may return either object.
             InsertedHead::New | InsertedHead::NotAdmitted | InsertedHead::Outdated => Some((head, Tier::Ssd)),
@@ -92,7 +99,7 @@ impl Tiers {
         token: &Token,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Option<Arc<Head>> {
-        match self.ram.insert_head(hash.key, &head, &self.changes, token) {
+        match self.ram.insert_head(hash.key, &head, self.policies.of_head(&head), &self.changes, token) {
             InsertedHead::Outdated => return None,
             InsertedHead::Existing(existing) => {
                 self.ensure_head_is_stored(&existing, hash, token, permit);
@@ -136,9 +143,72 @@ impl Tiers {
         }
         let mut buffer = ExtentBuffer::new(payload.len());
         buffer.append(&payload);
-        let class = head.class().map_or(0, tradewind_core::Class::value);
+        let Placement { class, is_pinned } = self.policies.of_head(head);
         let extent = buffer.seal(disk.cache_id(), ExtentKey::Head(hash.key), class);
-        disk.store(StoreRequest { extent, validity: Some((self.changes.clone(), *token)), permit });
+        let validity = Some((self.changes.clone(), *token));
+        disk.store(StoreRequest { extent, is_pinned, validity, permit });
+    }
+
+    /// Pins an entry that was cached before its class or prefix was pinned.
+    fn pin_again(&self, fingerprint: u64, placement: impl FnOnce() -> Placement) {
+        if self.policies.has_pins() && placement().is_pinned {
+            self.ram.pin(fingerprint);
+            if let Some(disk) = &self.disk {
+                disk.pin(fingerprint);
+            }
+        }
+    }
+
+    /// Returns true if no tier would cache an extent, because all others have a higher priority.
+    pub fn is_under_pressure(&self, candidate: Candidate) -> bool {
+        let is_admitted_by_disk = self.disk.as_ref().is_some_and(|disk| disk.would_admit(candidate));
+        !is_admitted_by_disk && !self.ram.would_admit(candidate)
+    }
+
+    /// Records a request for an extent that no tier caches.
+    pub fn record_bypass(&self, candidate: Candidate) {
+        self.counters.fills_bypassed.increment();
+        self.ram.record_bypass(candidate);
+        if let Some(disk) = &self.disk {
+            disk.record_bypass(candidate);
+        }
+    }
+
+    /// A data extent that may be cached.
+    pub fn candidate(&self, head: &Head, number: u32) -> Candidate {
+        let fingerprint = self.fingerprints.data(head.content, number);
+        Candidate {
+            fingerprint,
+            payload_bytes: EXTENT_BYTES,
+            placement: self.policies.of_extent(head, number),
+        }
+    }
+
+    /// A small object that may be cached together with its head.
+    pub fn small_candidate(&self, head: &Head, hash: KeyHash) -> Candidate {
+        let payload_bytes = head.memory_bytes() + usize::try_from(head.info.size).unwrap_or(usize::MAX / 2);
+        Candidate { fingerprint: hash.key, payload_bytes, placement: self.policies.of_head(head) }
+    }
+
+    /// Replaces the policies of classes.
+    pub fn set_table(&self, table: Arc<ClassPolicyTable>) {
+        self.policies.set_table(table);
+        let policies = self.policies.for_tiers();
+        self.ram.set_policies(&policies);
+        if let Some(disk) = &self.disk {
+            disk.set_policies(policies);
+        }
+    }
+
+    /// Unpins what was pinned for its prefix. Objects of prefixes that are still pinned are pinned again when they are
+    /// read.
+    pub fn unpin_prefixes(&self) {
+        let policies = self.policies.for_tiers();
+        self.ram.unpin_except(&policies);
+        if let Some(disk) = self.disk.clone() {
+            let unpinned = disk.clone();
+            disk.run_in_background(move || unpinned.unpin_except(policies));
+        }
     }
 
     /// Removes the head of a key, and in the background its content.
@@ -204,43 +274,42 @@ impl Tiers {
     }
 
     /// A data extent in memory.
-    pub fn ram_data(&self, content: ContentId, number: u32) -> Option<Bytes> {
-        self.ram.data(self.fingerprints.data(content, number), content, number)
+    pub fn ram_data(&self, head: &Head, number: u32) -> Option<Bytes> {
+        let fingerprint = self.fingerprints.data(head.content, number);
+        let found = self.ram.data(fingerprint, head.content, number)?;
+        self.pin_again(fingerprint, || self.policies.of_extent(head, number));
+        Some(found)
     }
 
     /// Begins to read a data extent from the SSD.
-    pub fn start_read(&self, content: ContentId, number: u32) -> Option<DiskRead> {
-        self.disk.as_ref()?.start_read(ExtentKey::Data(content, number))
+    pub fn start_read(&self, head: &Head, number: u32) -> Option<DiskRead> {
+        let fingerprint = self.fingerprints.data(head.content, number);
+        self.pin_again(fingerprint, || self.policies.of_extent(head, number));
+        self.disk.as_ref()?.start_read(ExtentKey::Data(head.content, number))
     }
 
     /// Finishes such a read, and caches the extent in memory.
     pub async fn finish_read(&self, head: &Head, number: u32, read: DiskRead) -> Option<Bytes> {
         let bytes = self.disk.as_ref()?.finish_read(read).await?;
         let fingerprint = self.fingerprints.data(head.content, number);
-        self.ram.insert_data(fingerprint, head.content, number, class_of_extent(head, number), bytes.clone());
+        let placement = self.policies.of_extent(head, number);
+        self.ram.insert_data(fingerprint, head.content, number, placement, bytes.clone());
         Some(bytes)
     }
 
     /// Caches a data extent.
     pub fn put_data(&self, head: &Head, number: u32, buffer: ExtentBuffer, permit: OwnedSemaphorePermit) {
         let cache_id = self.disk.as_ref().map_or(0, |disk| disk.cache_id());
-        let class = class_of_extent(head, number);
-        let extent = buffer.seal(cache_id, ExtentKey::Data(head.content, number), class);
+        let placement = self.policies.of_extent(head, number);
+        let extent = buffer.seal(cache_id, ExtentKey::Data(head.content, number), placement.class);
         let fingerprint = self.fingerprints.data(head.content, number);
-        self.ram.insert_data(fingerprint, head.content, number, class, extent.payload());
+        self.ram.insert_data(fingerprint, head.content, number, placement, extent.payload());
         match &self.disk {
-            Some(disk) => disk.store(StoreRequest { extent, validity: None, permit: Some(permit) }),
+            Some(disk) => {
+                let is_pinned = placement.is_pinned;
+                disk.store(StoreRequest { extent, is_pinned, validity: None, permit: Some(permit) });
+            }
             None => self.counters.fills.increment(),
         }
     }
-}
-
-/// The class of an extent: that of its first sector, else that of the object, else 0.
-fn class_of_extent(head: &Head, number: u32) -> u8 {
-    let classes = &head.info.metadata.classes;
-    let sector = u64::from(number) * (EXTENT_BYTES as u64 / tradewind_core::Classes::SECTOR_BYTES);
-    let after = classes.ranges.partition_point(|range| u64::from(range.first_sector) <= sector);
-    let range = after.checked_sub(1).and_then(|position| classes.ranges.get(position));
-    let range = range.filter(|range| sector < u64::from(range.first_sector) + u64::from(range.sectors));
-    range.map(|range| range.class).or(classes.object).map_or(0, tradewind_core::Class::value)
 }

@@ -32,8 +32,10 @@ pub struct Observation {
 pub struct CacheStatus {
     /// Where the bytes came from, and why.
     pub source: CacheSource,
-    /// The class that the client gave the object, if any.
+    /// The class of the read's first bytes: that of a label, or of the size of an object without one.
     pub class: Option<Class>,
+    /// The priority of the class, 0 is the highest; `None` if it is ranked by its observed reuse.
+    pub priority: Option<u8>,
 }
 
 /// Where a read's bytes came from.
@@ -58,6 +60,8 @@ pub enum ForwardReason {
     Stale,
     /// The cache does not serve such a request: a part, a version, or a key that is being changed.
     Bypass,
+    /// The object was not in the cache and does not enter it: all data in the cache has a higher priority.
+    Pressure,
 }
 
 impl ForwardReason {
@@ -68,7 +72,7 @@ impl ForwardReason {
             Self::Miss => "uri-miss",
             Self::Partial => "partial",
             Self::Stale => "stale",
-            Self::Bypass => "bypass",
+            Self::Bypass | Self::Pressure => "bypass",
         }
     }
 }
@@ -84,9 +88,15 @@ impl fmt::Display for CacheStatus {
             CacheSource::Backing(reason) => write!(f, "tradewind; fwd={}", reason.name())?,
             _ => f.write_str("tradewind; hit")?,
         }
-        match self.class {
-            Some(class) => write!(f, "; detail=\"{tier}, class {}\"", class.value()),
-            None => write!(f, "; detail=\"{tier}, no class\""),
+        let Some(class) = self.class.map(Class::value) else {
+            return write!(f, "; detail=\"{tier}, no class\"");
+        };
+        match (self.source, self.priority) {
+            (CacheSource::Backing(ForwardReason::Pressure), _) => {
+                write!(f, "; detail=\"class {class} under pressure\"")
+            }
+            (_, Some(priority)) => write!(f, "; detail=\"{tier}, class {class}, priority {priority}\""),
+            (_, None) => write!(f, "; detail=\"{tier}, class {class}, by reuse\""),
         }
     }
 }
@@ -96,11 +106,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_status_names_result_tier_and_class() {
+    fn cache_status_names_result_tier_class_and_reason() {
         let class = Class::new(25).ok();
-        let hit = CacheStatus { source: CacheSource::Ssd, class };
-        assert_eq!(hit.to_string(), "tradewind; hit; detail=\"ssd, class 25\"");
-        let miss = CacheStatus { source: CacheSource::Backing(ForwardReason::Miss), class: None };
-        assert_eq!(miss.to_string(), "tradewind; fwd=uri-miss; detail=\"backing, no class\"");
+        let status = |source, class, priority| CacheStatus { source, class, priority }.to_string();
+        let (miss, pressure) = (ForwardReason::Miss, ForwardReason::Pressure);
+        for (found, expected) in [
+            (status(CacheSource::Ssd, class, Some(3)), "hit; detail=\"ssd, class 25, priority 3\""),
+            (status(CacheSource::Ram, class, None), "hit; detail=\"ram, class 25, by reuse\""),
+            (status(CacheSource::Backing(miss), None, None), "fwd=uri-miss; detail=\"backing, no class\""),
+            (
+                status(CacheSource::Backing(pressure), class, Some(3)),
+                "fwd=bypass; detail=\"class 25 under pressure\"",
+            ),
+        ] {
+            assert_eq!(found, format!("tradewind; {expected}"));
+        }
     }
 }

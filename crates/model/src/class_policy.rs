@@ -5,7 +5,11 @@
 //! `docs/classes.md` has the choices that the paper does not make. The sizes of the classes 11 to 22 are those of
 //! *Differentiated Storage Services* (Mesnier et al., SOSP 2011), powers of four from 4 KiB.
 
+mod table;
+
 use tradewind_core::Class;
+
+pub use table::{ClassChanges, ClassPolicyTable, ClassWrite, all_classes, is_store_metadata};
 
 /// The rank of a class for a cache: 0 is the highest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +22,12 @@ impl ClassPriority {
     pub const LOWEST: Self = Self(11);
     /// The priority from which data bypasses a cache under pressure: large objects, large files and data without a class.
     pub const FIRST_BYPASSING: Self = Self(9);
+
+    /// The priority of a number; `None` above 11.
+    #[must_use]
+    pub const fn new(value: u8) -> Option<Self> {
+        if value <= Self::LOWEST.0 { Some(Self(value)) } else { None }
+    }
 
     /// The number, 0 to 11.
     #[must_use]

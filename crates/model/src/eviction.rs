@@ -31,7 +31,7 @@ mod tests;
 mod window_clock;
 
 pub use self::adaptive_window::AdaptiveWindow;
-pub use self::classes::{CLASSES, ClassPolicies, ClassPolicy};
+pub use self::classes::{CLASSES, ClassOccupancy, ClassPolicies, ClassPolicy};
 pub use self::keyed_cache::{KeyedCache, Lookup};
 pub use self::lru::Lru;
 pub use self::miniature::MissCost;
@@ -98,7 +98,7 @@ pub trait EvictionPolicy {
     /// Removes an entry for another reason than space, such as a deletion.
     fn remove(&mut self, slot: Slot, entry: &Entry);
 
-    /// Chooses a victim and removes it. Returns `None` only if the cache is empty.
+    /// Chooses a victim and removes it. Returns `None` only if the cache is empty, or all entries are pinned.
     fn evict(&mut self, entries: &dyn Entries) -> Option<Slot>;
 
     /// Returns true if entries should be evicted although no other one waits: a class occupies more than its share.

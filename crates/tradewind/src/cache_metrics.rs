@@ -18,7 +18,8 @@ const WRITTEN: Family = Family::counter("tradewind_cache_ssd_written_bytes", "By
 const EVICTIONS: Family = Family::counter("tradewind_cache_evictions", "Entries evicted, by tier: ram, ssd.");
 const FILLS: Family = Family::counter(
     "tradewind_cache_fills",
-    "Extents read from the store below, by outcome: stored, or skipped because the SSD cannot keep up or is switched off.",
+    "Extents read from the store below, by outcome: stored, skipped because the SSD cannot keep up or is switched off, or \
+     bypassed because all others have a higher priority.",
 );
 const VALIDATIONS: Family = Family::counter(
     "tradewind_cache_validations",
@@ -29,6 +30,14 @@ const ERRORS: Family = Family::counter(
     "Errors of the SSD by kind: io, corrupt (failed verification), switched_off (after several errors).",
 );
 const MEMORY: Family = Family::gauge("tradewind_cache_memory_bytes", "Bytes in use by the cache in memory.");
+const PINS_IGNORED: Family = Family::counter(
+    "tradewind_cache_pins_ignored",
+    "Entries that were not pinned because pins fill half of the cache.",
+);
+const CLASS_BYTES: Family = Family::gauge(
+    "tradewind_cache_class_bytes",
+    "Bytes of a class in the cache, by tier: ram, ssd. Only classes that are in it.",
+);
 const EXTENTS: Family = Family::gauge("tradewind_cache_ssd_extents", "Extents on the SSD.");
 
 /// A cache with the name of its volume.
@@ -57,7 +66,7 @@ const fn sample(label: Option<Label>, count: fn(&CacheCounters) -> u64) -> Sampl
     Sample { label, count }
 }
 
-const COUNTERS: [(Family, &[Sample]); 7] = [
+const COUNTERS: [(Family, &[Sample]); 8] = [
     (
         READS,
         &[
@@ -76,6 +85,7 @@ const COUNTERS: [(Family, &[Sample]); 7] = [
             sample(Some(("tier", "backing")), |counters| counters.backing_bytes),
         ],
     ),
+    (PINS_IGNORED, &[sample(None, |counters| counters.pins_ignored)]),
     (WRITTEN, &[sample(None, |counters| counters.ssd_written_bytes)]),
     (
         EVICTIONS,
@@ -89,6 +99,7 @@ const COUNTERS: [(Family, &[Sample]); 7] = [
         &[
             sample(Some(("outcome", "stored")), |counters| counters.fills),
             sample(Some(("outcome", "skipped")), |counters| counters.fills_skipped),
+            sample(Some(("outcome", "bypassed")), |counters| counters.fills_bypassed),
         ],
     ),
     (
@@ -124,11 +135,27 @@ impl Collector for CacheCollector {
             }
         }
         self.encode_gauge(&mut encoder, &MEMORY, |cache| cache.memory_used_bytes())?;
-        self.encode_gauge(&mut encoder, &EXTENTS, Cached::ssd_extents)
+        self.encode_gauge(&mut encoder, &EXTENTS, Cached::ssd_extents)?;
+        self.encode_classes(&mut encoder)
     }
 }
 
 impl CacheCollector {
+    fn encode_classes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut samples: MetricEncoder<'_> = CLASS_BYTES.describe(encoder)?;
+        for named in &self.0 {
+            for occupied in named.cache.occupancy() {
+                let class = occupied.class.value().to_string();
+                for (tier, bytes) in [("ram", occupied.ram_bytes), ("ssd", occupied.ssd_bytes)] {
+                    let labels =
+                        [("volume", named.volume.as_str()), ("class", class.as_str()), ("tier", tier)];
+                    samples.encode_family(&labels)?.encode_gauge(&bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn encode_gauge(
         &self,
         encoder: &mut DescriptorEncoder<'_>,

@@ -5,6 +5,7 @@
 //! the message suggests the nearest known one. Secrets are never printed.
 
 mod access;
+mod class_policies;
 mod class_rules;
 mod document;
 mod exposure;
@@ -30,6 +31,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use access::{AccessKey, RootKey};
+pub use class_policies::ClassSettings;
 pub(crate) use class_rules::read_class_rules;
 pub use local::LocalOptions;
 pub use named::{Bucket, NamedSettings, Store, StoreKind};
@@ -113,6 +115,12 @@ impl Inputs {
             }
         }
         problems.into_result(Self { file, environment, flags })
+    }
+
+    /// Returns true if there is a settings file, given by `config` or the environment.
+    #[must_use]
+    pub fn name_a_file(config: Option<&Path>) -> bool {
+        config.is_some() || std::env::var_os(CONFIG_VARIABLE).is_some()
     }
 
     fn environment(&self, name: &str) -> Option<&str> {

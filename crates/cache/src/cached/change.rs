@@ -183,7 +183,8 @@ impl Staged for CachedStaged {
             if written.bytes.len() as u64 == committed.size {
                 let head = Arc::new(written.into_head(committed));
                 // Without memory for it, the first read fills the cache.
-                let _inserted = tiers.ram.insert_head(hash.key, &head, &tiers.changes, token);
+                let placement = tiers.policies.of_head(&head);
+                let _inserted = tiers.ram.insert_head(hash.key, &head, placement, &tiers.changes, token);
             }
         };
         changer.apply_then(scope, inner.commit(expected), fill).await

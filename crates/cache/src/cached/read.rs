@@ -285,13 +285,17 @@ impl Cached {
         }
         let source = match presence.missing {
             0 => source(presence.tier),
-            missing if missing == presence.examined => CacheSource::Backing(ForwardReason::Miss),
+            missing if missing == presence.examined => {
+                CacheSource::Backing(self.reason_to_forward(head, span, ForwardReason::Miss))
+            }
             _ => CacheSource::Backing(ForwardReason::Partial),
         };
         match source {
             CacheSource::Ram => counters.ram_hits.increment(),
             CacheSource::Ssd => counters.ssd_hits.increment(),
-            CacheSource::Backing(ForwardReason::Miss) => counters.misses.increment(),
+            CacheSource::Backing(ForwardReason::Miss | ForwardReason::Pressure) => {
+                counters.misses.increment()
+            }
             CacheSource::Backing(_) => counters.partial_hits.increment(),
         }
         if presence.missing > 0
@@ -331,11 +335,11 @@ impl Cached {
             return None;
         }
         let number = wanted.start;
-        if let Some(extent) = self.tiers.ram_data(head.content, number) {
+        if let Some(extent) = self.tiers.ram_data(head, number) {
             let bytes = slice_of_extent(&extent, head, number, span)?;
             return Some(SmallData { bytes, tier: Tier::Ram });
         }
-        let read = self.tiers.start_read(head.content, number)?;
+        let read = self.tiers.start_read(head, number)?;
         let extent = self.tiers.finish_read(head, number, read).await?;
         let bytes = slice_of_extent(&extent, head, number, span)?;
         Some(SmallData { bytes, tier: Tier::Ssd })
@@ -364,9 +368,19 @@ impl Cached {
         let found = self.inner.get(attempt.context, attempt.address, request).await?;
         let GetResponse { info, span, body, observation } = found;
         let is_whole = span == Span::whole(info.size);
+        let mut reason = reason;
+        let head = self.new_head(attempt, &info);
         let body = if is_whole && info.size <= MAX_SMALL_BYTES {
-            self.fill_small(attempt, &info, body).await?
+            let candidate = self.tiers.small_candidate(&head, attempt.hash);
+            if self.tiers.is_under_pressure(candidate) {
+                self.tiers.record_bypass(candidate);
+                reason = ForwardReason::Pressure;
+                body
+            } else {
+                self.fill_small(attempt, &info, body).await?
+            }
         } else {
+            reason = self.reason_to_forward(&head, span, reason);
             match is_whole {
                 true => self.fill_whole(attempt, &info, body),
                 false => self.fill_range(attempt, &info, span, body).await,
@@ -427,8 +441,9 @@ impl Cached {
     fn cache_head_only(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo) {
         let head = self.new_head(attempt, info);
         // Without memory for it, the next read asks the backing store again.
+        let (tiers, placement) = (&self.tiers, self.tiers.policies.of_head(&head));
         let _inserted =
-            self.tiers.ram.insert_head(attempt.hash.key, &head, &self.tiers.changes, &attempt.token);
+            tiers.ram.insert_head(attempt.hash.key, &head, placement, &tiers.changes, &attempt.token);
     }
 
     fn new_head(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo) -> Arc<Head> {
@@ -447,17 +462,29 @@ impl Cached {
         let observation = Observation {
             first_byte: self.clock.now().saturating_sub(attempt.started),
             body_bytes: span.length,
-            cache: Some(CacheStatus { source, class: head.class() }),
+            cache: Some(self.status(source, &head.info, span)),
             ..Observation::default()
         };
         GetResponse { info: head.info.clone(), span, body, observation }
     }
 
     fn with_status<B>(&self, found: GetResponse<B>, reason: ForwardReason) -> GetResponse<B> {
-        let class = found.info.metadata.classes.object;
-        let status = CacheStatus { source: CacheSource::Backing(reason), class };
+        let status = self.status(CacheSource::Backing(reason), &found.info, found.span);
         let observation = Observation { cache: Some(status), ..found.observation };
         GetResponse { observation, ..found }
+    }
+
+    fn status(&self, source: CacheSource, info: &ObjectInfo, span: Span) -> CacheStatus {
+        let first = Span { length: span.length.min(1), ..span };
+        let (class, priority) = self.tiers.policies.rank_of_span(info, first);
+        CacheStatus { source, class: Some(class), priority }
+    }
+
+    /// [`ForwardReason::Pressure`] if the first of the missing bytes do not enter the cache, else `reason`.
+    fn reason_to_forward(&self, head: &Head, span: Span, reason: ForwardReason) -> ForwardReason {
+        let number = extents(Span { length: span.length.max(1), ..span }).start;
+        let candidate = self.tiers.candidate(head, number);
+        if self.tiers.is_under_pressure(candidate) { ForwardReason::Pressure } else { reason }
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `extents` | the frames |
 //! | `index` | the last checkpoint of the index |
 //! | `session` | number of the open session; absent after a clean end |
+//! | `pins` | the pinned prefixes |
 //! | `lock` | locked by the process that uses the directory |
 //!
 //! A *session* is the time from open to close. Heads name the session that stored them. Those of earlier sessions are not
@@ -121,6 +122,11 @@ impl CacheDirectory {
         self.path.join("index")
     }
 
+    /// The file of the pinned prefixes.
+    pub fn pins_path(&self) -> PathBuf {
+        self.path.join("pins")
+    }
+
     /// The header of a checkpoint of this session.
     pub const fn checkpoint_header(&self) -> CheckpointHeader {
         CheckpointHeader { cache_id: self.cache_id, session: self.session }
@@ -200,7 +206,7 @@ fn write_identity(path: &Path, cache_id: u64, volume_id: &str) -> io::Result<()>
 }
 
 /// Writes a file durably, aside and renamed.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let unfinished = path.with_extension("unfinished");
     let mut file = create(&unfinished)?;
     file.write_all(bytes)?;

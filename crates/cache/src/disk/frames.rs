@@ -141,9 +141,9 @@ impl Frames {
         self.used_blocks
     }
 
-    /// True if the frame has used blocks.
-    pub fn is_frame_used(&self, frame: u32) -> bool {
-        self.used[frame as usize] != 0
+    /// Number of used blocks of a frame.
+    pub fn used_blocks_of(&self, frame: u32) -> u32 {
+        self.used[frame as usize].count_ones()
     }
 
     fn is_free(&self, space: Space) -> bool {

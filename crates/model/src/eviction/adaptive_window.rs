@@ -1,6 +1,6 @@
 //! The default policy: an LRU window and a clock, in the mode that miniature simulations find best.
 
-use super::classes::ClassPolicies;
+use super::classes::{CLASSES, ClassOccupancy, ClassPolicies};
 use super::miniature::{GHOST_PERCENT, MiniatureSimulations, MissCost};
 
 use super::window_clock::{Shape, WindowClock, WindowOrder};
@@ -13,7 +13,8 @@ use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
 ///
 /// With policies for classes, the order in which classes lose entries is chosen in the same way: that of the declared
 /// priorities, that of the observed reuse, or none. Labels that predict nothing, or the contrary, are obeyed only until
-/// their misses have cost more than those of no labels.
+/// their misses have cost more than those of no labels. Classes that are ranked by reuse
+/// ([`ClassPolicies::rank_by_reuse`]) have no declared priority: among the declared ones they take the rank that they earn.
 #[derive(Debug)]
 pub struct AdaptiveWindow {
     live: WindowClock,
@@ -50,6 +51,49 @@ impl AdaptiveWindow {
     #[must_use]
     pub fn window_percent(&self) -> u64 {
         self.simulations.mode().window_percent
+    }
+
+    /// Returns true if the cache would admit an entry. Unlike [`admits`](EvictionPolicy::admits), it records no request.
+    #[must_use]
+    pub fn would_admit(&self, entry: &Entry) -> bool {
+        self.live.would_admit(entry)
+    }
+
+    /// Returns true if the bound of pinned entries, half of the cache, has room for an entry.
+    #[must_use]
+    pub const fn may_pin(&self, entry: &Entry) -> bool {
+        self.live.may_pin(entry)
+    }
+
+    /// Pins the entry in a slot: it is not evicted until it is unpinned. Returns false, and pins nothing, if pinned entries
+    /// would fill more than half of the cache.
+    ///
+    /// # Panics
+    ///
+    /// If the slot is not occupied.
+    pub fn pin(&mut self, slot: Slot, entry: &Entry) -> bool {
+        self.live.pin(slot, entry)
+    }
+
+    /// Returns true if the entry in a slot is pinned.
+    #[must_use]
+    pub fn is_pinned(&self, slot: Slot) -> bool {
+        self.live.is_pinned(slot)
+    }
+
+    /// Unpins up to `max_entries` entries of a class. Returns their number.
+    ///
+    /// # Panics
+    ///
+    /// If the class is not below [`CLASSES`].
+    pub fn unpin_class(&mut self, class: u8, max_entries: u32, entries: &dyn Entries) -> u32 {
+        self.live.unpin_class(usize::from(class), max_entries, entries)
+    }
+
+    /// The occupancy of the cache by class.
+    #[must_use]
+    pub fn occupancy(&self) -> [ClassOccupancy; CLASSES] {
+        self.live.occupancy()
     }
 
     fn with_simulations(capacity: Capacity, simulations: MiniatureSimulations) -> Self {

@@ -21,9 +21,21 @@ impl Default for ClassPolicy {
     }
 }
 
+/// The occupancy of a cache by one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClassOccupancy {
+    /// Blocks of its entries.
+    pub blocks: u64,
+    /// Number of its entries.
+    pub entries: u32,
+}
+
 /// The policies of all classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ClassPolicies([ClassPolicy; CLASSES]);
+pub struct ClassPolicies {
+    policies: [ClassPolicy; CLASSES],
+    by_reuse: ClassSet,
+}
 
 impl ClassPolicies {
     /// Changes the policy of a class.
@@ -32,7 +44,17 @@ impl ClassPolicies {
     ///
     /// If the class is not below [`CLASSES`].
     pub fn set(&mut self, class: u8, policy: ClassPolicy) {
-        self.0[usize::from(class)] = policy;
+        self.policies[usize::from(class)] = policy;
+    }
+
+    /// Lets a class take the rank that its observed reuse earns among the other classes, whatever its priority.
+    ///
+    /// # Panics
+    ///
+    /// If the class is not below [`CLASSES`].
+    pub fn rank_by_reuse(&mut self, class: u8) {
+        assert!(usize::from(class) < CLASSES, "class {class} is not below {CLASSES}");
+        self.by_reuse.set(usize::from(class), true);
     }
 
     /// The policy of a class.
@@ -42,19 +64,24 @@ impl ClassPolicies {
     /// If the class is not below [`CLASSES`].
     #[must_use]
     pub const fn get(&self, class: u8) -> ClassPolicy {
-        self.0[class as usize]
+        self.policies[class as usize]
     }
 
     /// The most blocks of each class in a cache of `blocks` blocks.
     pub(super) fn max_blocks(&self, blocks: u64) -> [u64; CLASSES] {
-        self.0.map(|policy| {
+        self.policies.map(|policy| {
             let percent = u64::from(policy.max_occupancy_percent.min(100));
             if percent == 100 { u64::MAX } else { blocks / 100 * percent + blocks % 100 * percent / 100 }
         })
     }
 
     pub(super) fn ranking(&self) -> Ranking {
-        Ranking(self.0.map(|policy| policy.priority))
+        Ranking(self.policies.map(|policy| policy.priority))
+    }
+
+    /// The classes that are ranked by their observed reuse.
+    pub(super) const fn by_reuse(&self) -> ClassSet {
+        self.by_reuse
     }
 }
 
@@ -74,10 +101,20 @@ impl Ranking {
     pub(super) fn rank(&self, class: usize) -> u8 {
         self.0[class]
     }
+
+    pub(super) fn set(&mut self, class: usize, rank: u8) {
+        self.0[class] = rank;
+    }
+
+    /// Returns true if both put these classes into the same order.
+    pub(super) fn orders_alike(&self, other: &Self, classes: ClassSet) -> bool {
+        let order = |ranking: &Self, a: usize, b: usize| ranking.rank(a).cmp(&ranking.rank(b));
+        classes.iter().all(|a| classes.iter().all(|b| order(self, a, b) == order(other, a, b)))
+    }
 }
 
 /// A set of classes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ClassSet(u32);
 
 impl ClassSet {
@@ -89,6 +126,10 @@ impl ClassSet {
         } else {
             self.0 &= !(1 << class);
         }
+    }
+
+    pub(super) const fn contains(self, class: usize) -> bool {
+        self.0 & 1 << class != 0
     }
 
     pub(super) const fn is_empty(self) -> bool {

@@ -137,6 +137,20 @@ impl<P: EvictionPolicy> KeyedCache<P> {
     }
 }
 
+#[cfg(test)]
+impl KeyedCache<super::AdaptiveWindow> {
+    /// Pins the entry of a key if it is in the cache. Returns false if it is not, or the bound of pins has no room.
+    pub(super) fn pin(&mut self, key: u64) -> bool {
+        let Some(&slot) = self.slots.get(&key) else { return false };
+        self.policy.pin(slot, &self.entries.entry(slot))
+    }
+
+    /// Unpins all entries of a class. Returns their number.
+    pub(super) fn unpin_class(&mut self, class: u8) -> u32 {
+        self.policy.unpin_class(class, u32::MAX, &self.entries)
+    }
+}
+
 /// Passes keys through: they are hashes.
 #[derive(Debug, Default)]
 struct KeyHasher(u64);

@@ -9,7 +9,7 @@
 //! the start of a trace, where all reuse is short, from deciding for the rest of it. A return to the plain mode, that of
 //! S3-FIFO, is free: labels that harm are obeyed for a short time only.
 
-use super::classes::{CLASSES, ClassPolicies, Ranking, class_index};
+use super::classes::{CLASSES, ClassPolicies, ClassSet, Ranking, class_index};
 use super::keyed_cache::Lookup;
 use super::window_clock::{Shape, WindowClock, WindowOrder};
 use super::{Capacity, Entry, KeyedCache};
@@ -35,6 +35,12 @@ const MIN_GAIN: f64 = 0.005;
 const REPLACED_BY_RANKING: f64 = 0.3;
 /// The rank of classes whose blocks save less than 1/1000 of those of the best one.
 const MAX_OBSERVED_RANK: f64 = 10.0;
+/// The part of the cache that a class must have brought in before its reuse is known.
+const MIN_OBSERVED_SHARE: f64 = 1.0 / 64.0;
+/// The part of the cost of its requests that hits must save, or a class counts as not reused.
+const MIN_SAVED_COST_SHARE: f64 = 1.0 / 32.0;
+/// The factor by which classes must differ in reuse to differ in rank.
+const MIN_REUSE_FACTOR: f64 = 2.0;
 /// The index of the mode with the first window and without an order of classes.
 const PLAIN: usize = 0;
 /// The index of the mode that obeys the declared priorities.
@@ -81,11 +87,9 @@ pub(super) struct Mode {
 }
 
 impl Mode {
-    /// The part of the cache that a change between two modes replaces.
+    /// The part of the cache that a change of the window to that of another mode replaces.
     fn distance(self, other: Self) -> f64 {
-        let by_window = self.window_percent.abs_diff(other.window_percent) as f64 / 100.0;
-        let by_ranking = if self.class_order == other.class_order { 0.0 } else { REPLACED_BY_RANKING };
-        by_window + by_ranking
+        self.window_percent.abs_diff(other.window_percent) as f64 / 100.0
     }
 }
 
@@ -98,10 +102,11 @@ struct Miniature {
     missed_blocks: f64,
 }
 
-/// Reuse of one class: the cost that hits saved, and the blocks that misses brought in.
+/// Reuse of one class: the cost that hits saved, the cost of misses, and the blocks that these brought in.
 #[derive(Debug, Clone, Copy, Default)]
 struct ClassReuse {
     saved_cost: f64,
+    missed_cost: f64,
     inserted_blocks: f64,
 }
 
@@ -115,6 +120,10 @@ pub(super) struct MiniatureSimulations {
     capacity_blocks: u64,
     requested_blocks: u64,
     reuse: [ClassReuse; CLASSES],
+    /// The priorities of the settings.
+    priorities: Ranking,
+    /// The classes that have no priority but the rank that their reuse earns.
+    by_reuse: ClassSet,
     declared: Ranking,
     observed: Ranking,
 }
@@ -141,6 +150,8 @@ impl MiniatureSimulations {
             capacity_blocks: sample.capacity.blocks,
             requested_blocks: 0,
             reuse: [ClassReuse::default(); CLASSES],
+            priorities: Ranking::NONE,
+            by_reuse: ClassSet::EMPTY,
             declared: Ranking::NONE,
             observed: Ranking::NONE,
         };
@@ -161,7 +172,9 @@ impl MiniatureSimulations {
     }
 
     pub(super) fn set_class_policies(&mut self, policies: &ClassPolicies) {
-        self.declared = policies.ranking();
+        self.priorities = policies.ranking();
+        self.by_reuse = policies.by_reuse();
+        self.declared = self.declared_ranking();
         for miniature in &mut self.miniatures {
             miniature.cache.policy_mut().set_class_policies(policies);
         }
@@ -216,6 +229,7 @@ impl MiniatureSimulations {
             self.current = PLAIN;
         }
         self.observed = observed_ranking(&self.reuse);
+        self.declared = self.declared_ranking();
         self.apply_rankings();
         self.age(self.requested_blocks as f64 / self.capacity_blocks as f64);
         self.requested_blocks = 0;
@@ -226,7 +240,12 @@ impl MiniatureSimulations {
     fn is_worth_a_change(&self, mode: usize, min_saved_share: f64) -> bool {
         let (current, better) = (&self.miniatures[self.current], &self.miniatures[mode]);
         let block_cost = current.cost / current.missed_blocks.max(1.0);
-        let replaced_blocks = current.mode.distance(better.mode) * self.capacity_blocks as f64;
+        let (order, other) =
+            (self.ranking_for(current.mode.class_order), self.ranking_for(better.mode.class_order));
+        let is_reordered = !order.orders_alike(&other, self.requested_classes());
+        let by_ranking = if is_reordered { REPLACED_BY_RANKING } else { 0.0 };
+        let replaced_share = current.mode.distance(better.mode) + by_ranking;
+        let replaced_blocks = replaced_share * self.capacity_blocks as f64;
         let min_saved = min_saved_share * replaced_blocks * block_cost + MIN_GAIN * current.cost;
         better.cost + min_saved < current.cost
     }
@@ -240,8 +259,39 @@ impl MiniatureSimulations {
         }
         for reuse in &mut self.reuse {
             reuse.saved_cost *= weight;
+            reuse.missed_cost *= weight;
             reuse.inserted_blocks *= weight;
         }
+    }
+
+    fn requested_classes(&self) -> ClassSet {
+        let mut requested = ClassSet::EMPTY;
+        for (class, reuse) in self.reuse.iter().enumerate() {
+            requested.set(class, reuse.inserted_blocks > 0.0);
+        }
+        requested
+    }
+
+    /// The declared priorities, with a rank among them for each class that is ranked by reuse: that of the highest
+    /// priority whose reuse it equals, or the lowest one without reuse. Before its reuse is known, it is the highest one
+    /// that is in use.
+    fn declared_ranking(&self) -> Ranking {
+        let mut ranking = self.priorities;
+        let min_blocks = self.capacity_blocks as f64 * MIN_OBSERVED_SHARE;
+        let is_known = |class: usize| self.reuse[class].inserted_blocks >= min_blocks;
+        let labelled = || self.requested_classes().iter().filter(|class| !self.by_reuse.contains(*class));
+        let rank = |class: usize| self.priorities.rank(class);
+        let highest = labelled().map(rank).min().unwrap_or(0);
+        let lowest = labelled().map(rank).max().unwrap_or(0);
+        for class in self.by_reuse.iter() {
+            let value = self.reuse[class].value();
+            let is_reused = self.reuse[class].is_reused();
+            let equals = |other: usize| is_reused && value * MIN_REUSE_FACTOR >= self.reuse[other].value();
+            let earned = labelled().filter(|other| is_known(*other) && equals(*other)).map(rank).min();
+            let is_compared = is_known(class) && labelled().any(is_known);
+            ranking.set(class, if is_compared { earned.unwrap_or(lowest + 1) } else { highest });
+        }
+        ranking
     }
 
     const fn ranking_for(&self, order: ClassOrder) -> Ranking {
@@ -273,10 +323,20 @@ impl Miniature {
 }
 
 impl ClassReuse {
+    /// The cost that a block saves before it leaves.
+    fn value(&self) -> f64 {
+        self.saved_cost / self.inserted_blocks.max(1.0)
+    }
+
+    fn is_reused(&self) -> bool {
+        self.saved_cost > (self.saved_cost + self.missed_cost) * MIN_SAVED_COST_SHARE
+    }
+
     fn record(&mut self, entry: &Entry, is_hit: bool, cost: f64) {
         if is_hit {
             self.saved_cost += cost;
         } else {
+            self.missed_cost += cost;
             self.inserted_blocks += f64::from(entry.blocks);
         }
     }
@@ -285,10 +345,9 @@ impl ClassReuse {
 /// Ranks classes by the cost that a block saves before it leaves. One rank is a factor of 2, so that classes of similar
 /// reuse are treated as one.
 fn observed_ranking(reuse: &[ClassReuse; CLASSES]) -> Ranking {
-    let value = |reuse: &ClassReuse| reuse.saved_cost / reuse.inserted_blocks.max(1.0);
-    let highest = reuse.iter().map(value).fold(0.0, f64::max);
+    let highest = reuse.iter().map(ClassReuse::value).fold(0.0, f64::max);
     Ranking::new(std::array::from_fn(|class| {
-        let ratio = value(&reuse[class]) / highest;
+        let ratio = reuse[class].value() / highest;
         if ratio > 0.0 {
             (-ratio.log2()).round().min(MAX_OBSERVED_RANK) as u8
         } else {

@@ -28,6 +28,7 @@ pub(super) const MAX_FREQUENCY: u8 = 3;
 pub(super) enum Queue {
     Window,
     Main,
+    Pinned,
 }
 
 /// Links and state of every slot.
@@ -36,16 +37,17 @@ pub(super) struct SlotTable {
     words: Vec<u64>,
 }
 
-/// A list of slots, from the most recently pushed one to the oldest, with the sum of their blocks.
+/// A list of slots, from the most recently pushed one to the oldest, with their number and the sum of their blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotList {
     front: Slot,
     back: Slot,
     blocks: u64,
+    slots: u32,
 }
 
 impl SlotList {
-    pub(super) const EMPTY: Self = Self { front: NIL, back: NIL, blocks: 0 };
+    pub(super) const EMPTY: Self = Self { front: NIL, back: NIL, blocks: 0, slots: 0 };
 
     /// The slot that was pushed first.
     pub(super) const fn back(&self) -> Option<Slot> {
@@ -54,6 +56,10 @@ impl SlotList {
 
     pub(super) const fn blocks(&self) -> u64 {
         self.blocks
+    }
+
+    pub(super) const fn slots(&self) -> u32 {
+        self.slots
     }
 }
 
@@ -75,6 +81,7 @@ impl SlotTable {
             self.set_previous(next, slot);
         }
         list.front = slot;
+        list.slots += 1;
         list.blocks += u64::from(blocks);
     }
 
@@ -92,6 +99,7 @@ impl SlotTable {
         } else {
             self.set_previous(next, previous);
         }
+        list.slots -= 1;
         list.blocks -= u64::from(blocks);
         self.words[slot as usize] = 0;
     }
@@ -101,7 +109,8 @@ impl SlotTable {
         match self.field(slot, QUEUE_SHIFT, QUEUE_MASK) {
             0 => None,
             1 => Some(Queue::Window),
-            _ => Some(Queue::Main),
+            2 => Some(Queue::Main),
+            _ => Some(Queue::Pinned),
         }
     }
 

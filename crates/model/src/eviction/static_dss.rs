@@ -95,7 +95,7 @@ impl EvictionPolicy for StaticDss {
     fn remove(&mut self, slot: Slot, entry: &Entry) {
         match self.slots.queue(slot).expect("a removed slot is occupied") {
             Queue::Window => self.slots.unlink(&mut self.free, slot, entry.blocks),
-            Queue::Main => {
+            Queue::Main | Queue::Pinned => {
                 let class = class_index(entry);
                 self.slots.unlink(&mut self.classes[class], slot, entry.blocks);
                 self.class_blocks -= u64::from(entry.blocks);

@@ -310,6 +310,19 @@ fn entry_of_the_lowest_priority_bypasses_a_full_cache() {
 }
 
 #[test]
+fn entry_does_not_replace_more_than_its_class_has() {
+    let capacity = Capacity::of_unit_entries(50);
+    let policy = AdaptiveWindow::class_aware(capacity, &policies(), MissCost::default());
+    let mut cache = KeyedCache::new(capacity, policy);
+    for number in 0..49 {
+        cache.request(&entry(key(number), 1, 1));
+    }
+    assert_eq!(cache.request(&entry(key(49), 1, 2)), Lookup::Inserted);
+    assert_eq!(cache.request(&entry(key(50), 2, 2)), Lookup::Bypassed);
+    assert_eq!(cache.request(&entry(key(51), 1, 2)), Lookup::Inserted);
+}
+
+#[test]
 fn class_never_fills_more_than_its_occupancy() {
     let capacity = Capacity::of_unit_entries(100);
     let policy = AdaptiveWindow::class_aware(capacity, &policies(), MissCost::default());
@@ -419,4 +432,104 @@ proptest! {
             prop_assert_eq!((evicted.len(), distinct.len()), (table.0.len(), table.0.len()));
         }
     }
+}
+
+/// The cache and its policy, driven like a tier of the real cache: entries of these classes are pinned.
+fn request_pinned(cache: &mut KeyedCache<AdaptiveWindow>, number: u64, class: u8) {
+    cache.request(&entry(key(number), 1, class));
+    cache.pin(key(number));
+}
+
+#[test]
+fn pinned_entries_survive_a_flood_and_take_half_of_the_cache() {
+    let capacity = Capacity::of_unit_entries(100);
+    let mut cache = KeyedCache::new(capacity, AdaptiveWindow::new(capacity));
+    for number in 0..60 {
+        request_pinned(&mut cache, number, 1);
+    }
+    let flood = |cache: &mut KeyedCache<AdaptiveWindow>, numbers: std::ops::Range<u64>| {
+        for number in numbers.flat_map(|number| [number; 4]) {
+            cache.request(&entry(key(number), 1, 2));
+        }
+    };
+    flood(&mut cache, 1000..3000);
+    assert!((0..50).all(|number| cache.contains(key(number))));
+    assert!(!(50..60).any(|number| cache.contains(key(number))), "the bound is half of the cache");
+    assert_eq!(cache.policy().occupancy()[1], ClassOccupancy { blocks: 50, entries: 50 });
+    assert_eq!(cache.blocks(), 100);
+    assert_eq!(cache.unpin_class(1), 50);
+    flood(&mut cache, 3000..5000);
+    assert_eq!(cache.policy().occupancy()[1], ClassOccupancy::default());
+}
+
+#[test]
+fn pinned_entries_count_for_the_occupancy_of_their_class() {
+    let capacity = Capacity::of_unit_entries(100);
+    let policy = AdaptiveWindow::class_aware(capacity, &policies(), MissCost::default());
+    let mut cache = KeyedCache::new(capacity, policy);
+    for number in 0..40 {
+        request_pinned(&mut cache, number, 3);
+    }
+    for number in 100..200 {
+        cache.request(&entry(key(number), 1, 3));
+    }
+    let occupancy = cache.policy().occupancy()[3];
+    assert!(occupancy.blocks <= 40, "{occupancy:?}");
+}
+
+/// Classes 0 to 2 have the priorities of their numbers; class 3 is ranked by reuse.
+fn policies_by_reuse() -> ClassPolicies {
+    let mut policies = policies();
+    policies.set(3, ClassPolicy { priority: 9, max_occupancy_percent: 100 });
+    policies.rank_by_reuse(3);
+    policies
+}
+
+#[test]
+fn class_by_reuse_is_not_below_labels_of_the_same_reuse() {
+    let capacity = Capacity::of_unit_entries(1000);
+    let policy = AdaptiveWindow::class_aware(capacity, &policies_by_reuse(), MissCost::default());
+    let mut cache = KeyedCache::new(capacity, policy);
+    let mut numbers = Numbers(11);
+    let (mut hits, mut requests) = ([0; 4], [0; 4]);
+    for _ in 0..60_000 {
+        let number = numbers.next() % 3000;
+        let class = if number.is_multiple_of(2) { 1 } else { 3 };
+        requests[class] += 1;
+        hits[class] += usize::from(cache.request(&entry(key(number), 1, class as u8)) == Lookup::Hit);
+    }
+    let ratio = |class: usize| hits[class] as f64 / requests[class] as f64;
+    assert!(ratio(3) > ratio(1) * 0.8, "{} without a label, {} with one", ratio(3), ratio(1));
+}
+
+#[test]
+fn class_by_reuse_without_reuse_makes_way_for_labels() {
+    let capacity = Capacity::of_unit_entries(1000);
+    let policy = AdaptiveWindow::class_aware(capacity, &policies_by_reuse(), MissCost::default());
+    let mut cache = KeyedCache::new(capacity, policy);
+    let mut numbers = Numbers(5);
+    let mut hits = 0;
+    for request in 0..60_000_u64 {
+        // Each is requested again after 1600 others: too late for a policy without labels.
+        let labelled = entry(key(request % 800), 1, 1);
+        hits += usize::from(cache.request(&labelled) == Lookup::Hit);
+        cache.request(&entry(key(1_000_000 + request * 8 + numbers.next() % 8), 1, 3));
+    }
+    assert!(hits > 55_000, "{hits}");
+}
+
+#[test]
+fn cache_without_labels_behaves_as_without_policies() {
+    let capacity = Capacity::of_unit_entries(500);
+    let mut policies = ClassPolicies::default();
+    for class in 1..4 {
+        policies.set(class, ClassPolicy { priority: class, max_occupancy_percent: 100 });
+        policies.rank_by_reuse(class);
+    }
+    let requests: Vec<Entry> =
+        synthetic_requests().iter().map(|&number| entry(key(number), 1, 1 + (number % 3) as u8)).collect();
+    let aware = AdaptiveWindow::class_aware(capacity, &policies, MissCost::default());
+    let aware = misses_of_entries(aware, capacity, &requests);
+    let plain = misses_of_entries(AdaptiveWindow::new(capacity), capacity, &requests);
+    assert!(aware * 100 <= plain * 101, "{aware} misses, {plain} without policies");
 }

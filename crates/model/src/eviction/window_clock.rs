@@ -7,8 +7,11 @@
 //!
 //! Each class has both queues of its own. Classes of equal rank are treated as one: their oldest entry leaves first, to
 //! the precision of an *epoch*, of which a queue has at least 24.
+//!
+//! A *pinned* entry is in neither queue and never leaves by eviction. Pins take a bounded share of the cache; the queues
+//! have the rest.
 
-use super::classes::{CLASSES, ClassPolicies, ClassSet, Ranking, class_index};
+use super::classes::{CLASSES, ClassOccupancy, ClassPolicies, ClassSet, Ranking, class_index};
 use super::ghosts::Ghosts;
 use super::slot_table::{EPOCHS, MAX_FREQUENCY, Queue, SlotList, SlotTable};
 use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
@@ -19,6 +22,9 @@ const MIN_WINDOW_HITS: u8 = 2;
 /// stay longer are not mistaken for new ones.
 const WINDOW_EPOCHS: u64 = 24;
 const MAIN_EPOCHS: u64 = 48;
+
+/// The most of the cache that pinned entries may fill, in percent.
+const MAX_PINNED_PERCENT: u64 = 50;
 
 /// The order of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +59,7 @@ pub(super) struct WindowClock {
     window_percent: u64,
     window_blocks: u64,
     main_blocks: u64,
+    pinned_blocks: u64,
     window_epoch: Epoch,
     main_epoch: Epoch,
     /// True once an entry was evicted. Until then, a full window overflows into the main queue.
@@ -63,17 +70,29 @@ pub(super) struct WindowClock {
 struct ClassQueues {
     window: SlotList,
     main: SlotList,
+    pinned: SlotList,
 }
 
 impl ClassQueues {
-    const fn blocks(&self) -> u64 {
+    const EMPTY: Self = Self { window: SlotList::EMPTY, main: SlotList::EMPTY, pinned: SlotList::EMPTY };
+
+    /// Blocks that may be evicted.
+    const fn queued_blocks(&self) -> u64 {
         self.window.blocks() + self.main.blocks()
+    }
+
+    const fn occupancy(&self) -> ClassOccupancy {
+        ClassOccupancy {
+            blocks: self.queued_blocks() + self.pinned.blocks(),
+            entries: self.window.slots() + self.main.slots() + self.pinned.slots(),
+        }
     }
 
     const fn list(&mut self, queue: Queue) -> &mut SlotList {
         match queue {
             Queue::Window => &mut self.window,
             Queue::Main => &mut self.main,
+            Queue::Pinned => &mut self.pinned,
         }
     }
 }
@@ -112,7 +131,7 @@ impl WindowClock {
         let ghost_share = |amount: u64| (amount * shape.ghost_percent / 100).max(1);
         let mut clock = Self {
             slots: SlotTable::new(capacity.slots),
-            classes: [ClassQueues { window: SlotList::EMPTY, main: SlotList::EMPTY }; CLASSES],
+            classes: [ClassQueues::EMPTY; CLASSES],
             occupied: ClassSet::EMPTY,
             over_occupancy: ClassSet::EMPTY,
             max_blocks: [u64::MAX; CLASSES],
@@ -123,6 +142,7 @@ impl WindowClock {
             window_percent: shape.window_percent,
             window_blocks: 0,
             main_blocks: 0,
+            pinned_blocks: 0,
             window_epoch: Epoch::new(1),
             main_epoch: Epoch::new(capacity.blocks / MAIN_EPOCHS),
             is_warm: false,
@@ -163,6 +183,7 @@ impl WindowClock {
         let epoch = match queue {
             Queue::Window => self.window_epoch.advance(blocks),
             Queue::Main => self.main_epoch.advance(blocks),
+            Queue::Pinned => 0,
         };
         self.slots.set_epoch(slot, epoch);
     }
@@ -176,13 +197,74 @@ impl WindowClock {
         match queue {
             Queue::Window => &mut self.window_blocks,
             Queue::Main => &mut self.main_blocks,
+            Queue::Pinned => &mut self.pinned_blocks,
         }
     }
 
     fn update_sets(&mut self, class: usize) {
-        let blocks = self.classes[class].blocks();
+        let queues = &self.classes[class];
+        let (blocks, pinned) = (queues.queued_blocks(), queues.pinned.blocks());
         self.occupied.set(class, blocks > 0);
-        self.over_occupancy.set(class, blocks > self.max_blocks[class]);
+        self.over_occupancy.set(class, blocks > 0 && blocks + pinned > self.max_blocks[class]);
+    }
+
+    /// The blocks that the queues share.
+    const fn queue_capacity(&self) -> u64 {
+        self.capacity_blocks - self.pinned_blocks
+    }
+
+    /// Returns true if an entry would be admitted. Unlike [`EvictionPolicy::admits`], it records nothing.
+    pub(super) fn would_admit(&self, entry: &Entry) -> bool {
+        let free = self.queue_capacity().saturating_sub(self.window_blocks + self.main_blocks);
+        let missing = u64::from(entry.blocks).saturating_sub(free);
+        let rank = self.ranking.rank(class_index(entry));
+        let is_below = |class: &usize| self.ranking.rank(*class) >= rank;
+        let replaceable =
+            || self.occupied.iter().filter(is_below).map(|class| self.classes[class].queued_blocks());
+        missing == 0 || replaceable().sum::<u64>() >= missing
+    }
+
+    /// Returns true if the bound of pins has room for an entry.
+    pub(super) const fn may_pin(&self, entry: &Entry) -> bool {
+        self.pinned_blocks + entry.blocks as u64 <= self.capacity_blocks * MAX_PINNED_PERCENT / 100
+    }
+
+    /// Pins an entry. Returns false if the bound of pins has no room for it.
+    pub(super) fn pin(&mut self, slot: Slot, entry: &Entry) -> bool {
+        let queue = self.slots.queue(slot).expect("a pinned slot is occupied");
+        if queue == Queue::Pinned {
+            return true;
+        }
+        if !self.may_pin(entry) {
+            return false;
+        }
+        self.move_to(Queue::Pinned, slot, entry);
+        true
+    }
+
+    fn move_to(&mut self, queue: Queue, slot: Slot, entry: &Entry) {
+        let (class, from) = (class_index(entry), self.slots.queue(slot).expect("a moved slot is occupied"));
+        self.unlink(from, class, slot, entry.blocks);
+        self.push(queue, class, slot, entry.blocks);
+        self.update_sets(class);
+    }
+
+    pub(super) fn is_pinned(&self, slot: Slot) -> bool {
+        self.slots.queue(slot) == Some(Queue::Pinned)
+    }
+
+    /// Moves up to `max_entries` pinned entries of a class to the main queue. Returns their number.
+    pub(super) fn unpin_class(&mut self, class: usize, max_entries: u32, entries: &dyn Entries) -> u32 {
+        let queue = if self.has_main_queue() { Queue::Main } else { Queue::Window };
+        for moved in 0..max_entries {
+            let Some(slot) = self.classes[class].pinned.back() else { return moved };
+            self.move_to(queue, slot, &entries.entry(slot));
+        }
+        max_entries
+    }
+
+    pub(super) fn occupancy(&self) -> [ClassOccupancy; CLASSES] {
+        self.classes.map(|queues| queues.occupancy())
     }
 
     /// The classes of which one loses an entry next.
@@ -201,7 +283,7 @@ impl WindowClock {
             window += self.classes[class].window.blocks();
             main += self.classes[class].main.blocks();
         }
-        let total = if classes == self.occupied { self.capacity_blocks } else { window + main };
+        let total = if classes == self.occupied { self.queue_capacity() } else { window + main };
         main > total - self.window_share(total)
     }
 
@@ -212,6 +294,7 @@ impl WindowClock {
             let (list, epoch) = match queue {
                 Queue::Window => (&queues.window, &self.window_epoch),
                 Queue::Main => (&queues.main, &self.main_epoch),
+                Queue::Pinned => return None,
             };
             list.back().map(|slot| (epoch.age(self.slots.epoch(slot)), class, slot))
         });
@@ -251,17 +334,15 @@ impl WindowClock {
 }
 
 impl EvictionPolicy for WindowClock {
-    /// Rejects an entry that would be the next victim, because all others have a higher priority.
+    /// Rejects an entry for which others of a higher priority would have to leave.
     fn admits(&mut self, entry: &Entry) -> bool {
-        let is_full = self.window_blocks + self.main_blocks + u64::from(entry.blocks) > self.capacity_blocks;
-        let rank = self.ranking.rank(class_index(entry));
-        !is_full || self.occupied.iter().any(|class| self.ranking.rank(class) >= rank)
+        self.would_admit(entry)
     }
 
     fn insert(&mut self, slot: Slot, entry: &Entry) {
         let class = class_index(entry);
         let has_ghost = self.ghosts.take(entry.key, entry.blocks) && self.has_main_queue();
-        let is_window_full = self.window_blocks >= self.window_share(self.capacity_blocks);
+        let is_window_full = self.window_blocks >= self.window_share(self.queue_capacity());
         let queue = if has_ghost || (!self.is_warm && is_window_full) { Queue::Main } else { Queue::Window };
         self.push(queue, class, slot, entry.blocks);
         self.update_sets(class);

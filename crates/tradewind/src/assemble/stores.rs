@@ -12,6 +12,7 @@ use tradewind_cache::{Cached, CachedOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
 use tradewind_layers::{Instrumented, ReadAhead, Routed, Tier, Volume, Volumes};
+use tradewind_model::class_policy::ClassPolicyTable;
 
 use super::write_back;
 use super::{ServedStore, open_store, with_lanes};
@@ -163,12 +164,19 @@ impl ServedStores {
         for volume in settings.served_volumes()? {
             volumes.push(stack_volume(&volume, &stores, &mut layers, clock).await?);
         }
+        let policies = Arc::new(settings.named.class_policies());
+        layers.caches.iter().for_each(|named| named.cache.set_policies(policies.clone()));
         let default = volumes.remove(0);
         if volumes.is_empty() {
             return Ok(Self { store: default.store, volumes: None, stores, layers });
         }
         let volumes = Volumes::new(default, volumes);
         Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, layers })
+    }
+
+    /// Replaces the policies of classes of all caches.
+    pub fn set_class_policies(&self, policies: &Arc<ClassPolicyTable>) {
+        self.layers.caches.iter().for_each(|named| named.cache.set_policies(policies.clone()));
     }
 
     /// The stores for background work that is done for each volume by itself.

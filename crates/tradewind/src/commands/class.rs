@@ -14,10 +14,10 @@ use tradewind_core::store::{CopyRequest, GetRequest};
 use tradewind_core::{
     Address, Class, Classes, Metadata, ObjectInfo, Precondition, ReadConditions, VersionId,
 };
-use tradewind_model::class_policy::{self, ClassSource};
+use tradewind_model::class_policy::{self, ClassPolicyTable};
 use tradewind_parallel::copy_within_store;
 
-use super::class_flags::parse_class;
+use super::class_flags::find_class;
 use super::objects::object_address;
 use super::transfer::{RequestFlags, Session, block_on};
 use super::versions::parse_version;
@@ -47,8 +47,8 @@ pub(super) enum Command {
     tradewind class set --rewrite --class files s3://documents/notes.txt")]
 pub(super) struct Set {
     /// Class of the object, 0 to 31 or a name
-    #[arg(long, value_name = "CLASS", value_parser = parse_class)]
-    class: Option<Class>,
+    #[arg(long, value_name = "CLASS")]
+    class: Option<String>,
     /// Classes of ranges, as OFFSET-LENGTH-CLASS in sectors of 512 bytes, separated by commas, in ascending order; an empty list
     /// removes them
     #[arg(long, value_name = "LIST", value_parser = parse_ranges)]
@@ -72,7 +72,7 @@ pub(super) struct Set {
     store: RequestFlags,
 }
 
-/// Show the classes of an object, and the default priority of each
+/// Show the classes of an object, with the name and priority that the settings file or the default policy gives each
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind class show s3://images/disk.img\n  \
@@ -124,6 +124,8 @@ async fn set(arguments: Set) -> anyhow::Result<CommandOutcome> {
     if section.is_none() && !is_change {
         return Err(UsageError("class set needs --class, --ranges, --file or --remove".to_owned()).into());
     }
+    let class =
+        arguments.class.as_ref().map(|class| find_class(class, arguments.store.access())).transpose()?;
     let session = arguments.store.open([Some(&*arguments.location.scheme)])?;
     let address = object_address(&arguments.location)?.with_version(arguments.version_id.clone());
     let store = session.store(&arguments.location.scheme)?;
@@ -133,10 +135,9 @@ async fn set(arguments: Set) -> anyhow::Result<CommandOutcome> {
             ClassUpdate::replace(section.classes_for(size)?)
         }
         None if arguments.remove => ClassUpdate::replace(Classes::default()),
-        None => ClassUpdate {
-            object: arguments.class.map(Some),
-            ranges: arguments.ranges.map(|RangeList(ranges)| ranges),
-        },
+        None => {
+            ClassUpdate { object: class.map(Some), ranges: arguments.ranges.map(|RangeList(ranges)| ranges) }
+        }
     };
     if arguments.rewrite {
         let info = head(&session, &arguments.location, &address).await?;
@@ -182,22 +183,23 @@ async fn head(
 }
 
 async fn show(arguments: Show) -> anyhow::Result<CommandOutcome> {
+    let policies = arguments.store.access().class_policies()?;
     let session = arguments.store.open([Some(&*arguments.location.scheme)])?;
     let address = object_address(&arguments.location)?.with_version(arguments.version_id.clone());
     let info = head(&session, &arguments.location, &address).await?;
-    print_classes(&info.metadata.classes, info.size, arguments.json)?;
+    print_classes(&info.metadata.classes, info.size, &policies, arguments.json)?;
     Ok(CommandOutcome::Done)
 }
 
 /// Prints the classes of an object of `size` bytes.
-fn print_classes(classes: &Classes, size: u64, is_json: bool) -> io::Result<()> {
+fn print_classes(classes: &Classes, size: u64, policies: &ClassPolicyTable, is_json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let unlabelled = class_policy::class_for_size(size);
     if is_json {
         let label = |class: Class| {
             json!({
-                "class": class.value(), "name": class_policy::name(class),
-                "priority": class_policy::priority(class, ClassSource::Client).value(),
+                "class": class.value(), "name": policies.name(class),
+                "priority": policies.priority(class).value(),
             })
         };
         let ranges = classes.ranges.iter().map(|range| {
@@ -213,19 +215,19 @@ fn print_classes(classes: &Classes, size: u64, is_json: bool) -> io::Result<()> 
         return writeln!(out, "{line}");
     }
     match classes.object {
-        Some(class) => writeln!(out, "object    {}", describe(class, ClassSource::Client))?,
-        None => writeln!(out, "object    no label; by size: {}", describe(unlabelled, ClassSource::Store))?,
+        Some(class) => writeln!(out, "object    {}", describe(class, policies))?,
+        None => writeln!(out, "object    no label; by size: {}", describe(unlabelled, policies))?,
     }
     for range in &classes.ranges {
         let (first, sectors) = (range.first_sector, range.sectors);
-        writeln!(out, "sectors   {first}-{sectors}: {}", describe(range.class, ClassSource::Client))?;
+        writeln!(out, "sectors   {first}-{sectors}: {}", describe(range.class, policies))?;
     }
     Ok(())
 }
 
-fn describe(class: Class, source: ClassSource) -> String {
-    let priority = class_policy::priority(class, source).value();
-    match class_policy::name(class) {
+fn describe(class: Class, policies: &ClassPolicyTable) -> String {
+    let priority = policies.priority(class).value();
+    match policies.name(class) {
         Some(name) => format!("{} ({name}), priority {priority}", class.value()),
         None => format!("{}, priority {priority}", class.value()),
     }

@@ -90,7 +90,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
             );
             return Err(UsageError(message).into());
         }
-        let classes = arguments.class.read(&arguments.source, &arguments.destination)?;
+        let classes =
+            arguments.class.read(&arguments.source, &arguments.destination, arguments.store.access())?;
         if arguments.bundles.bundle && !classes.0.is_empty() {
             let message =
                 "--bundle creates one object of many files, so it accepts neither --class nor --class-rules";

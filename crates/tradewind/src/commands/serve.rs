@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use tradewind_core::{Clock, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::api::GuardedApi;
@@ -46,8 +46,8 @@ use served_rules::ServedRules;
 /// several stores and volumes (tradewind volume list). A root key
 /// is created at the first start, saved in DIR/root-key and printed once; TRADEWIND_ACCESS_KEY and
 /// TRADEWIND_SECRET_KEY set another one. On SIGTERM or SIGINT, requests in flight are finished; a
-/// second SIGTERM or SIGINT ends the process at once. SIGHUP reads the class rules of the settings file again; without
-/// a settings file, it acts like SIGTERM.
+/// second SIGTERM or SIGINT ends the process at once. SIGHUP reloads the policies and rules of classes in the settings
+/// file; without a settings file, it acts like SIGTERM.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind serve --data ./data\n  \
@@ -65,9 +65,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
-    let inputs = arguments.settings.clone().inputs()?;
-    let settings = Settings::read(&inputs)?;
-    let reloaded = inputs.file.is_some().then_some(arguments.settings);
+    let flags = arguments.settings.clone();
+    let settings = arguments.settings.read()?;
     settings.served_volumes()?;
     logs::init(&settings.scalars.log)?;
     raise_file_limit();
@@ -75,7 +74,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     // Before the runtime starts, because replaying the log blocks.
     let opened = open(&settings, arguments.accept_loss, &clock)?;
     let root = root(&settings)?;
-    runtime(&settings)?.block_on(serve(Arc::new(settings), reloaded, opened, root, clock))?;
+    runtime(&settings)?.block_on(serve(Arc::new(settings), flags, opened, root, clock))?;
     Ok(CommandOutcome::Done)
 }
 
@@ -152,16 +151,20 @@ async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener,
     Ok((listener, bound))
 }
 
-/// `reloaded` are the flags by which SIGHUP reads the settings again; `None` if it ends the server.
+/// `flags` are those by which SIGHUP reads the settings again.
 async fn serve(
     settings: Arc<Settings>,
-    reloaded: Option<SettingsFlags>,
+    flags: SettingsFlags,
     opened: Vec<OpenedStore>,
     root: RootCredentials,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<()> {
     let server = &settings.scalars.server;
     let mut signals = Signals::new()?;
+    let has_file = flags.name_a_file();
+    if has_file {
+        signals.listen_to_hangup()?;
+    }
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
     let served = Arc::new(ServedStores::new(&settings, opened, &clock).await?);
@@ -207,16 +210,9 @@ async fn serve(
     Banner { settings: &settings, root: &root, endpoint, admin: admin_address, stores: &served.stores }
         .print()?;
     info!(%endpoint, admin = %admin_address, "serving");
-    let stopped_by = async {
-        loop {
-            match (signals.next().await, &reloaded) {
-                (CaughtSignal::Hangup, Some(flags)) => tokio::task::block_in_place(|| rules.reload(flags)),
-                (caught, _) => return caught,
-            }
-        }
-    };
+    let reload = Reload { settings: &settings, flags, has_file, served: &served, rules: &rules };
     let outcome = tokio::select! {
-        caught = stopped_by => {
+        caught = reload.until_stopped(&mut signals) => {
             info!(signal = caught.name(), "finishing requests in flight; a second signal ends at once");
             stop.cancel();
             tokio::select! {
@@ -241,6 +237,45 @@ async fn serve(
     info!("stopped");
     io::stdout().flush()?;
     Ok(())
+}
+
+/// Reloads what can be changed without a restart: the policies and the rules of classes.
+struct Reload<'a> {
+    settings: &'a Settings,
+    flags: SettingsFlags,
+    /// Without a settings file there is nothing to reload, and SIGHUP stops the server.
+    has_file: bool,
+    served: &'a ServedStores,
+    rules: &'a ServedRules,
+}
+
+impl Reload<'_> {
+    /// Reloads at each SIGHUP, until another signal is caught.
+    async fn until_stopped(&self, signals: &mut Signals) -> CaughtSignal {
+        loop {
+            match signals.next().await {
+                CaughtSignal::Hangup if self.has_file => self.reload().await,
+                caught => return caught,
+            }
+        }
+    }
+
+    async fn reload(&self) {
+        let flags = self.flags.clone();
+        let settings = match tokio::task::spawn_blocking(move || flags.read()).await {
+            Ok(Ok(settings)) => settings,
+            Ok(Err(problems)) => return error!(%problems, "the settings are not reloaded: the old ones stay"),
+            Err(error) => return error!(%error, "the settings are not reloaded: the old ones stay"),
+        };
+        self.served.set_class_policies(&Arc::new(settings.named.class_policies()));
+        self.rules.replace(&settings);
+        info!(rules = settings.named.class_rules.len(), "the policies and rules of classes are reloaded");
+        if settings.differs_beyond_classes(self.settings) {
+            warn!(
+                "settings other than [class.N] and [[class_rule]] have changed; they take effect at a restart"
+            );
+        }
+    }
 }
 
 /// The components that the background tasks of a server use.

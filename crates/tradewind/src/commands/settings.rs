@@ -56,6 +56,11 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
 }
 
 impl SettingsFlags {
+    /// Returns true if there is a settings file.
+    pub(super) fn name_a_file(&self) -> bool {
+        Inputs::name_a_file(self.config.as_deref())
+    }
+
     /// The settings in effect with these flags.
     pub(super) fn read(self) -> Result<Settings, Problems> {
         Settings::read(&self.inputs()?)

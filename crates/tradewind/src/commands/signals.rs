@@ -52,6 +52,14 @@ impl Signals {
         })
     }
 
+    /// Listens to SIGHUP also if the parent process ignored it: for commands that do not stop then.
+    pub fn listen_to_hangup(&mut self) -> anyhow::Result<()> {
+        if self.hangup.is_none() {
+            self.hangup = Some(signal(SignalKind::hangup()).context("cannot listen for signals")?);
+        }
+        Ok(())
+    }
+
     /// Waits for the next signal.
     pub async fn next(&mut self) -> CaughtSignal {
         let hangup = async {

@@ -143,7 +143,8 @@ fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copie
         _ if arguments.preserve => preserved(&from, &to),
         _ => Comparison::SizeAndTime,
     };
-    let classes = arguments.class.read(&arguments.source, &arguments.destination)?;
+    let classes =
+        arguments.class.read(&arguments.source, &arguments.destination, arguments.store.access())?;
     let options = CopierOptions { preserves_attributes: arguments.preserve, classes };
     let copier = session.copier(from, to, options);
     copier.check_disjoint()?;

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tradewind_bench::tcp_counters::TcpCounters;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_layers::Instrumented;
+use tradewind_model::class_policy::ClassPolicyTable;
 use tradewind_model::plan::Plan;
 use tradewind_model::store_statistics::SizeClass;
 use tradewind_model::tune::Surface;
@@ -34,7 +35,7 @@ use crate::logs;
 use crate::profiles::this_machine::cpus;
 use crate::profiles::{Profile, Profiles};
 use crate::s3_access;
-use crate::settings::{ByteSize, Problems};
+use crate::settings::{ByteSize, Inputs, Problems, Settings};
 use crate::stores::{ConnectionOptions, MissingDirectory, Stores};
 
 /// The default of `--max-memory`.
@@ -149,7 +150,23 @@ pub(super) struct CopierOptions {
     pub classes: ClassRules,
 }
 
+impl RequestFlags {
+    /// The flags for locations and settings.
+    pub fn access(&self) -> &AccessFlags {
+        &self.access
+    }
+}
+
 impl AccessFlags {
+    /// The policies of classes in the settings file; the default ones without a file.
+    pub fn class_policies(&self) -> Result<ClassPolicyTable, Problems> {
+        let inputs = Inputs::gather(self.config.clone(), Vec::new())?;
+        match &inputs.file {
+            Some(_) => Ok(Settings::read(&inputs)?.named.class_policies()),
+            None => Ok(ClassPolicyTable::default()),
+        }
+    }
+
     /// All stores that a location can name.
     pub fn stores(
         &self,
@@ -191,6 +208,11 @@ impl RequestFlags {
 }
 
 impl StoreFlags {
+    /// The flags for locations and settings.
+    pub fn access(&self) -> &AccessFlags {
+        &self.requests.access
+    }
+
     /// Sets the concurrency from another flag, which `--concurrency` overrides, and a default that applies if the store
     /// has no profile either.
     pub fn with_concurrency(&self, requested: Option<usize>, default: usize) -> Self {

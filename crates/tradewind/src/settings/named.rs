@@ -4,10 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use tradewind_core::BucketName;
+use tradewind_model::class_policy::ClassPolicyTable;
 use tradewind_transfer::class_rules::ClassRule;
 
 use super::Inputs;
 use super::access::{self, AccessKey};
+use super::class_policies::{self, ClassSettings};
 use super::class_rules;
 use super::document::Table;
 use super::fields::{Fields, take_named_tables};
@@ -98,13 +100,15 @@ pub struct NamedSettings {
     pub access_keys: Vec<AccessKey>,
     /// Rules that classify objects on the server, the first one first.
     pub class_rules: Vec<Sourced<ClassRule>>,
+    /// Changes of the default policy of classes.
+    pub classes: Vec<ClassSettings>,
 }
 
 /// Their top-level keys.
-pub(super) const TOP_LEVEL_KEYS: [&str; 6] =
-    ["store", "volume", "bucket", "access_key", "class_rule", "root_key"];
+pub(super) const TOP_LEVEL_KEYS: [&str; 7] =
+    ["store", "volume", "bucket", "access_key", "class", "class_rule", "root_key"];
 /// Top-level keys of features that are planned but not built yet.
-pub(super) const PLANNED_TOP_LEVEL_KEYS: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
+pub(super) const PLANNED_TOP_LEVEL_KEYS: [&str; 5] = ["policy", "cache", "mount", "tune", "balance"];
 
 const PLANNED_BUCKET_KEYS: [&str; 6] = ["versioning", "cors", "policy", "acl", "lifecycle", "class"];
 const PLANNED_STORE_KEYS: [&str; 2] = ["bucket", "class"];
@@ -126,6 +130,10 @@ impl NamedSettings {
                 .collect(),
             access_keys: access::access_keys(root, problems),
             class_rules: class_rules::server_rules(root, problems),
+            classes: take_named_tables(root, "class", problems)
+                .into_iter()
+                .filter_map(|(number, fields)| ClassSettings::read(number, fields, problems))
+                .collect(),
         }
     }
 
@@ -136,6 +144,7 @@ impl NamedSettings {
             check_reference("store", store, &stores, problems);
         }
         volumes::check(&self.volumes, &self.stores, problems);
+        class_policies::check(&self.classes, &stores, problems);
         self.check_directories(problems);
         let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
         for volume in self.buckets.iter().filter_map(|bucket| bucket.volume.as_ref()) {
@@ -147,6 +156,12 @@ impl NamedSettings {
                 problems.add(&key.id.source, message);
             }
         }
+    }
+
+    /// The policies of classes: the default ones with the changes of these settings.
+    #[must_use]
+    pub fn class_policies(&self) -> ClassPolicyTable {
+        class_policies::class_policies(&self.classes)
     }
 
     /// Rejects a directory of a store or a cache that also belongs to another.
@@ -214,6 +229,7 @@ impl NamedSettings {
             let text = class_rules::rule_text(&rule.value);
             lines.push((format!("class_rule.{number}"), text, rule.source.clone()));
         }
+        lines.extend(self.classes.iter().flat_map(ClassSettings::lines));
         lines
     }
 }

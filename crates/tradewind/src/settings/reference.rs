@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::class_policies::ClassSettings;
 use super::class_rules;
 use super::local::LocalOptions;
 use super::routed::RoutedSettings;
@@ -124,6 +125,11 @@ fn named_tables() -> Vec<Section> {
                 ),
                 declared("volume", "The volume that stores the bucket. Default: `default_volume`."),
             ],
+        ),
+        section(
+            "[class.N]",
+            "The policy of a class of data, 0 to 31. What is not set is as in the default policy. SIGHUP reloads these tables.",
+            ClassSettings::declarations(),
         ),
         section(
             "[[access_key]]",

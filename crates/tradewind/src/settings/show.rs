@@ -21,6 +21,16 @@ impl Settings {
         lines
     }
 
+    /// Returns true if a setting other than the policies of classes has another value. Secrets are not compared.
+    #[must_use]
+    pub fn differs_beyond_classes(&self, other: &Self) -> bool {
+        let values = |settings: &Self| -> Vec<(String, String)> {
+            let lines = settings.lines().into_iter().map(|(key, value, _)| (key, value));
+            lines.filter(|(key, _)| !key.starts_with("class.") && !key.starts_with("class_rule.")).collect()
+        };
+        values(self) != values(other)
+    }
+
     /// All settings as a JSON list, each with key, value and source.
     #[must_use]
     pub fn to_json(&self) -> Json {

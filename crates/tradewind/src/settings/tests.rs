@@ -2,6 +2,8 @@ use super::*;
 
 #[path = "tests/class_rules.rs"]
 mod class_rules;
+#[path = "tests/classes.rs"]
+mod classes;
 #[path = "tests/volumes.rs"]
 mod volumes;
 
@@ -80,7 +82,7 @@ fn unknown_key_message_names_the_nearest_known_key() {
 #[test]
 fn planned_keys_are_rejected_with_their_own_message() {
     for (text, expected) in [
-        ("[class.25]\nname = \"mail\"", "\"class\" is planned but not built yet"),
+        ("[tune]\nname = \"mail\"", "\"tune\" is planned but not built yet"),
         ("[store.west]\ntype = \"s3\"\nbucket = \"x\"", "\"store.west.bucket\" is planned but not built yet"),
         (
             "[store.a]\ntype=\"local\"\npath=\"p\"\n[volume.v]\nstack = [{ striped = { disk = \"d\" } }, \"a\"]",

@@ -17,7 +17,11 @@ use super::{SignerClock, config, start_gateway, start_gateway_on};
 struct Hits(Arc<MemoryStore>);
 
 fn hit<B>(found: GetResponse<B>) -> GetResponse<B> {
-    let cache = Some(CacheStatus { source: CacheSource::Ssd, class: found.info.metadata.classes.object });
+    let cache = Some(CacheStatus {
+        source: CacheSource::Ssd,
+        class: found.info.metadata.classes.object,
+        priority: Some(3),
+    });
     GetResponse { observation: Observation { cache, ..found.observation }, ..found }
 }
 
@@ -62,7 +66,7 @@ async fn reads_of_both_paths_have_the_status_of_the_cache() {
     for method in ["GET", "HEAD"] {
         for headers in [&[][..], &by_operations] {
             let response = client.request(method, "/bucket/key", headers, b"").await;
-            let expected = "tradewind; hit; detail=\"ssd, class 25\"";
+            let expected = "tradewind; hit; detail=\"ssd, class 25, priority 3\"";
             assert_eq!(response.header("cache-status"), Some(expected), "{method} {headers:?}");
         }
     }

@@ -14,7 +14,7 @@ use super::{RangeList, describe, parse_ranges};
 use crate::commands::class_flags::parse_class;
 use crate::commands::{CommandOutcome, UsageError};
 use crate::settings::ByteSize;
-use tradewind_model::class_policy::ClassSource;
+use tradewind_model::class_policy::ClassPolicyTable;
 
 /// The file name that stands for standard input or output.
 const STANDARD: &str = "-";
@@ -158,11 +158,15 @@ pub(super) fn decode(arguments: &Decode) -> anyhow::Result<CommandOutcome> {
     )?;
     writeln!(out, "data      {data_bytes} bytes")?;
     if let Some(class) = classes.object {
-        writeln!(out, "object    {}", describe(class, ClassSource::Client))?;
+        writeln!(out, "object    {}", describe(class, &ClassPolicyTable::default()))?;
     }
     for range in &classes.ranges {
         let (first, sectors) = (range.first_sector, range.sectors);
-        writeln!(out, "sectors   {first}-{sectors}: {}", describe(range.class, ClassSource::Client))?;
+        writeln!(
+            out,
+            "sectors   {first}-{sectors}: {}",
+            describe(range.class, &ClassPolicyTable::default())
+        )?;
     }
     Ok(CommandOutcome::Done)
 }

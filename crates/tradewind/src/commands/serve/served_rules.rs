@@ -1,15 +1,12 @@
-//! The rules by which a server classifies objects, and their reload by SIGHUP. A settings file with problems leaves the
-//! old rules in force.
+//! The rules by which a server classifies objects. They can be replaced while it runs.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tracing::{info, warn};
 use tradewind_core::Class;
 use tradewind_gateway::s3::{ObjectClassifier, UnlabelledObject};
 use tradewind_transfer::class_rules::{ClassRule, ClassRules, ClassifiedObject};
 
-use super::super::SettingsFlags;
 use crate::settings::Settings;
 
 /// The storage class of objects that are written without one.
@@ -29,22 +26,9 @@ impl ServedRules {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the settings again, and replaces the rules by theirs. Other settings that changed have no effect until a
-    /// restart. If the settings have problems, they are logged and nothing changes.
-    pub fn reload(&self, flags: &SettingsFlags) {
-        let settings = match flags.clone().read() {
-            Ok(settings) => settings,
-            Err(problems) => {
-                for problem in &problems.0 {
-                    warn!(%problem, "the settings cannot be reloaded; the old ones stay");
-                }
-                return;
-            }
-        };
-        let rules = Arc::new(rules_of(&settings));
-        let (count, is_changed) = (rules.0.len(), *rules != *self.current());
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
-        info!(rules = count, is_changed, "class rules reloaded; other settings need a restart");
+    /// Replaces the rules by those of new settings.
+    pub fn replace(&self, settings: &Settings) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules_of(settings));
     }
 }
 

@@ -1,0 +1,133 @@
+//! Decisions of operators about classes and prefixes, and the occupancy of the cache by class.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tradewind_core::error::Result;
+use tradewind_core::{BucketName, Class, Error, Reason};
+use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
+
+use super::Cached;
+use crate::aligned::BLOCK_BYTES;
+use crate::pins::{MAX_PINNED_PREFIXES, PinnedPrefix, read_pins, write_pins};
+use crate::ram::RAM_BLOCK_BYTES;
+use crate::tiers::Tiers;
+
+/// The occupancy of a cache by one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OccupiedClass {
+    /// The class.
+    pub class: Class,
+    /// Bytes of memory.
+    pub ram_bytes: u64,
+    /// Bytes of the SSD.
+    pub ssd_bytes: u64,
+    /// Extents on the SSD.
+    pub ssd_extents: u32,
+}
+
+/// The file of the pinned prefixes.
+#[derive(Debug)]
+pub(super) struct PinnedPrefixes {
+    /// `None` without a directory: pins then end with the process. The lock is held while the file is replaced.
+    path: Mutex<Option<PathBuf>>,
+}
+
+impl PinnedPrefixes {
+    /// Loads the prefixes into the policies.
+    pub fn load(path: Option<PathBuf>, tiers: &Tiers) -> Self {
+        match path.as_deref().map(read_pins) {
+            Some(Ok(pins)) => tiers.policies.set_prefixes(pins),
+            Some(Err(error)) => {
+                tiers.counters.ssd_errors.increment();
+                tracing::warn!(%error, "the pinned prefixes of the cache cannot be read; nothing is pinned");
+            }
+            None => {}
+        }
+        Self { path: Mutex::new(path) }
+    }
+}
+
+impl Cached {
+    /// Replaces the policies of classes. They apply to what is cached, too: classes that fill more than their share lose
+    /// entries, on the SSD in the background.
+    pub fn set_policies(&self, table: Arc<ClassPolicyTable>) {
+        self.tiers.set_table(table);
+    }
+
+    /// Pins the objects of a bucket whose keys begin with `prefix`: what is cached of them is not evicted. Objects that
+    /// are cached already are pinned when they are read. Pins of prefixes and of classes fill at most half of each tier;
+    /// beyond it they are ignored, and [`CacheCounters::pins_ignored`](crate::CacheCounters::pins_ignored) counts them.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](Reason::InvalidArgument) if too many prefixes are pinned; [`Io`](Reason::Io) if the pin
+    /// cannot be made durable. It then has no effect.
+    pub async fn pin(&self, bucket: &BucketName, prefix: &str) -> Result<()> {
+        let pin = PinnedPrefix { bucket: bucket.clone(), prefix: prefix.to_owned() };
+        self.change_pins(|pins| {
+            if pins.contains(&pin) {
+                return Ok(());
+            }
+            if pins.len() == MAX_PINNED_PREFIXES {
+                let message =
+                    format!("the cache has {MAX_PINNED_PREFIXES} pinned prefixes, the maximum; unpin one");
+                return Err(Error::for_client(Reason::InvalidArgument, message));
+            }
+            pins.push(pin);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Ends a pin. Does nothing if there is none of exactly this bucket and prefix.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if that cannot be made durable. It then has no effect.
+    pub async fn unpin(&self, bucket: &BucketName, prefix: &str) -> Result<()> {
+        let pin = PinnedPrefix { bucket: bucket.clone(), prefix: prefix.to_owned() };
+        self.change_pins(|pins| {
+            pins.retain(|other| *other != pin);
+            Ok(())
+        })
+        .await?;
+        self.tiers.unpin_prefixes();
+        Ok(())
+    }
+
+    /// The pinned prefixes, in the order in which they were pinned.
+    #[must_use]
+    pub fn pins(&self) -> Vec<PinnedPrefix> {
+        self.tiers.policies.prefixes().to_vec()
+    }
+
+    async fn change_pins(&self, change: impl FnOnce(&mut Vec<PinnedPrefix>) -> Result<()>) -> Result<()> {
+        let path = self.pinned_prefixes.path.lock().await;
+        let mut pins = self.pins();
+        change(&mut pins)?;
+        if let Some(path) = path.clone() {
+            let written = pins.clone();
+            let written = tokio::task::spawn_blocking(move || write_pins(&path, &written)).await;
+            let written = written.map_err(|e| Error::new(Reason::Defect, e.to_string()))?;
+            written
+                .map_err(|e| Error::with_source(Reason::Io, "the pinned prefixes cannot be written", e))?;
+        }
+        self.tiers.policies.set_prefixes(pins);
+        Ok(())
+    }
+
+    /// The occupancy of the cache by class, without classes that are not in it. A head counts for the class of its object,
+    /// an object without a label for that of its size.
+    #[must_use]
+    pub fn occupancy(&self) -> Vec<OccupiedClass> {
+        let ram = self.tiers.ram.occupancy();
+        let ssd = self.tiers.disk.as_ref().map(|disk| disk.occupancy()).unwrap_or_default();
+        let occupied = all_classes().zip(ram.iter().zip(&ssd)).map(|(class, (ram, ssd))| OccupiedClass {
+            class,
+            ram_bytes: ram.blocks * RAM_BLOCK_BYTES as u64,
+            ssd_bytes: ssd.blocks * BLOCK_BYTES as u64,
+            ssd_extents: ssd.entries,
+        });
+        occupied.filter(|class| class.ram_bytes > 0 || class.ssd_bytes > 0).collect()
+    }
+}

@@ -1,0 +1,97 @@
+//! `[class.N]` in a server: a policy acts, SIGHUP replaces it, and a broken file does not.
+
+use super::support::content::content;
+use super::support::s3::{Request, Response, S3};
+use super::{Scene, client, metrics, put};
+use crate::support::eventually;
+use rustix::process::Signal;
+
+const CACHED: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
+    [volume.v]\nstack = [{ cached = { disk = \"ssd\", size = \"64MiB\", memory = \"8MiB\" } }, \"disk\"]\n";
+
+fn settings(classes: &str) -> String {
+    format!("{CACHED}{classes}")
+}
+
+fn put_of_class(s3: &mut S3, path: &str, class: &str, body: &[u8]) {
+    let headers = vec![("x-dss-object-class", class.to_owned())];
+    let response = s3.send(Request { method: "PUT", path, headers, body, ..Request::default() }).unwrap();
+    assert_eq!(response.status, 200, "{path}: {}", response.text());
+}
+
+fn cache_status(s3: &mut S3, path: &str) -> String {
+    let response: Response = s3.get(path).unwrap();
+    assert_eq!(response.status, 200, "{path}: {}", response.text());
+    response.header("cache-status").unwrap_or_default().to_owned()
+}
+
+#[test]
+fn class_policies_are_reloaded_and_a_broken_file_keeps_the_old_ones() {
+    let scene = Scene::new(&settings("[class.25]\nname = \"mail\"\npriority = 2\n"));
+    let server = scene.start();
+    let mut s3 = client(&server);
+    put(&mut s3, "bkt", &[]);
+    put_of_class(&mut s3, "bkt/mail", "25", &content(1, 4096));
+    put(&mut s3, "bkt/other", &content(2, 4096));
+    cache_status(&mut s3, "bkt/mail");
+    let status = cache_status(&mut s3, "bkt/mail");
+    assert_eq!(status, "tradewind; hit; detail=\"ram, class 25, priority 2\"");
+    cache_status(&mut s3, "bkt/other");
+    assert_eq!(cache_status(&mut s3, "bkt/other"), "tradewind; hit; detail=\"ram, class 11, by reuse\"");
+    let text = metrics(&server);
+    assert!(text.contains("tradewind_cache_class_bytes{volume=\"v\",class=\"25\",tier=\"ram\"}"), "{text}");
+
+    std::fs::write(scene.settings(), settings("[class.25]\npriority = 99\n")).unwrap();
+    server.signal(Signal::HUP);
+    eventually("the broken file is reported", || server.logged().contains("the settings are not reloaded"));
+    assert!(cache_status(&mut s3, "bkt/mail").contains("priority 2"));
+
+    std::fs::write(scene.settings(), settings("[class.25]\npriority = 7\n")).unwrap();
+    server.signal(Signal::HUP);
+    eventually("the new priority", || cache_status(&mut s3, "bkt/mail").contains("class 25, priority 7"));
+    let log = server.logged();
+    assert!(log.contains("the policies of classes are reloaded"), "{log}");
+    assert!(!log.contains("they take effect when the server is restarted"), "{log}");
+
+    let changed = settings("[class.25]\npriority = 7\n[uploads]\nexpire_after = \"1d\"\n");
+    std::fs::write(scene.settings(), changed).unwrap();
+    server.signal(Signal::HUP);
+    let has_warned = || server.logged().contains("they take effect when the server is restarted");
+    eventually("a warning", has_warned);
+}
+
+#[test]
+fn occupancy_of_the_settings_limits_a_class() {
+    let scene = Scene::new(&settings("[class.26]\noccupancy = \"10%\"\n"));
+    let server = scene.start();
+    let mut s3 = client(&server);
+    put(&mut s3, "bkt", &[]);
+    for number in 0..10 {
+        let path = format!("bkt/{number}");
+        put_of_class(&mut s3, &path, "26", &content(number, 1 << 20));
+        cache_status(&mut s3, &path);
+    }
+    let name = "tradewind_cache_class_bytes{volume=\"v\",class=\"26\",tier=\"ram\"} ";
+    let text = metrics(&server);
+    let bytes: u64 = text.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap();
+    assert!(bytes > 0 && bytes <= (8 << 20) / 10, "{bytes}");
+}
+
+#[test]
+fn names_of_the_settings_are_classes_for_commands() {
+    let text = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[class.25]\nname = \"mail\"\npriority = 2\n";
+    let scene = Scene::new(text);
+    let file = scene.path("file");
+    std::fs::write(&file, b"text").unwrap();
+    scene.output(&["mb", "disk://bkt"]);
+    scene.output(&["cp", "--class", "mail", file.to_str().unwrap(), "disk://bkt/file"]);
+    let shown = scene.output(&["class", "show", "disk://bkt/file"]);
+    assert_eq!(shown, "object    25 (mail), priority 2\n");
+    scene.output(&["class", "set", "--class", "pictures", "disk://bkt/file"]);
+    scene.output(&["class", "set", "--class", "mail", "disk://bkt/file"]);
+    assert_eq!(scene.output(&["class", "show", "disk://bkt/file"]), shown);
+    let rejected = scene.run(&["cp", "--class", "mial", file.to_str().unwrap(), "disk://bkt/file"]);
+    let message = String::from_utf8(rejected.stderr).unwrap();
+    assert_eq!(rejected.status.code(), Some(2), "{message}");
+    assert!(message.contains("did you mean \"mail\"?"), "{message}");
+}
