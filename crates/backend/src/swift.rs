@@ -193,6 +193,7 @@ impl SwiftStore {
             versions: false,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: 5 << 40,
+            reported_attributes: false,
             unsupported: &[Feature::ClassChanges, Feature::Identity],
         };
         let SwiftOptions { segment_bytes, segment_grace_period, read_newest, .. } = options;

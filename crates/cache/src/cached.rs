@@ -28,7 +28,7 @@ use tradewind_core::class::ClassUpdate;
 use tradewind_core::error::Result;
 use tradewind_core::multipart::{CompleteUpload, UploadId};
 use tradewind_core::object::Committed;
-use tradewind_core::store::{CopyRequest, Deleted, GetRequest, GetResponse, StageRequest};
+use tradewind_core::store::{Capabilities, CopyRequest, Deleted, GetRequest, GetResponse, StageRequest};
 use tradewind_core::{
     Address, Body, BucketName, Clock, Context, Error, ObjectStore, Precondition, Reason, Staged, Tags,
     Versioning,
@@ -58,6 +58,7 @@ const MEMORY_SESSION: u64 = 1;
 /// A cache in front of a store. See the module's head.
 pub struct Cached {
     inner: Arc<dyn ObjectStore>,
+    capabilities: Capabilities,
     tiers: Arc<Tiers>,
     clock: Arc<dyn Clock>,
     validation: Validation,
@@ -125,8 +126,11 @@ impl Cached {
         let pinned_prefixes = PinnedPrefixes::load(pins_path, &tiers);
         let checkpoints =
             directory.map(|directory| Checkpoints::start(tiers.clone(), directory, clock.clone()));
+        // What is cached are the bytes that were written: those of a layer above would be cached as the object's.
+        let capabilities = Capabilities { reported_attributes: false, ..inner.capabilities().clone() };
         Ok(Arc::new(Self {
             inner,
+            capabilities,
             tiers,
             clock,
             validation: options.validation,
@@ -207,8 +211,12 @@ impl fmt::Debug for Cached {
 impl ObjectStore for Cached {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
-        capabilities, prewarm, min_rtt, create_bucket, head_bucket, list_buckets, versioning, list, list_versions,
+        prewarm, min_rtt, create_bucket, head_bucket, list_buckets, versioning, list, list_versions,
         object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads, abort_upload,
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
     async fn head(

@@ -120,7 +120,7 @@ impl Origin {
         };
         let if_match = Some(ETagMatch::OneOf(vec![head.info.etag.clone()]));
         let conditions = ReadConditions { if_match, ..ReadConditions::default() };
-        let request = GetRequest { select, conditions };
+        let request = GetRequest { select, conditions, ..GetRequest::default() };
         let found = self.store.get(&self.context, &self.address, request).await;
         let found = found.map_err(|e| match e.reason() {
             Reason::PreconditionFailed | Reason::NoSuchKey | Reason::InvalidRange => changed(&self.address),

@@ -92,7 +92,7 @@ async fn read(store: &dyn ObjectStore, rng: &mut Rng, key: usize) -> Option<u64>
         }
         _ => Select::Whole,
     };
-    let request = GetRequest { select, conditions: ReadConditions::default() };
+    let request = GetRequest { select, ..GetRequest::default() };
     if rng.u8(..5) == 0 {
         let request = GetRequest::default();
         let found = store.head(&context(), &address(key), request).await;

@@ -27,6 +27,7 @@ pub mod random;
 pub mod range;
 pub mod send_progress;
 pub mod store;
+pub mod stored_form;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod token;

@@ -6,6 +6,7 @@ use crate::checksum::{Algorithm, Checksum, ChecksumScope};
 use crate::clock::Timestamp;
 use crate::error::{Error, Reason, Result};
 use crate::metadata::Metadata;
+use crate::stored_form::{Reported, StoredForm};
 use crate::version::VersionId;
 
 /// An entity tag, without its quotes. Opaque: it names a version of the bytes for HTTP conditions and
@@ -119,6 +120,8 @@ pub struct ObjectInfo {
     pub parts: Option<u32>,
     /// Its version; `None` in a bucket whose versioning was never enabled.
     pub version: Option<VersionId>,
+    /// The stored bytes, if a layer transformed them. Size, entity tag and checksums are those that it declared.
+    pub stored: Option<StoredForm>,
 }
 
 /// Properties of the bytes that the writer declares; the store verifies them before anything is committed.
@@ -130,6 +133,9 @@ pub struct Expected {
     pub md5: Option<[u8; 16]>,
     /// Values from headers or trailers.
     pub checksums: Vec<Checksum>,
+    /// Attributes to report instead of those of the bytes, which a layer transformed. The other fields are about the
+    /// transformed bytes. Needs [`Capabilities::reported_attributes`](crate::store::Capabilities::reported_attributes).
+    pub reported: Option<Reported>,
 }
 
 impl Expected {

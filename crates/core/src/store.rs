@@ -78,6 +78,8 @@ pub struct Capabilities {
     pub max_key_bytes: usize,
     /// The largest object in bytes.
     pub max_object_bytes: u64,
+    /// [`Expected::reported`] is supported, and [`GetRequest::stored`].
+    pub reported_attributes: bool,
     /// Features of the [`ObjectStore`] contract that the store lacks; empty for most stores.
     pub unsupported: &'static [Feature],
 }
@@ -164,6 +166,11 @@ pub struct GetRequest {
     pub select: Select,
     /// Conditions, evaluated against the same snapshot that supplies the bytes.
     pub conditions: ReadConditions,
+    /// Of an object with [`ObjectInfo::stored`], a GET selects from its stored bytes: [`Select::Whole`] or a range of
+    /// them. Only the layer that transformed the bytes sets this. Without it, a GET of such an object fails with
+    /// [`Unsupported`](crate::Reason::Unsupported), and so does a copy. Ignored for other objects and by a HEAD, which
+    /// is about the reported bytes.
+    pub stored: bool,
 }
 
 /// The response to a get or a head.

@@ -31,6 +31,8 @@ pub(crate) fn common_capabilities<'a>(
         reports_deleted: all(|has| has.reports_deleted),
         stage_checks_bucket: all(|has| has.stage_checks_bucket),
         versions: all(|has| has.versions),
+        // Only the layer that is directly above a store may use it.
+        reported_attributes: false,
         // Each store numbers its own writes: generations of different stores have no order, so that a copy between
         // stores may have a lower one than its source.
         generations: false,

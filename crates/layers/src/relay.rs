@@ -1,4 +1,4 @@
-//! Copies between two stores: the source is read and written as the port's copies require. Only the bytes in flight
+//! Copies between two stores, or through a layer that changes the bytes: the source is read and written as the port's copies require. Only the bytes in flight
 //! are in memory. The bytes come from one version of the source, because one read supplies all of them; they are
 //! verified against the checksums of the source that the destination also stores.
 
@@ -29,7 +29,7 @@ pub(crate) async fn copy(
     to: RelayEnd<'_>,
     request: CopyRequest,
 ) -> Result<Committed> {
-    let get = GetRequest { select: Select::Whole, conditions: request.source_conditions };
+    let get = GetRequest { conditions: request.source_conditions, ..GetRequest::default() };
     let source = from.name.in_error(from.store.get(context, &request.source, get).await)?;
     let known = full_object_checksums(&source.info);
     let algorithms = match request.algorithm {
@@ -63,7 +63,7 @@ pub(crate) async fn copy_part(
     request: CopyPartRequest,
 ) -> Result<Committed> {
     let select = request.range.map_or(Select::Whole, Select::Range);
-    let get = GetRequest { select, conditions: request.source_conditions };
+    let get = GetRequest { select, conditions: request.source_conditions, ..GetRequest::default() };
     let source = from.name.in_error(from.store.get(context, &request.source, get).await)?;
     check_range(request.range, source.info.size)?;
     let stage =
@@ -135,7 +135,7 @@ async fn relay(context: &Context, source: Source<'_>, destination: Destination<'
     if relayed_bytes != span.length {
         return Err(error_of_source("end early"));
     }
-    let expected = Expected { size: Some(span.length), md5: None, checksums: verified };
+    let expected = Expected { size: Some(span.length), checksums: verified, ..Expected::default() };
     let committed = name.in_error(staged.commit(expected).await).map_err(|error| match error.reason() {
         // The caller has sent no bytes: the source has returned others than it stored.
         Reason::BadDigest => error_of_source("differ from their checksum"),

@@ -32,7 +32,7 @@ impl Origin {
         let first = Select::Range(ByteRange::Inclusive { first: 0, last: bytes.max(1) - 1 });
         let select = if requests_whole { Select::Whole } else { first };
         let get = async |select| {
-            let request = GetRequest { select, conditions: ReadConditions::default() };
+            let request = GetRequest { select, ..GetRequest::default() };
             self.store.get(&permits.context, &self.address, request).await
         };
         let (found, requested_whole) = match get(select).await {
@@ -53,7 +53,11 @@ impl Origin {
         (first, length): (u64, u64),
     ) -> Result<Body> {
         let range = ByteRange::Inclusive { first, last: first + length - 1 };
-        let request = GetRequest { select: Select::Range(range), conditions: if_match_version(info) };
+        let request = GetRequest {
+            select: Select::Range(range),
+            conditions: if_match_version(info),
+            ..GetRequest::default()
+        };
         let found = self.store.get(context, &self.address, request).await;
         let found = found.map_err(|e| self.map_changed(e))?;
         if (&found.info.etag, found.info.size) != (&info.etag, info.size) {
@@ -66,7 +70,7 @@ impl Origin {
 
     /// The metadata of the version of `info`. [`Conflict`](Reason::Conflict) if the object has changed.
     pub async fn head(&self, context: &Context, info: &ObjectInfo) -> Result<ObjectInfo> {
-        let request = GetRequest { select: Select::Whole, conditions: if_match_version(info) };
+        let request = GetRequest { conditions: if_match_version(info), ..GetRequest::default() };
         let found = self.store.head(context, &self.address, request).await;
         Ok(found.map_err(|e| self.map_changed(e))?.info)
     }

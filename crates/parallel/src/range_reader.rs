@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
-use tradewind_core::{Address, ByteRange, Checksum, ObjectStore, ReadConditions, Span};
+use tradewind_core::{Address, ByteRange, Checksum, ObjectStore, Span};
 use tradewind_model::plan::split_evenly;
 
 use super::fetch::{Sink, fetch_into_memory, fetch_range};
@@ -38,7 +38,7 @@ impl RangeReader {
                 let mut permits = transfers.acquire_request_permits(tail).await?;
                 permits.throttle_first_piece(tail).await;
                 let get = async |select| {
-                    let request = GetRequest { select, conditions: ReadConditions::default() };
+                    let request = GetRequest { select, ..GetRequest::default() };
                     origin.store.get(&permits.context, &origin.address, request).await
                 };
                 let found = match get(Select::Range(ByteRange::Suffix(tail))).await {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use futures::{FutureExt as _, StreamExt as _};
 use tradewind_core::error::Result;
-use tradewind_core::store::{GetRequest, Select};
+use tradewind_core::store::GetRequest;
 use tradewind_core::testing::{
     Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock, context,
 };
-use tradewind_core::{Address, Budget, Clock, Metadata, ObjectStore, ReadConditions};
+use tradewind_core::{Address, Budget, Clock, Metadata, ObjectStore};
 use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
@@ -106,7 +106,7 @@ impl Scene {
     }
 
     async fn check(&self) {
-        let get = GetRequest { select: Select::Whole, conditions: ReadConditions::default() };
+        let get = GetRequest::default();
         let mut body = self.store.get(&context(), &address(), get).await.unwrap().body;
         let mut at = 0;
         while let Some(piece) = body.next().await {

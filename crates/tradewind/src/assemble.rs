@@ -2,6 +2,7 @@
 //! access keys. Only this module maps the names of settings to those of the components.
 
 mod stores;
+mod transform_keys;
 mod write_back;
 
 use std::fs;

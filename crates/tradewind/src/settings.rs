@@ -21,6 +21,7 @@ mod served;
 mod show;
 mod source;
 mod swift;
+mod transformed;
 mod value;
 mod volumes;
 
@@ -48,6 +49,7 @@ pub use served::{IMPLICIT_STORE, ServedVolume};
 pub use source::{SettingSource, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, TimeSpan};
+pub use transformed::{ClassChoice, KeySource, TransformedSettings};
 pub use value::{
     AccessKeyIds, AccountId, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, Percent, Permissions, Secret,
     SettingValue, StoreProxy,

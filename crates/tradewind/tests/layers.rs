@@ -11,12 +11,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use tradewind_backend::local::{LocalOptions, LocalStore};
+use tradewind_backend::local::{LocalOptions, LocalStore, check, reindex};
 use tradewind_cache::{AllowAll, Cached, CachedOptions, Validation, WriteBack, WriteBackOptions};
-use tradewind_core::testing::{MemoryStore, conformance};
-use tradewind_core::{BucketName, ObjectStore, SystemClock};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::testing::{MemoryStore, conformance, context, drain, write_all};
+use tradewind_core::{Address, BucketName, ObjectInfo, ObjectStore, SystemClock};
 use tradewind_layers::scheduled::Priorities;
-use tradewind_layers::{Instrumented, Scheduled, Volume, Volumes};
+use tradewind_layers::transformed::{ClassSet, Keyring, MasterKey, TransformPolicy};
+use tradewind_layers::{Instrumented, Scheduled, Transformed, Volume, Volumes};
 use tradewind_model::lanes::LanesOptions;
 
 /// A new local store.
@@ -108,6 +111,52 @@ async fn tiers_of_a_local_and_a_memory_store_conform() {
     conformance::run(make).await;
 }
 
+/// Compression, encryption, and both.
+const POLICIES: [TransformPolicy; 3] = [
+    TransformPolicy { compress: ClassSet::ALL, encrypt: ClassSet::NONE },
+    TransformPolicy { compress: ClassSet::NONE, encrypt: ClassSet::ALL },
+    TransformPolicy { compress: ClassSet::ALL, encrypt: ClassSet::ALL },
+];
+
+fn transformed(below: Arc<dyn ObjectStore>, policy: TransformPolicy) -> Arc<dyn ObjectStore> {
+    let keys = [("main".to_owned(), MasterKey::new([7; 32]))].into();
+    Transformed::new(below, policy, Keyring { current: Some("main".to_owned()), keys }).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transformed_local_store_conforms() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    for policy in POLICIES {
+        let directory = directory.clone();
+        let make = move || {
+            let directory = directory.clone();
+            async move { transformed(scheduled_local(directory.path()), policy) }.boxed()
+        };
+        conformance::run(make).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_over_a_transformed_local_store_conforms() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let make = move || {
+        let directory = directory.clone();
+        async move {
+            let options = CachedOptions {
+                directory: None,
+                disk_bytes: 0,
+                memory_bytes: 4 << 20,
+                validation: Validation::Owner,
+                volume_id: "v".to_owned(),
+            };
+            let below = transformed(observed_local(directory.path()), POLICIES[2]);
+            Cached::open(below, options, SystemClock::shared()).unwrap() as Arc<dyn ObjectStore>
+        }
+        .boxed()
+    };
+    conformance::run(make).await;
+}
+
 /// A cache over write-back to a new memory store, or a new local store, with a new local store as the journal.
 async fn cached_write_back(directory: &Path, is_local: bool) -> Arc<dyn ObjectStore> {
     let clock = SystemClock::shared();
@@ -138,5 +187,71 @@ async fn cached_write_back_with_a_local_journal_conforms() {
             async move { cached_write_back(directory.path(), is_local).await }.boxed()
         };
         conformance::run(make).await;
+    }
+}
+
+#[tokio::test]
+async fn a_transformed_store_over_a_cache_is_rejected() {
+    let options = CachedOptions {
+        directory: None,
+        disk_bytes: 0,
+        memory_bytes: 4 << 20,
+        validation: Validation::Owner,
+        volume_id: "v".to_owned(),
+    };
+    let clock = SystemClock::shared();
+    let cached = Cached::open(MemoryStore::new(clock.clone()), options, clock).unwrap();
+    let error = Transformed::new(cached, POLICIES[0], Keyring::default()).unwrap_err();
+    assert!(error.message().contains("must be directly over a local store"), "{error}");
+}
+
+fn address(key: &str) -> Address {
+    Address::parse("bucket", key).unwrap()
+}
+
+async fn put(store: &dyn ObjectStore, key: &str, bytes: &[u8]) {
+    let mut staged = store.stage(&context(), &address(key), StageRequest::default()).await.unwrap();
+    write_all(&mut *staged, bytes.to_vec().into()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+}
+
+async fn get(store: &dyn ObjectStore, key: &str) -> (ObjectInfo, Vec<u8>) {
+    let found = store.get(&context(), &address(key), GetRequest::default()).await.unwrap();
+    (found.info, drain(found.body).await.unwrap().to_vec())
+}
+
+/// Compaction, a restart and a rebuild of the index keep the plain attributes and the bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn transformed_objects_survive_restart_and_rebuild() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || LocalStore::open(directory.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
+    let text = b"a line of text that repeats itself\n".repeat(20_000);
+    let sizes = [100, 5_000, 150_000, 700_000];
+    let local = open();
+    local.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
+    let mut written = Vec::new();
+    for (number, policy) in POLICIES.into_iter().enumerate() {
+        let store = transformed(local.clone(), policy);
+        for size in sizes {
+            let key = format!("{number}/{size}");
+            put(&*store, &key, &text[..size]).await;
+            written.push((key.clone(), get(&*store, &key).await.0, size));
+        }
+    }
+    local.close().await.unwrap();
+    drop(local);
+    for is_rebuilt in [false, true] {
+        if is_rebuilt {
+            reindex(directory.path(), false).unwrap();
+        }
+        assert!(check(directory.path(), directory.path().parent().unwrap()).unwrap().is_sound());
+        let local = open();
+        let store = transformed(local.clone(), POLICIES[0]);
+        for (key, info, size) in &written {
+            let (found, bytes) = get(&*store, key).await;
+            assert_eq!(found, *info);
+            assert!(bytes == text[..*size], "{key}");
+        }
+        local.close().await.unwrap();
     }
 }

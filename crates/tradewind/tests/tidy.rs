@@ -23,7 +23,7 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("tradewind-wire", &["tradewind-core"]),
     ("tradewind-backend", &["tradewind-core", "tradewind-digest", "tradewind-model", "tradewind-wire"]),
     ("tradewind-parallel", &["tradewind-core", "tradewind-model"]),
-    ("tradewind-layers", &["tradewind-core", "tradewind-model", "tradewind-parallel"]),
+    ("tradewind-layers", &["tradewind-core", "tradewind-digest", "tradewind-model", "tradewind-parallel"]),
     ("tradewind-cache", &["tradewind-core", "tradewind-model"]),
     ("tradewind-transfer", &["tradewind-core", "tradewind-model", "tradewind-parallel"]),
     ("tradewind-gateway", &["tradewind-core", "tradewind-wire"]),

@@ -12,6 +12,8 @@ mod class_policies;
 #[path = "volumes/routed.rs"]
 mod routed;
 mod support;
+#[path = "volumes/transformed.rs"]
+mod transformed;
 #[path = "volumes/write_back.rs"]
 mod write_back;
 

@@ -189,7 +189,8 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
             report.parts += 1;
             if let Record::Part(part) =
                 Record::decode(RecordKind::Part, &PartEntry::decode(&entry?.1)?.fields)?
-                && let Err(cause) = check_runs(&store, &part.runs, part.size, &mut report.verified_bytes)?
+                && let Err(cause) =
+                    check_runs(&store, &part.runs, part.stored_bytes(), &mut report.verified_bytes)?
             {
                 report.damage.push(Damage { item: format!("part {} of {upload_name}", part.number), cause });
             }
@@ -228,15 +229,16 @@ fn check_object(
     let Ok(Record::Object(object)) = scanned.record() else {
         return Ok(Err(format!("the record at {} is not an object", entry.location.position)));
     };
+    let stored_bytes = object.stored_bytes();
     match object.content {
         ObjectContent::Inline => match read_payload(&segment, &scanned)? {
-            Some(payload) if payload.len() == to_usize(object.size)? => {
-                *verified_bytes += object.size;
+            Some(payload) if payload.len() == to_usize(stored_bytes)? => {
+                *verified_bytes += stored_bytes;
                 Ok(Ok(()))
             }
             _ => Ok(Err(format!("the data of its record at {} is damaged", entry.location.position))),
         },
-        ObjectContent::Extents { runs, .. } => check_runs(store, &runs, object.size, verified_bytes),
+        ObjectContent::Extents { runs, .. } => check_runs(store, &runs, stored_bytes, verified_bytes),
     }
 }
 

@@ -288,6 +288,7 @@ fn summary(part: &Part) -> PartSummary {
         size: part.size,
         etag: part.etag.clone(),
         checksums: part.checksums.clone(),
+        transformed: part.transformed.clone(),
     }
 }
 

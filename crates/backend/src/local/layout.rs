@@ -13,8 +13,9 @@ use super::index::trust::{IndexTrust, MAX_DOUBTS};
 use super::io_threads::io_error;
 use super::segment::sync_directory;
 
-/// The format version that this program writes. Version 1 had no versions of objects.
-const FORMAT_VERSION: u32 = 2;
+/// The format version that this program writes. Version 1 had no versions of objects, version 2 no
+/// transformed bytes.
+const FORMAT_VERSION: u32 = 3;
 /// The oldest format version that this program reads.
 const MIN_FORMAT_VERSION: u32 = 1;
 

@@ -12,6 +12,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::object::{Generation, ObjectInfo};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
+use tradewind_core::stored_form::{StoredForm, StoredSegment, needs_layer};
 use tradewind_core::{Address, Body, Context, Observation, Span, Versioning};
 
 use self::extents::ExtentBody;
@@ -23,7 +24,7 @@ use super::index::entries::ObjectEntry;
 use super::index::keys;
 use super::open_store::OpenStore;
 use super::position::Position;
-use super::record::{BucketId, Object, ObjectContent, Record, VersionSlot};
+use super::record::{BucketId, Object, ObjectContent, PartSummary, Record, TransformedBytes, VersionSlot};
 use super::segment::{Segment, SegmentMap};
 
 /// Maximum payload bytes of one piece of a body.
@@ -105,8 +106,11 @@ impl OpenStore {
             return Ok(ObjectRecord { seq: entry.seq, object, payload: None, block_crcs: Vec::new() });
         }
         let head_bytes = entry.head_bytes as usize;
-        let payload_bytes = if with_payload && !entry.in_extents { to_usize(entry.size)? } else { 0 };
-        let bytes = self.read(context, segment, position.offset.into(), head_bytes + payload_bytes).await?;
+        let has_payload = with_payload && !entry.in_extents;
+        // The index has the size that clients see, which is not that of the payload if a layer transformed it.
+        let read_bytes =
+            if has_payload { (entry.location.record_bytes as usize).max(head_bytes) } else { head_bytes };
+        let bytes = self.read(context, segment, position.offset.into(), read_bytes).await?;
         let (header, head) = RecordHeader::decode(self.state.layout.salt, position, &bytes)
             .map_err(|_| corrupt(position, "its head is damaged"))?;
         if header.kind != RecordKind::Object {
@@ -118,8 +122,10 @@ impl OpenStore {
         if object.key != address.key.as_str() {
             return Err(corrupt(position, "it is of another key"));
         }
-        if payload_bytes > 0 {
-            let payload = &bytes[head_bytes..];
+        let payload_end = head_bytes + header.payload_bytes as usize;
+        if has_payload {
+            let payload = bytes.get(head_bytes..payload_end);
+            let payload = payload.ok_or_else(|| corrupt(position, "its data is incomplete"))?;
             for (index, block) in payload.chunks(BLOCK_BYTES).enumerate() {
                 if crc64nvme(block) != head.block_crc(index) {
                     return Err(corrupt(position, "its data is damaged"));
@@ -127,7 +133,7 @@ impl OpenStore {
             }
         }
         let block_crcs = head.block_crcs();
-        let payload = (with_payload && !entry.in_extents).then(|| bytes.slice(head_bytes..));
+        let payload = has_payload.then(|| bytes.slice(head_bytes..payload_end));
         let object = Arc::new(*object);
         if entry.in_extents {
             self.state.manifests.put(position, entry.head_bytes, &object);
@@ -194,7 +200,11 @@ impl OpenStore {
         };
         let object = &record.object;
         request.conditions.check(&object.etag, object.modified)?;
-        let span = select(object, request.select)?;
+        let span = match object.is_transformed() {
+            false => select(object, request.select)?,
+            true if request.stored => select_stored(object, request.select)?,
+            true => return Err(needs_layer(address.key.as_str())),
+        };
         let body = match (&object.content, record.payload, snapshot) {
             (ObjectContent::Inline, Some(payload), _) => Body::from_bytes(slice(&payload, span)?),
             (ObjectContent::Extents { runs, .. }, _, Some(snapshot)) => {
@@ -213,7 +223,7 @@ impl OpenStore {
             ..Observation::default()
         };
         let versioning = self.state.versioning(address.bucket.as_str())?;
-        Ok(GetResponse { info: object_info(record.object, record.seq, versioning), span, body, observation })
+        Ok(GetResponse { info: object_info(record.object, record.seq, versioning)?, span, body, observation })
     }
 
     /// Like [`open_object`](Self::open_object), without the bytes.
@@ -232,7 +242,7 @@ impl OpenStore {
         let observation = Observation { first_byte, ..Observation::default() };
         let versioning = self.state.versioning(address.bucket.as_str())?;
         Ok(GetResponse {
-            info: object_info(record.object, record.seq, versioning),
+            info: object_info(record.object, record.seq, versioning)?,
             span,
             body: (),
             observation,
@@ -263,15 +273,47 @@ impl StoreSnapshot {
 }
 
 /// The port's description of an object. Copies the fields only if the manifest cache shares the object.
-pub(super) fn object_info(object: Arc<Object>, seq: u64, versioning: Versioning) -> ObjectInfo {
+pub(super) fn object_info(object: Arc<Object>, seq: u64, versioning: Versioning) -> Result<ObjectInfo> {
     let version = (versioning != Versioning::Off).then(|| object.slot(seq).id());
     let parts = u32::try_from(object.parts.len()).ok().filter(|parts| *parts > 0);
     let (size, modified, scope, generation) = (object.size, object.modified, object.scope, Generation(seq));
+    let stored = stored_form(&object)?;
     let (etag, metadata, checksums) = match Arc::try_unwrap(object) {
         Ok(object) => (object.etag, object.metadata, object.checksums),
         Err(shared) => (shared.etag.clone(), shared.metadata.clone(), shared.checksums.clone()),
     };
-    ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version }
+    Ok(ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version, stored })
+}
+
+/// The stored form of an object; `None` if its bytes are not transformed.
+fn stored_form(object: &Object) -> Result<Option<StoredForm>> {
+    if let Some(TransformedBytes { size, description }) = &object.transformed {
+        let (plain_bytes, stored_bytes, description) = (object.size, *size, description.clone());
+        let segment = StoredSegment { part: None, plain_bytes, stored_bytes, description };
+        return Ok(Some(StoredForm { segments: [segment].into() }));
+    }
+    if !object.is_transformed() {
+        return Ok(None);
+    }
+    let segment = |part: &PartSummary| {
+        let description = part.transformed.as_ref().map(|transformed| transformed.description.clone());
+        Ok(StoredSegment {
+            part: Some(PartNumber::new(part.number.into())?),
+            plain_bytes: part.size,
+            stored_bytes: part.stored_bytes(),
+            description: description.unwrap_or_default(),
+        })
+    };
+    Ok(Some(StoredForm { segments: object.parts.iter().map(segment).collect::<Result<_>>()? }))
+}
+
+/// The stored bytes that a request selects.
+fn select_stored(object: &Object, select: Select) -> Result<Span> {
+    match select {
+        Select::Whole => Ok(Span::whole(object.stored_bytes())),
+        Select::Range(range) => range.resolve(object.stored_bytes()),
+        Select::Part(_) => Err(Error::new(Reason::Defect, "a part of stored bytes was requested")),
+    }
 }
 
 /// The entry of an object or version in a snapshot.

@@ -3,12 +3,14 @@
 
 mod metadata;
 mod part;
+mod transformed;
 
 use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::Result;
 use tradewind_core::{Algorithm, Checksum, ETag, Metadata, Timestamp, VersionId, Versioning};
 
 pub(crate) use self::part::{ExtentLocation, ExtentRun, Part, PartSummary};
+pub(crate) use self::transformed::TransformedBytes;
 
 use super::fields::{FieldReader, FieldWriter, malformed};
 use super::frame::RecordKind;
@@ -86,6 +88,8 @@ pub(crate) struct Object {
     pub creation_seq: Option<u64>,
     /// True for a delete marker, which has neither bytes nor metadata.
     pub is_delete_marker: bool,
+    /// The stored bytes if they were transformed in one write; those of parts are in `parts`.
+    pub transformed: Option<TransformedBytes>,
 }
 
 /// Location of an object's bytes.
@@ -136,6 +140,8 @@ mod tag {
     pub const CREATION: u8 = 22;
     pub const DELETE_MARKER: u8 = 23;
     pub const VERSIONING: u8 = 24;
+    pub const TRANSFORMED: u8 = 25;
+    pub const TRANSFORMED_PARTS: u8 = 26;
     // 32 and up: `metadata`.
 }
 
@@ -274,6 +280,7 @@ impl Default for Object {
             is_versioned: false,
             creation_seq: None,
             is_delete_marker: false,
+            transformed: None,
         }
     }
 }
@@ -287,6 +294,20 @@ impl Object {
     /// The slot of this version, given the seq of its record.
     pub fn slot(&self, seq: u64) -> VersionSlot {
         if self.is_versioned { VersionSlot::Own(self.creation(seq)) } else { VersionSlot::Null }
+    }
+
+    /// Returns true if at least a part of the bytes is transformed.
+    pub fn is_transformed(&self) -> bool {
+        self.transformed.is_some() || self.parts.iter().any(|part| part.transformed.is_some())
+    }
+
+    /// The number of stored bytes, which is not `size` if they are transformed.
+    pub fn stored_bytes(&self) -> u64 {
+        match &self.transformed {
+            Some(transformed) => transformed.size,
+            None if self.is_transformed() => self.parts.iter().map(PartSummary::stored_bytes).sum(),
+            None => self.size,
+        }
     }
 
     fn encode(&self, out: &mut FieldWriter) {
@@ -311,6 +332,10 @@ impl Object {
             if !more.is_empty() {
                 out.bytes(tag::LATER_PART_CHECKSUMS, &more);
             }
+            let transformed = TransformedBytes::encode_parts(&self.parts);
+            if !transformed.is_empty() {
+                out.bytes(tag::TRANSFORMED_PARTS, &transformed);
+            }
         }
         if let Some(upload) = self.upload {
             out.number(tag::UPLOAD, upload);
@@ -326,6 +351,9 @@ impl Object {
         }
         if self.is_delete_marker {
             out.number(tag::DELETE_MARKER, 1);
+        }
+        if let Some(transformed) = &self.transformed {
+            out.bytes(tag::TRANSFORMED, &transformed.encode());
         }
         put_metadata(out, &self.metadata);
     }
@@ -354,6 +382,8 @@ impl Object {
                 tag::OWN_VERSION => object.is_versioned = true,
                 tag::CREATION => object.creation_seq = Some(value.number()?),
                 tag::DELETE_MARKER => object.is_delete_marker = true,
+                tag::TRANSFORMED => object.transformed = Some(TransformedBytes::decode(value)?),
+                tag::TRANSFORMED_PARTS => TransformedBytes::decode_parts(&mut object.parts, value)?,
                 other => read_metadata_field(&mut object.metadata, other, value)?,
             }
         }

@@ -14,6 +14,7 @@ use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected, Identity};
 use tradewind_core::store::{ETagForm, StageRequest};
+use tradewind_core::stored_form::Reported;
 use tradewind_core::{Algorithm, Context, ETag, Metadata, Observation, Precondition, Staged};
 
 use self::buffered_payload::BufferedPayload;
@@ -22,7 +23,7 @@ use self::extents::StagedExtents;
 use super::commit::{DeferredMd5, PutObject, PutPart};
 use super::frame::BLOCK_BYTES;
 use super::open_store::OpenStore;
-use super::record::{Object, ObjectContent, Part, UploadSeq};
+use super::record::{Object, ObjectContent, Part, TransformedBytes, UploadSeq};
 
 /// Shorter received buffers are joined.
 const MIN_BUFFER_BYTES: usize = 2 << 10;
@@ -217,9 +218,11 @@ impl Staged for LocalStaged {
         let crc64 = self.buffered.crc64();
         let mut computed = checksums.clone();
         computed.push(crc64);
+        let reported = expected.reported.take();
+        reported.as_ref().map_or(Ok(()), Reported::check)?;
         let deferred_md5 = match md5 {
             Md5Outcome::Deferred => Some(DeferredMd5 {
-                is_etag: self.etag == ETagForm::Md5 && self.identity.is_none(),
+                is_etag: self.etag == ETagForm::Md5 && self.identity.is_none() && reported.is_none(),
                 expected: Expected { md5: expected.md5.take(), ..Expected::default() },
             }),
             Md5Outcome::Known(_) | Md5Outcome::NotRequested => None,
@@ -229,13 +232,21 @@ impl Staged for LocalStaged {
             checksums.push(crc64);
         }
         self.sync_extents().await?;
-        let Identity { etag, modified } = match self.identity.take() {
-            Some(identity) => identity,
-            None => Identity { etag: self.etag(md5), modified: self.store.state.clock.wall() },
-        };
+        let identity = self.identity.take();
+        let modified =
+            identity.as_ref().map_or_else(|| self.store.state.clock.wall(), |identity| identity.modified);
+        let (mut size, mut transformed) = (self.size, None);
+        let mut etag = self.etag(md5);
+        if let Some(reported) = reported {
+            transformed = Some(TransformedBytes::new(self.size, &reported));
+            (size, etag, checksums) = (reported.plain.size, reported.plain.etag, reported.plain.checksums);
+        }
+        if let Some(identity) = identity {
+            etag = identity.etag;
+        }
         let mut committed = Committed {
             etag: etag.clone(),
-            size: self.size,
+            size,
             modified,
             generation: tradewind_core::object::Generation(0),
             checksums: checksums.clone(),
@@ -254,13 +265,14 @@ impl Staged for LocalStaged {
                 };
                 let object = Object {
                     key,
-                    size: staged.size,
+                    size,
                     modified,
                     etag,
                     metadata: *metadata,
                     checksums,
                     scope: ChecksumScope::FullObject,
                     content,
+                    transformed,
                     ..Object::default()
                 };
                 let put = PutObject {
@@ -280,11 +292,12 @@ impl Staged for LocalStaged {
                 let part = Part {
                     upload,
                     number,
-                    size: staged.size,
+                    size,
                     modified,
                     etag,
                     checksums,
                     runs: extents.runs,
+                    transformed,
                     new_extents: extents.new_extents,
                 };
                 let put = PutPart { bucket, key, part: Box::new(part), pins: extents.pins };

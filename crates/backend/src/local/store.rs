@@ -81,6 +81,7 @@ impl LocalStore {
             versions: true,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: MAX_OBJECT_BYTES,
+            reported_attributes: true,
             unsupported: &[],
         };
         Arc::new(Self {
@@ -327,7 +328,7 @@ impl ObjectStore for LocalStore {
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
         self.check_open(context)?;
-        let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
+        let get = GetRequest { conditions: request.source_conditions.clone(), ..GetRequest::default() };
         let source = self.get(context, &request.source, get).await?;
         let stored_checksum =
             (source.info.scope == ChecksumScope::FullObject).then(|| source.info.checksums.first()).flatten();
@@ -429,7 +430,8 @@ impl ObjectStore for LocalStore {
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
         self.check_open(context)?;
         let select = request.range.map_or(Select::Whole, Select::Range);
-        let get = GetRequest { select, conditions: request.source_conditions.clone() };
+        let get =
+            GetRequest { select, conditions: request.source_conditions.clone(), ..GetRequest::default() };
         let source = self.get(context, &request.source, get).await?;
         if let Some(tradewind_core::ByteRange::Inclusive { last, .. }) = request.range
             && last >= source.info.size

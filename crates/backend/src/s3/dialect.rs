@@ -75,6 +75,7 @@ const PLAIN: Capabilities = Capabilities {
     versions: true,
     max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
     max_object_bytes: 5 << 40,
+    reported_attributes: false,
     unsupported: &[
         // The response to a completion that is sent again is that of the first one.
         Feature::SingleCompletion,

@@ -184,7 +184,18 @@ impl S3Store {
         }
         let generation = header_fields::generation(modified, etag.as_str());
         Ok((
-            ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version },
+            ObjectInfo {
+                size,
+                etag,
+                modified,
+                generation,
+                metadata,
+                checksums,
+                scope,
+                parts,
+                version,
+                stored: None,
+            },
             span,
         ))
     }

@@ -140,7 +140,7 @@ impl SwiftStore {
         let CopyPartRequest { source, range, source_conditions, destination, upload, number, .. } = request;
         self.find_upload(context, &destination, &upload).await?;
         self.require_current(context, &source).await?;
-        let head = GetRequest { select: Select::Whole, conditions: source_conditions };
+        let head = GetRequest { conditions: source_conditions, ..GetRequest::default() };
         let size = self.read_head(context, &source, &head).await?.info.size;
         if let Some(range) = range {
             check_source_range(range, size)?;

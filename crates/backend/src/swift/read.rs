@@ -223,6 +223,7 @@ impl SwiftStore {
             scope: stored.scope.unwrap_or(ChecksumScope::FullObject),
             parts: stored.parts,
             version: None,
+            stored: None,
         };
         Ok((info, stored))
     }

@@ -156,9 +156,19 @@ impl WrittenObject {
     /// The head that the backing store is expected to report.
     fn into_head(self, committed: &Committed) -> Head {
         let Committed { etag, size, modified, generation, checksums, scope, version, .. } = committed.clone();
-        let (metadata, parts) = (self.metadata, None);
-        let info =
-            ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version };
+        let (metadata, parts, stored) = (self.metadata, None, None);
+        let info = ObjectInfo {
+            size,
+            etag,
+            modified,
+            generation,
+            metadata,
+            checksums,
+            scope,
+            parts,
+            version,
+            stored,
+        };
         Head::new(self.address, info, self.content, Some(self.bytes.freeze()), Stamp::NEVER)
     }
 }

@@ -104,7 +104,18 @@ fn read_info(fields: &mut FieldReader<'_>) -> Option<ObjectInfo> {
         },
     };
     let parts = has_parts.then_some(parts);
-    Some(ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts, version })
+    Some(ObjectInfo {
+        size,
+        etag,
+        modified,
+        generation,
+        metadata,
+        checksums,
+        scope,
+        parts,
+        version,
+        stored: None,
+    })
 }
 
 fn write_metadata(out: &mut FieldWriter, metadata: &Metadata) {
@@ -229,6 +240,7 @@ mod tests {
                 scope: if is_composite { ChecksumScope::Composite } else { ChecksumScope::FullObject },
                 parts,
                 version: version.map(|id| id.map_or(VersionId::Null, |id| VersionId::Id(id.into()))),
+                stored: None,
             };
             let stamp = Stamp { session, sequence: 3, time: Duration::from_nanos(nanos) };
             Head::new(Address::parse("bucket", &key).unwrap(), info, ContentId(content), data.map(Bytes::from), stamp)

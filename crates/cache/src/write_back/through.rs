@@ -124,7 +124,7 @@ impl Shared {
             // Copied: buffers that the write holds would occupy the window for which the next read waits.
             staged.write(Bytes::copy_from_slice(&piece?)).await?;
         }
-        let expected = Expected { size: Some(info.size), md5: None, checksums };
+        let expected = Expected { size: Some(info.size), checksums, ..Expected::default() };
         match staged.commit(expected).await {
             Ok(_) => Ok(()),
             Err(e) => Err(self.note_uncertain(address, e)),

@@ -22,6 +22,7 @@ mod multipart;
 mod objects;
 mod parts;
 mod ranges;
+mod reported;
 mod tags;
 mod uploads;
 mod versions;
@@ -89,6 +90,9 @@ impl Case {
             }
             Need::Identity => capabilities.supports(Feature::Identity),
             Need::IdentityAndMultipart => capabilities.multipart && capabilities.supports(Feature::Identity),
+            Need::ReportedAttributes => capabilities.reported_attributes,
+            Need::ReportedParts => capabilities.reported_attributes && capabilities.multipart,
+            Need::ReportedVersions => capabilities.reported_attributes && capabilities.versions,
             Need::SingleParts => capabilities.multipart && capabilities.supports(Feature::PartReads),
         }
     }
@@ -139,6 +143,9 @@ enum Need {
     Identity,
     IdentityAndMultipart,
     SingleParts,
+    ReportedAttributes,
+    ReportedParts,
+    ReportedVersions,
 }
 
 /// Every case, by theme.
@@ -162,6 +169,7 @@ pub fn cases() -> Vec<Case> {
         concurrency::CASES,
         cancellation::CASES,
         deadlines::CASES,
+        reported::CASES,
     ];
     themes.into_iter().flatten().copied().collect()
 }

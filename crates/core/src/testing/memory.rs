@@ -70,6 +70,7 @@ impl MemoryStore {
             versions: true,
             max_key_bytes: MAX_KEY_BYTES,
             max_object_bytes: u64::MAX,
+            reported_attributes: true,
             unsupported: &[],
         };
         Arc::new(Self { clock, capabilities, state: Arc::default() })
@@ -164,8 +165,8 @@ impl ObjectStore for MemoryStore {
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
         let (object, info) = self.find(context, address)?;
-        let span = object.select(&request)?;
-        let body = stream(context.clone(), object.slice(span));
+        let (span, bytes) = object.read(address.key.as_str(), &request)?;
+        let body = stream(context.clone(), bytes);
         Ok(GetResponse { info, span, body, observation: Observation::default() })
     }
 
@@ -340,7 +341,7 @@ impl Staged for MemoryStaged {
         let plan =
             DigestPlan { algorithms: staged.algorithms, verify_md5: staged.verify_md5, etag: staged.etag };
         let mut payload = Payload::new(bytes.freeze(), &plan);
-        payload.verify(&expected.with_default_size(staged.size))?;
+        payload.verify(expected.with_default_size(staged.size))?;
         payload.set_identity(staged.identity.clone().filter(|_| part.is_none()));
         let mut state = lock(&state, &context)?;
         let committed = match part {

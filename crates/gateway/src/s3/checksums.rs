@@ -77,7 +77,7 @@ impl DeclaredChecksums {
             })?;
             checksums.push(parse_value(algorithm, value)?);
         }
-        Ok(Expected { size, md5: self.md5, checksums })
+        Ok(Expected { size, md5: self.md5, checksums, reported: None })
     }
 
     /// Verifies a body in memory.

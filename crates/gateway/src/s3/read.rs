@@ -96,7 +96,7 @@ fn selection(call: &Call) -> Result<GetRequest> {
         (None, Some(range)) => ByteRange::parse(&range).map_or(Select::Whole, Select::Range),
         (None, None) => Select::Whole,
     };
-    Ok(GetRequest { select, conditions: conditions::read_conditions(call)? })
+    Ok(GetRequest { select, conditions: conditions::read_conditions(call)?, ..GetRequest::default() })
 }
 
 /// Reads an object. A range with `If-Range` is served only if the object has that entity tag, which the store checks

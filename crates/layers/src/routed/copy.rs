@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::object::Committed;
-use tradewind_core::store::{CopyPartRequest, CopyRequest, ETagForm, GetRequest, Select};
+use tradewind_core::store::{CopyPartRequest, CopyRequest, ETagForm, GetRequest};
 use tradewind_core::{Address, Context, ObjectInfo, Precondition, ReadConditions};
 
 use super::Routed;
@@ -104,7 +104,7 @@ impl TierSet {
         address: &Address,
         conditions: &ReadConditions,
     ) -> Result<FromTier<ObjectInfo>> {
-        let request = GetRequest { select: Select::Whole, conditions: conditions.clone() };
+        let request = GetRequest { conditions: conditions.clone(), ..GetRequest::default() };
         self.read(context, address, |tier| {
             let head = tier.store.head(context, address, request.clone());
             Box::pin(async { Ok(head.await?.info) })

@@ -295,7 +295,7 @@ impl Movement<'_> {
             );
             match copied {
                 Copied::Object(staged, checksums) if is_unchanged => {
-                    let expected = Expected { size: Some(size), md5: None, checksums };
+                    let expected = Expected { size: Some(size), checksums, ..Expected::default() };
                     change.replace(to, copies, async { Ok(staged.commit(expected).await?.0) }).await?;
                 }
                 Copied::Upload(id, parts) if is_unchanged => {
@@ -387,7 +387,8 @@ impl Movement<'_> {
         let staged = target.store.stage_part(self.context, self.address, id, number, request).await;
         let mut staged = target.named(staged)?;
         self.relay(Select::Part(number), part.size, &mut *staged).await?;
-        let expected = Expected { size: Some(part.size), md5: None, checksums: part.checksums.clone() };
+        let expected =
+            Expected { size: Some(part.size), checksums: part.checksums.clone(), ..Expected::default() };
         let (Committed { etag, .. }, _) = target.named(staged.commit(expected).await)?;
         Ok(CompletePart { number, etag, checksum: None })
     }

@@ -14,6 +14,7 @@ use tradewind_layers::routed::ClassTiers;
 use tradewind_layers::{Instrumented, ReadAhead, Routed, Tier, Volume, Volumes};
 use tradewind_model::class_policy::ClassPolicyTable;
 
+use super::transform_keys::transform;
 use super::write_back;
 use super::{ServedStore, open_store, with_lanes};
 use crate::cache_metrics::{CacheCollector, NamedCache};
@@ -276,6 +277,7 @@ async fn stack_volume(
                 layers.routed.push(ServedRouted { volume, layer: layer.clone(), move_rate });
                 store = layer;
             }
+            VolumeLayer::Transformed(set) => store = transform(set, store)?,
         }
     }
     Ok(Volume {

@@ -143,6 +143,13 @@ impl NamedSettings {
         for store in self.volumes.iter().flat_map(Volume::stores) {
             check_reference("store", store, &stores, problems);
         }
+        for volume in &self.volumes {
+            let store = self.stores.iter().find(|store| store.name.value == volume.store.value);
+            let transformed = volume.layers.iter().find_map(VolumeLayer::transformed);
+            if let (Some(set), Some(store)) = (transformed, store) {
+                set.check_store(&volume.name.value, &store.kind, problems);
+            }
+        }
         volumes::check(&self.volumes, &self.stores, problems);
         class_policies::check(&self.classes, &stores, problems);
         self.check_directories(problems);

@@ -7,6 +7,7 @@ use super::class_rules;
 use super::local::LocalOptions;
 use super::routed::RoutedSettings;
 use super::scalars::{Scalars, environment_variable};
+use super::transformed::TransformedSettings;
 use super::volumes::CachedSettings;
 
 /// One key.
@@ -113,6 +114,11 @@ fn named_tables() -> Vec<Section> {
             "{ routed = { ... } }",
             "A layer of a stack: objects of some classes are in other stores.",
             RoutedSettings::declarations(),
+        ),
+        section(
+            "{ transformed = { ... } }",
+            "A layer of a stack, directly above a local store: compression and encryption.",
+            TransformedSettings::declarations(),
         ),
         section(
             "[bucket.NAME]",

@@ -5,6 +5,7 @@ mod class_rules;
 #[path = "tests/classes.rs"]
 mod classes;
 #[path = "tests/volumes.rs"]
+mod transformed;
 mod volumes;
 
 pub(super) fn inputs(text: &str) -> Inputs {

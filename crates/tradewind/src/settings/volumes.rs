@@ -12,6 +12,7 @@ use super::problem::Problems;
 use super::reference::Declaration;
 use super::routed::{RoutedSettings, RoutedTier};
 use super::source::{SettingSource, Sourced};
+use super::transformed::TransformedSettings;
 use super::value::SettingValue;
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
@@ -33,6 +34,8 @@ pub enum VolumeLayer {
     Cached(CachedSettings),
     /// `routed`: objects of some classes are in other stores.
     Routed(RoutedSettings),
+    /// `transformed`: compression and encryption.
+    Transformed(TransformedSettings),
 }
 
 impl VolumeLayer {
@@ -41,17 +44,26 @@ impl VolumeLayer {
     pub const fn cached(&self) -> Option<&CachedSettings> {
         match self {
             Self::Cached(set) => Some(set),
-            Self::Routed(_) => None,
+            Self::Routed(_) | Self::Transformed(_) => None,
         }
     }
 
     /// The stores that the layer has besides the one below it.
     pub fn tiers(&self) -> impl Iterator<Item = &RoutedTier> {
         let tiers = match self {
-            Self::Cached(_) => &[],
+            Self::Cached(_) | Self::Transformed(_) => &[],
             Self::Routed(set) => set.tiers.as_slice(),
         };
         tiers.iter()
+    }
+
+    /// The settings of a layer that compresses and encrypts.
+    #[must_use]
+    pub const fn transformed(&self) -> Option<&TransformedSettings> {
+        match self {
+            Self::Cached(_) | Self::Routed(_) => None,
+            Self::Transformed(set) => Some(set),
+        }
     }
 }
 
@@ -293,6 +305,7 @@ impl fmt::Display for VolumeLayer {
                 }
                 f.write_str(" } }")
             }
+            Self::Transformed(set) => set.fmt(f),
         }
     }
 }
@@ -333,6 +346,7 @@ impl Volume {
         for set in layers.iter().filter_map(VolumeLayer::cached) {
             set.check(&name.value, problems);
         }
+        check_order(&name.value, &layers, problems);
         Some(Self { name, layers, store: store? })
     }
 
@@ -396,6 +410,19 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
             problems.add(&source, message);
             None
         }
+        ("transformed", TomlValue::Table(table)) => {
+            let table = Table { source: source.clone(), entries: table.entries };
+            let fields = Fields::new(format!("volume.{volume}.transformed"), table);
+            let read = TransformedSettings::read(volume, source, fields, inputs, problems);
+            read.map(VolumeLayer::Transformed)
+        }
+        ("transformed", other) => {
+            let example = "{ transformed = { compress = true } }";
+            let message =
+                format!("volume.{volume}.transformed must be a table, not {}: {example}", other.kind());
+            problems.add(&source, message);
+            None
+        }
         ("cached", other) => {
             let example = "{ cached = { disk = \"/ssd/cache\", size = \"1GiB\" } }";
             let message = format!("volume.{volume}.cached must be a table, not {}: {example}", other.kind());
@@ -409,10 +436,23 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
         (kind, _) => {
             problems.add(
                 &source,
-                format!("unknown layer {kind:?}; the known layers are \"cached\" and \"routed\""),
+                format!(
+                    "unknown layer {kind:?}; the known layers are \"cached\", \"routed\" and \"transformed\""
+                ),
             );
             None
         }
+    }
+}
+
+/// Rejects `transformed` over another layer, which would take the transformed bytes for those of the object.
+fn check_order(volume: &str, layers: &[VolumeLayer], problems: &mut Problems) {
+    let [upper @ .., _] = layers else { return };
+    if let Some(set) = upper.iter().find_map(VolumeLayer::transformed) {
+        let message = format!(
+            "volume.{volume}.transformed must be directly above the store: write it last, before the name of the store"
+        );
+        problems.add(&set.source, message);
     }
 }
 

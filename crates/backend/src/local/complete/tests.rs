@@ -60,6 +60,7 @@ async fn put_part(open: &OpenStore, address: &Address, upload: UploadSeq, number
         checksums: vec![Checksum::crc64nvme(u64::from(number))],
         runs: vec![ExtentRun { first_id: first, bytes: DECLARED_BYTES }],
         new_extents,
+        transformed: None,
     };
     let put = PutPart {
         bucket: address.bucket.as_str().to_owned(),

@@ -4,8 +4,8 @@ use tradewind_core::error::Result;
 use tradewind_core::{Checksum, ETag, Timestamp};
 
 use super::{
-    UploadSeq, algorithm_byte, algorithm_from_byte, checksum_of, is_original_algorithm, known_algorithm,
-    put_checksum, put_etag, put_time, read_checksum, read_time, tag,
+    TransformedBytes, UploadSeq, algorithm_byte, algorithm_from_byte, checksum_of, is_original_algorithm,
+    known_algorithm, put_checksum, put_etag, put_time, read_checksum, read_time, tag,
 };
 use crate::local::fields::{Decoder, FieldReader, FieldWriter, malformed, put_block, put_varint};
 use crate::local::frame::MAX_PAYLOAD_BYTES;
@@ -88,9 +88,16 @@ pub(crate) struct PartSummary {
     pub size: u64,
     pub etag: ETag,
     pub checksums: Vec<Checksum>,
+    /// The stored bytes, if they are transformed.
+    pub transformed: Option<TransformedBytes>,
 }
 
 impl PartSummary {
+    /// The number of stored bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.transformed.as_ref().map_or(self.size, |transformed| transformed.size)
+    }
+
     pub fn encode_all(parts: &[Self]) -> Vec<u8> {
         let mut out = Vec::with_capacity(parts.len() * 48);
         for part in parts {
@@ -130,7 +137,7 @@ impl PartSummary {
             let (number, size) = (fields.narrow()?, fields.number()?);
             let etag = ETag::from_tag(&fields.text()?);
             let checksums = read_checksums(tag::PARTS, fields)?;
-            parts.push(Self { number, size, etag, checksums });
+            parts.push(Self { number, size, etag, checksums, transformed: None });
         }
         Ok(parts)
     }
@@ -177,11 +184,18 @@ pub(crate) struct Part {
     pub etag: ETag,
     pub checksums: Vec<Checksum>,
     pub runs: Vec<ExtentRun>,
+    /// The stored bytes, if they are transformed.
+    pub transformed: Option<TransformedBytes>,
     /// The extents to which this record is the first to refer, and their locations when it was written.
     pub new_extents: Vec<ExtentLocation>,
 }
 
 impl Part {
+    /// The number of stored bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.transformed.as_ref().map_or(self.size, |transformed| transformed.size)
+    }
+
     pub(super) fn encode(&self, out: &mut FieldWriter) {
         out.number(tag::UPLOAD, self.upload)
             .number(tag::NUMBER, self.number.into())
@@ -193,6 +207,9 @@ impl Part {
         }
         out.bytes(tag::RUNS, &ExtentRun::encode_all(&self.runs));
         out.bytes(tag::NEW_EXTENTS, &ExtentLocation::encode_all(&self.new_extents));
+        if let Some(transformed) = &self.transformed {
+            out.bytes(tag::TRANSFORMED, &transformed.encode());
+        }
     }
 
     pub(super) fn decode(fields: &[u8]) -> Result<Self> {
@@ -204,6 +221,7 @@ impl Part {
             etag: ETag::from_text(""),
             checksums: Vec::new(),
             runs: Vec::new(),
+            transformed: None,
             new_extents: Vec::new(),
         };
         let mut reader = FieldReader::new(fields);
@@ -218,6 +236,7 @@ impl Part {
                 tag::CHECKSUM | tag::LATER_CHECKSUMS => part.checksums.extend(read_checksum(tag, value)?),
                 tag::RUNS => part.runs = ExtentRun::decode_all(value)?,
                 tag::NEW_EXTENTS => part.new_extents = ExtentLocation::decode_all(value)?,
+                tag::TRANSFORMED => part.transformed = Some(TransformedBytes::decode(value)?),
                 _ => {}
             }
         }

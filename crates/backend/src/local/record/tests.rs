@@ -23,10 +23,21 @@ fn metadata() -> Metadata {
 
 fn examples() -> Vec<Record> {
     let checksum = Checksum::compute(Algorithm::Crc64Nvme, b"x");
-    let summary =
-        PartSummary { number: 3, size: 9, etag: ETag::from_text("abc-3"), checksums: vec![checksum] };
+    let transformed = |size| Some(TransformedBytes { size, description: vec![1, 0, 255] });
+    let summary = PartSummary {
+        number: 3,
+        size: 9,
+        etag: ETag::from_text("abc-3"),
+        checksums: vec![checksum],
+        transformed: None,
+    };
     let later = Checksum::compute(Algorithm::Sha512, b"x");
-    let summary_of_later = PartSummary { number: 4, checksums: vec![checksum, later], ..summary.clone() };
+    let summary_of_later = PartSummary {
+        number: 4,
+        checksums: vec![checksum, later],
+        transformed: transformed(1 << 33),
+        ..summary.clone()
+    };
     let object = Object {
         bucket: 4,
         key: "a/\0/é".into(),
@@ -46,6 +57,7 @@ fn examples() -> Vec<Record> {
         is_versioned: true,
         creation_seq: Some(8),
         is_delete_marker: false,
+        transformed: None,
     };
     vec![
         Record::BucketCreated(Bucket {
@@ -65,6 +77,7 @@ fn examples() -> Vec<Record> {
             is_versioned: false,
             creation_seq: None,
             is_delete_marker: true,
+            transformed: transformed(0),
             metadata: Metadata::default(),
             scope: ChecksumScope::FullObject,
             ..object
@@ -94,6 +107,7 @@ fn examples() -> Vec<Record> {
             etag: ETag::from_text("x-1"),
             checksums: vec![checksum, Checksum::compute(Algorithm::Md5, b"x")],
             runs: vec![ExtentRun { first_id: 1, bytes: 5 }],
+            transformed: transformed(3),
             new_extents: Vec::new(),
         })),
         Record::UploadEnded { upload: 12 },

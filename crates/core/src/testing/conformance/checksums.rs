@@ -47,6 +47,7 @@ async fn that_are_promised_rightly_pass(desk: Fixture) {
             size: Some(size as u64),
             md5: Some(md5(&bytes)),
             checksums: Algorithm::ALL.map(|algorithm| Checksum::compute(algorithm, &bytes)).to_vec(),
+            ..Expected::default()
         };
         let request = StageRequest { verify_md5: true, ..computing(&Algorithm::ALL) };
         let committed = desk.try_put("k", bytes.clone(), request, expected).await;

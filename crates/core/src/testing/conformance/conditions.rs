@@ -148,7 +148,8 @@ async fn on_reads_come_before_the_range(desk: Fixture) {
     let etag = desk.put("k", "bytes").await.etag;
     let conditions =
         ReadConditions { if_none_match: Some(ETagMatch::OneOf(vec![etag])), ..ReadConditions::default() };
-    let request = GetRequest { select: Select::Range(ByteRange::From(100)), conditions };
+    let request =
+        GetRequest { select: Select::Range(ByteRange::From(100)), conditions, ..GetRequest::default() };
     assert_eq!(reason(desk.get("k", request).await), Reason::NotModified);
 }
 

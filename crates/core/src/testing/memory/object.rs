@@ -12,6 +12,7 @@ use crate::multipart::{PartInfo, PartNumber};
 use crate::object::{Committed, ETag, Expected, Generation, Identity, ObjectInfo};
 use crate::range::Span;
 use crate::store::{ETagForm, GetRequest, Select};
+use crate::stored_form::{Reported, StoredForm, StoredSegment, needs_layer};
 
 /// One committed write. Never changed; a new write replaces the whole.
 pub(super) struct StoredObject {
@@ -22,7 +23,7 @@ pub(super) struct StoredObject {
 }
 
 impl StoredObject {
-    /// The span that a request selects, if its conditions hold.
+    /// The span of the reported bytes that a request selects, if its conditions hold.
     pub fn select(&self, request: &GetRequest) -> Result<Span> {
         request.conditions.check(&self.info.etag, self.info.modified)?;
         match request.select {
@@ -30,6 +31,27 @@ impl StoredObject {
             Select::Range(range) => range.resolve(self.info.size),
             Select::Part(number) => self.part(number),
         }
+    }
+
+    /// The bytes that a request selects, if its conditions hold, and their span.
+    pub fn read(&self, key: &str, request: &GetRequest) -> Result<(Span, Bytes)> {
+        if self.info.stored.is_none() {
+            let span = self.select(request)?;
+            return Ok((span, self.slice(span)));
+        }
+        request.conditions.check(&self.info.etag, self.info.modified)?;
+        if !request.stored {
+            return Err(needs_layer(key));
+        }
+        let size = self.bytes.len() as u64;
+        let span = match request.select {
+            Select::Whole => Span::whole(size),
+            Select::Range(range) => range.resolve(size)?,
+            Select::Part(_) => {
+                return Err(Error::new(Reason::Defect, "a part of stored bytes was requested"));
+            }
+        };
+        Ok((span, self.slice(span)))
     }
 
     fn part(&self, number: PartNumber) -> Result<Span> {
@@ -93,6 +115,7 @@ pub(super) struct Payload {
     etag: ETagForm,
     /// The identity of the object, instead of a new one.
     identity: Option<Identity>,
+    reported: Option<Reported>,
 }
 
 impl Payload {
@@ -109,15 +132,23 @@ impl Payload {
         }
         let wants_md5 = plan.verify_md5 || plan.etag == ETagForm::Md5;
         let md5 = wants_md5.then(|| Md5::digest(&bytes).into());
-        Self { bytes, checksums, md5, etag: plan.etag, identity: None }
+        Self { bytes, checksums, md5, etag: plan.etag, identity: None, reported: None }
     }
 
     pub fn set_identity(&mut self, identity: Option<Identity>) {
         self.identity = identity;
     }
 
-    pub fn verify(&self, expected: &Expected) -> Result<()> {
-        expected.verify(self.bytes.len() as u64, self.md5, &self.checksums)
+    /// Compares the bytes with the declared values, and takes the attributes to report.
+    pub fn verify(&mut self, expected: Expected) -> Result<()> {
+        expected.verify(self.bytes.len() as u64, self.md5, &self.checksums)?;
+        self.reported = expected.reported;
+        self.reported.as_ref().map_or(Ok(()), Reported::check)
+    }
+
+    /// The description of the transformation; empty without one.
+    pub fn description(&self) -> Vec<u8> {
+        self.reported.as_ref().map(|reported| reported.description.clone()).unwrap_or_default()
     }
 
     /// The entity tag of this payload when written as `generation`.
@@ -137,7 +168,7 @@ impl Payload {
     ) -> StoredObject {
         let new = || Identity { etag: self.etag(generation), modified };
         let Identity { etag, modified } = self.identity.clone().unwrap_or_else(new);
-        let info = ObjectInfo {
+        let mut info = ObjectInfo {
             size: self.bytes.len() as u64,
             etag,
             modified,
@@ -147,7 +178,14 @@ impl Payload {
             scope: ChecksumScope::FullObject,
             parts: None,
             version: None,
+            stored: None,
         };
+        if let Some(Reported { plain, description }) = self.reported {
+            let (plain_bytes, stored_bytes) = (plain.size, info.size);
+            let segment = StoredSegment { part: None, plain_bytes, stored_bytes, description };
+            info.stored = Some(StoredForm { segments: [segment].into() });
+            (info.size, info.etag, info.checksums) = (plain.size, plain.etag, plain.checksums);
+        }
         StoredObject { info, bytes: self.bytes, parts: Vec::new() }
     }
 }

@@ -20,7 +20,8 @@ use crate::multipart::{
 use crate::name::{Address, BucketName};
 use crate::object::{Committed, Generation, Identity, ObjectInfo};
 use crate::range::{ByteRange, Span};
-use crate::store::{CopyPartRequest, CopyRequest, Deleted, GetRequest, Select};
+use crate::store::{CopyPartRequest, CopyRequest, Deleted, GetRequest};
+use crate::stored_form::{StoredForm, StoredSegment};
 use crate::version::{self, ListVersions, ListedVersion, VersionCursor, VersionId, Versioning, VersionsPage};
 
 use super::object::{DigestPlan, Payload, StoredObject, etag_of_parts};
@@ -97,7 +98,15 @@ impl Bucket {
 
 pub(super) struct Upload {
     info: UploadInfo,
-    parts: BTreeMap<PartNumber, (PartInfo, Bytes)>,
+    parts: BTreeMap<PartNumber, (PartInfo, PartContent)>,
+}
+
+/// The stored bytes of a part.
+#[derive(Clone)]
+struct PartContent {
+    bytes: Bytes,
+    /// The description of their transformation; empty if they are not transformed.
+    description: Vec<u8>,
 }
 
 impl Upload {
@@ -251,7 +260,8 @@ impl MemoryState {
     pub fn copy(&mut self, request: &CopyRequest, now: Timestamp) -> Result<Committed> {
         let source = self.object(&request.source)?;
         let source_version = self.version_of(&request.source, &source)?;
-        request.source_conditions.check(&source.info.etag, source.info.modified)?;
+        let get = GetRequest { conditions: request.source_conditions.clone(), ..GetRequest::default() };
+        let (_, bytes) = source.read(request.source.key.as_str(), &get)?;
         let algorithms = match (request.algorithm, source.info.scope) {
             (Some(algorithm), _) => vec![algorithm],
             (None, ChecksumScope::FullObject) => {
@@ -259,10 +269,7 @@ impl MemoryState {
             }
             (None, ChecksumScope::Composite) => Vec::new(),
         };
-        let payload = Payload::new(
-            source.bytes.clone(),
-            &DigestPlan { algorithms, verify_md5: false, etag: request.etag },
-        );
+        let payload = Payload::new(bytes, &DigestPlan { algorithms, verify_md5: false, etag: request.etag });
         let mut metadata =
             request.metadata.clone().unwrap_or_else(|| source.info.metadata.clone().for_copy());
         metadata.tags = request.tags.clone().unwrap_or_else(|| source.info.metadata.tags.clone());
@@ -355,7 +362,7 @@ impl MemoryState {
         let generation = Generation(self.next());
         let uploads = &mut self.bucket_mut(&address.bucket)?.uploads;
         let upload = uploads.get_mut(&upload_key(address, id)).ok_or_else(|| Error::no_such_upload(&id.0))?;
-        let bytes = payload.bytes.clone();
+        let content = PartContent { bytes: payload.bytes.clone(), description: payload.description() };
         let part = payload.into_object(generation, now, Metadata::default());
         let committed = part.committed();
         let info = PartInfo {
@@ -365,7 +372,7 @@ impl MemoryState {
             modified: now,
             checksums: committed.checksums.clone(),
         };
-        upload.parts.insert(number, (info, bytes));
+        upload.parts.insert(number, (info, content));
         Ok(committed)
     }
 
@@ -373,10 +380,11 @@ impl MemoryState {
         let algorithm = self.upload(&request.destination, &request.upload)?.algorithm();
         let source = self.object(&request.source)?;
         let source_version = self.version_of(&request.source, &source)?;
-        let get = GetRequest { select: Select::Whole, conditions: request.source_conditions.clone() };
+        let get = GetRequest { conditions: request.source_conditions.clone(), ..GetRequest::default() };
+        source.read(request.source.key.as_str(), &get)?;
         let span = match request.range {
-            Some(range) => resolve_within(range, source.select(&get)?.length)?,
-            None => source.select(&get)?,
+            Some(range) => resolve_within(range, source.info.size)?,
+            None => Span::whole(source.info.size),
         };
         let plan = DigestPlan { algorithms: vec![algorithm], verify_md5: false, etag: request.etag };
         let payload = Payload::new(source.slice(span), &plan);
@@ -412,7 +420,7 @@ impl MemoryState {
     ) -> Result<Committed> {
         let upload = self.upload(address, id)?;
         let matched = multipart::match_parts(&request.parts, |number| upload.parts.get(&number).cloned())?;
-        let (parts, pieces): (Vec<PartInfo>, Vec<Bytes>) = matched.into_iter().unzip();
+        let (parts, pieces): (Vec<PartInfo>, Vec<PartContent>) = matched.into_iter().unzip();
         let (algorithm, scope) =
             upload.info.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
         let checksum = multipart::checksum_of_parts(algorithm, scope, &parts)
@@ -456,9 +464,10 @@ impl MemoryState {
             scope,
             parts: u32::try_from(parts.len()).ok(),
             version: None,
+            stored: stored_form(&parts, &pieces),
         };
         let mut bytes = BytesMut::new();
-        pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        pieces.iter().for_each(|piece| bytes.extend_from_slice(&piece.bytes));
         self.abort_upload(address, id)?;
         self.add(address, StoredObject { info, bytes: bytes.freeze(), parts })
     }
@@ -468,6 +477,18 @@ impl MemoryState {
         let found = uploads.remove(&upload_key(address, id));
         found.map(drop).ok_or_else(|| Error::no_such_upload(&id.0))
     }
+}
+
+/// The stored form of an object of these parts; `None` if no part is transformed.
+fn stored_form(parts: &[PartInfo], contents: &[PartContent]) -> Option<StoredForm> {
+    let segment = |(info, content): (&PartInfo, &PartContent)| StoredSegment {
+        part: Some(info.number),
+        plain_bytes: info.size,
+        stored_bytes: content.bytes.len() as u64,
+        description: content.description.clone(),
+    };
+    let is_transformed = contents.iter().any(|content| !content.description.is_empty());
+    is_transformed.then(|| StoredForm { segments: parts.iter().zip(contents).map(segment).collect() })
 }
 
 fn upload_key(address: &Address, id: &UploadId) -> (String, UploadId) {
