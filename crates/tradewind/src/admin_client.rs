@@ -86,6 +86,15 @@ impl AdminClient {
         serde_json::from_slice(&document).context("the server's response is not JSON")
     }
 
+    /// Makes a change, and returns the document of the response. `path` is encoded.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub async fn change(&self, path: &str, body: &Json) -> anyhow::Result<Json> {
+        let document = self.start(path, body).await?.all().await?;
+        serde_json::from_slice(&document).context("the server's response is not JSON")
+    }
+
     /// Starts work of which the server reports by lines. `path` is encoded. Dropping the lines ends the work.
     ///
     /// # Errors

@@ -78,7 +78,9 @@ const COUNTERS: [(Family, &[Sample]); 4] = [
     ),
 ];
 
-const GAUGES: [(Family, fn(&WriteBackStatus) -> u64); 3] = [
+type Gauge = fn(&WriteBackStatus) -> u64;
+
+const GAUGES: [(Family, Gauge); 3] = [
     (DIRTY_BYTES, |status| status.dirty_bytes),
     (DIRTY_OBJECTS, |status| status.dirty_objects as u64),
     (OLDEST, |status| status.oldest_age.as_secs()),

@@ -12,10 +12,10 @@ use tradewind_cache::{Cached, CachedOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
 use tradewind_layers::{Instrumented, ReadAhead, Routed, Tier, Volume, Volumes};
-use tradewind_model::class_policy::ClassPolicyTable;
+use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
 use super::transform_keys::transform;
-use super::write_back;
+use super::write_back::{self, ClassWrites};
 use super::{ServedStore, open_store, with_lanes};
 use crate::cache_metrics::{CacheCollector, NamedCache};
 use crate::settings::{
@@ -141,8 +141,17 @@ pub struct VolumeLayers {
     pub caches: Vec<NamedCache>,
     /// The layers that write back.
     pub write_backs: Vec<NamedWriteBack>,
+    /// Their decision by class.
+    pub class_writes: Arc<ClassWrites>,
     /// The layers `routed`.
     pub routed: Vec<ServedRouted>,
+}
+
+impl VolumeLayers {
+    fn set_class_policies(&self, policies: &Arc<ClassPolicyTable>) {
+        self.caches.iter().for_each(|named| named.cache.set_policies(policies.clone()));
+        self.class_writes.set_policies(policies.clone());
+    }
 }
 
 impl fmt::Debug for ServedStores {
@@ -162,11 +171,11 @@ impl ServedStores {
             opened.into_iter().map(|opened| StackedStore::new(settings, opened, clock)).collect();
         let mut layers = VolumeLayers::default();
         let mut volumes = Vec::new();
-        for volume in settings.served_volumes()? {
-            volumes.push(stack_volume(&volume, &stores, &mut layers, clock).await?);
-        }
         let policies = Arc::new(settings.named.class_policies());
-        layers.caches.iter().for_each(|named| named.cache.set_policies(policies.clone()));
+        for volume in settings.served_volumes()? {
+            volumes.push(stack_volume(&volume, &stores, &policies, &mut layers, clock).await?);
+        }
+        layers.set_class_policies(&policies);
         let default = volumes.remove(0);
         if volumes.is_empty() {
             return Ok(Self { store: default.store, volumes: None, stores, layers });
@@ -175,9 +184,9 @@ impl ServedStores {
         Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, layers })
     }
 
-    /// Replaces the policies of classes of all caches.
+    /// Replaces the policies of classes of all caches and of write-back.
     pub fn set_class_policies(&self, policies: &Arc<ClassPolicyTable>) {
-        self.layers.caches.iter().for_each(|named| named.cache.set_policies(policies.clone()));
+        self.layers.set_class_policies(policies);
     }
 
     /// The stores for background work that is done for each volume by itself.
@@ -246,6 +255,7 @@ impl ServedStores {
 async fn stack_volume(
     volume: &ServedVolume<'_>,
     stores: &[StackedStore],
+    policies: &ClassPolicyTable,
     layers: &mut VolumeLayers,
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<Volume> {
@@ -261,7 +271,9 @@ async fn stack_volume(
     for layer in volume.layers.iter().rev() {
         match layer {
             VolumeLayer::Cached(set) => {
-                if let Some(layer) = write_back::open(set, &leaves, store.clone(), clock).await? {
+                if let Some(layer) =
+                    write_back::open(set, &leaves, store.clone(), &layers.class_writes, clock).await?
+                {
                     let volume = volume.name.to_owned();
                     layers.write_backs.push(NamedWriteBack { volume, layer: layer.clone() });
                     store = layer;
@@ -271,7 +283,7 @@ async fn stack_volume(
                 store = cache;
             }
             VolumeLayer::Routed(set) => {
-                let layer = route(set, &leaves, leaf, store);
+                let layer = route(set, policies, &leaves, store);
                 let move_rate = set.move_rate.value;
                 let volume = volume.name.to_owned();
                 layers.routed.push(ServedRouted { volume, layer: layer.clone(), move_rate });
@@ -293,8 +305,8 @@ async fn stack_volume(
 /// Puts tiers above a store.
 fn route(
     set: &RoutedSettings,
+    policies: &ClassPolicyTable,
     leaves: &[&StackedStore],
-    leaf: &StackedStore,
     below: Arc<dyn ObjectStore>,
 ) -> Arc<Routed> {
     let (mut tiers, mut placement) = (Vec::new(), ClassTiers::new());
@@ -306,7 +318,17 @@ fn route(
         }
         tiers.push(Tier { name: name.clone(), store: store.top() });
     }
-    Routed::new(tiers, Tier { name: leaf.name.clone(), store: below }, placement)
+    let base = leaves[0].name.clone();
+    // The policy of a class overrides the layer, if it names a store of this volume.
+    for class in all_classes() {
+        let Some(name) = policies.tier(class) else { continue };
+        if let Some(tier) = tiers.iter().position(|tier| tier.name == name) {
+            placement = placement.with_class(class, tier);
+        } else if name == base {
+            placement = placement.with_class(class, tiers.len());
+        }
+    }
+    Routed::new(tiers, Tier { name: base, store: below }, placement)
 }
 
 /// Puts a cache on a store.

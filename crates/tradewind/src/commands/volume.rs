@@ -1,5 +1,5 @@
 //! `tradewind volume list | show`: the volumes that `serve` would serve, from the settings. No server and no service is
-//! asked; of local stores, the free space is read. `status`, `evict` and `stage` ask a running server ([`server`]).
+//! asked; of local stores, the free space is read. `status`, `evict`, `stage`, `pin` and `unpin` ask a running server ([`server`]).
 
 mod server;
 
@@ -39,6 +39,8 @@ pub(super) enum Command {
     Status(server::Status),
     Evict(server::Evict),
     Stage(server::Stage),
+    Pin(server::Pin),
+    Unpin(server::Unpin),
 }
 
 /// Flags of the commands that read the settings.
@@ -59,6 +61,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
         Command::Status(arguments) => return server::status(arguments),
         Command::Evict(arguments) => return server::evict(arguments),
         Command::Stage(arguments) => return server::stage(arguments),
+        Command::Pin(arguments) => return server::pin(arguments),
+        Command::Unpin(arguments) => return server::unpin(arguments),
     };
     let settings = Settings::read(&Inputs::gather(flags.config, Vec::new())?)?;
     let all = descriptions(&settings)?;

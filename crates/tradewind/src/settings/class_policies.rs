@@ -155,9 +155,9 @@ impl ClassSettings {
                  have, are ranked by their observed reuse unless they have a priority here.",
             ),
             ("occupancy", "The most of each tier of a cache that the class may fill, such as `20%`. At most 100% in sum."),
-            ("write", "`back` or `through`: overrides `write` of the caches for objects of the class."),
+            ("write", "`through`: writes of the class wait for the store below, although the volume writes back. `back`: as the volume says."),
             ("pin", "`true`: caches do not evict the class. All pins together fill at most half of a cache."),
-            ("tier", "The `[store.NAME]` of the class, for volumes that choose a store by class."),
+            ("tier", "The `[store.NAME]` of the class in volumes that have this store as a tier or at the bottom of the stack. Read at start."),
         ]
         .map(|(key, text)| Declaration { key, default: None, text })
         .into()

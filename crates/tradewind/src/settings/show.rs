@@ -26,7 +26,11 @@ impl Settings {
     pub fn differs_beyond_classes(&self, other: &Self) -> bool {
         let values = |settings: &Self| -> Vec<(String, String)> {
             let lines = settings.lines().into_iter().map(|(key, value, _)| (key, value));
-            lines.filter(|(key, _)| !key.starts_with("class.") && !key.starts_with("class_rule.")).collect()
+            // Tiers are read at start.
+            let is_reloaded = |key: &str| {
+                key.starts_with("class_rule.") || key.starts_with("class.") && !key.ends_with(".tier")
+            };
+            lines.filter(|(key, _)| !is_reloaded(key)).collect()
         };
         values(self) != values(other)
     }

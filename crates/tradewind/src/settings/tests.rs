@@ -1,10 +1,7 @@
 use super::*;
 
-#[path = "tests/class_rules.rs"]
 mod class_rules;
-#[path = "tests/classes.rs"]
 mod classes;
-#[path = "tests/volumes.rs"]
 mod transformed;
 mod volumes;
 

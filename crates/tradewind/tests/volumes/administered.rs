@@ -201,6 +201,27 @@ fn evicted_objects_are_read_from_the_store_again() {
 }
 
 #[test]
+fn pinned_prefixes_are_listed_and_survive_a_restart() {
+    let scene = Scene::new(CACHED);
+    let mut server = scene.start();
+    put(&mut client(&server), "bkt", &[]);
+    let pinned = answered(&scene, &server, &["volume", "pin", "bkt/a/"]);
+    assert_eq!(pinned, "pinned   bkt/a/\n");
+    answered(&scene, &server, &["volume", "pin", "bkt"]);
+    server.kill();
+    server = scene.start();
+    let status = answered(&scene, &server, &["volume", "status", "fast one"]);
+    assert!(status.contains("pinned   bkt/a/\n") && status.contains("pinned   bkt/\n"), "{status}");
+    assert_eq!(answered(&scene, &server, &["volume", "unpin", "bkt"]), "pinned   bkt/a/\n");
+    assert_eq!(
+        answered(&scene, &server, &["volume", "unpin", "bkt/a/", "--json"]).trim(),
+        "{\n  \"pins\": []\n}"
+    );
+    let other = failed(&scene, &server, &["volume", "pin", "no-such-bucket"]);
+    assert!(other.contains("has no cache"), "its volume is the default one: {other}");
+}
+
+#[test]
 fn staged_objects_are_hits_also_after_a_restart() {
     let scene = Scene::new(CACHED);
     let mut server = scene.start();

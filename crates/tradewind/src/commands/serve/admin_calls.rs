@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value as Json, json};
 use tokio_util::sync::CancellationToken;
-use tradewind_cache::Cached;
+use tradewind_cache::{Cached, OccupiedClass, PinnedPrefix, WriteBackStatus};
 use tradewind_core::{BucketName, Budget, Class, Clock, Error, ErrorKind, Reason};
 use tradewind_gateway::admin::api::{AdminApi, AdminCall, AdminResponse};
-use tradewind_model::class_policy::{self, ClassSource};
+use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
 use super::super::volume;
 use super::prefix_work::{PrefixAction, PrefixWork, WorkResources};
@@ -94,7 +94,7 @@ impl AdminCalls {
         match *path {
             ["volumes"] => read().and_then(|()| self.volumes()),
             ["volumes", name, "status"] => read().and_then(|()| self.status(name)),
-            ["classes"] => read().map(|()| classes()),
+            ["classes"] => read().map(|()| classes(&self.served.layers.class_writes.policies())),
             ["volumes", name, "evict"] => {
                 change()?;
                 self.start_work(name, call, PrefixAction::Evict).await
@@ -103,9 +103,17 @@ impl AdminCalls {
                 change()?;
                 self.start_work(name, call, PrefixAction::Stage).await
             }
+            ["volumes", name, "pin"] => {
+                change()?;
+                self.change_pin(name, call, PinChange::Pin).await
+            }
+            ["volumes", name, "unpin"] => {
+                change()?;
+                self.change_pin(name, call, PinChange::Unpin).await
+            }
             _ => Err(Failure::not_found(
-                "the calls are GET /v1/volumes, GET /v1/volumes/NAME/status, POST /v1/volumes/NAME/evict, POST \
-                 /v1/volumes/NAME/stage and GET /v1/classes",
+                "the calls are GET /v1/volumes, GET /v1/volumes/NAME/status, GET /v1/classes, and POST \
+                 /v1/volumes/NAME/evict, stage, pin and unpin",
             )),
         }
     }
@@ -128,6 +136,8 @@ impl AdminCalls {
     fn add_caches(&self, mut volume: Json) -> Json {
         let caches = volume["name"].as_str().map(|name| self.caches(name)).unwrap_or_default();
         volume["caches"] = caches.iter().map(|cache| cache_json(cache)).collect();
+        let write_back = self.served.layers.write_backs.iter().find(|named| volume["name"] == named.volume);
+        volume["write_back"] = write_back.map_or(Json::Null, |named| write_back_json(&named.layer.status()));
         volume
     }
 
@@ -137,29 +147,55 @@ impl AdminCalls {
         named.rev().map(|named| named.cache.clone()).collect()
     }
 
-    async fn start_work(
-        &self,
-        name: &str,
-        call: &AdminCall,
-        action: PrefixAction,
-    ) -> Result<AdminResponse, Failure> {
+    /// The objects and the caches of a call.
+    fn objects_of(&self, name: &str, call: &AdminCall) -> Result<(ObjectPrefix, Vec<Arc<Cached>>), Failure> {
         let volumes = self.settings.served_volumes().map_err(|problems| anyhow::anyhow!("{problems}"))?;
         if !volumes.iter().any(|volume| volume.name == name) {
             return Err(no_volume(name));
         }
-        let ObjectPrefix { bucket, prefix } = ObjectPrefix::parse(&call.body)?;
+        let objects = ObjectPrefix::parse(&call.body)?;
         if let Some(volumes) = &self.served.volumes
-            && volumes.volume_name(&bucket) != name
+            && volumes.volume_name(&objects.bucket) != name
         {
-            let own = volumes.volume_name(&bucket);
+            let own = volumes.volume_name(&objects.bucket);
             return Err(Failure::invalid(format!(
-                "the bucket {bucket} is in the volume {own:?}, not {name:?}"
+                "the bucket {} is in the volume {own:?}, not {name:?}",
+                objects.bucket
             )));
         }
         let caches = self.caches(name);
         if caches.is_empty() {
             return Err(Failure::invalid(format!("the volume {name:?} has no cache")));
         }
+        Ok((objects, caches))
+    }
+
+    /// Pins or unpins a prefix in all caches of a volume.
+    async fn change_pin(
+        &self,
+        name: &str,
+        call: &AdminCall,
+        change: PinChange,
+    ) -> Result<AdminResponse, Failure> {
+        let (ObjectPrefix { bucket, prefix }, caches) = self.objects_of(name, call)?;
+        for cache in &caches {
+            match change {
+                PinChange::Pin => cache.pin(&bucket, &prefix).await?,
+                PinChange::Unpin => cache.unpin(&bucket, &prefix).await?,
+            }
+        }
+        let pins: Vec<Json> =
+            caches.iter().flat_map(|cache| cache.pins()).map(|pin| pin_json(&pin)).collect();
+        Ok(AdminResponse::document(&json!({ "pins": pins })))
+    }
+
+    async fn start_work(
+        &self,
+        name: &str,
+        call: &AdminCall,
+        action: PrefixAction,
+    ) -> Result<AdminResponse, Failure> {
+        let (ObjectPrefix { bucket, prefix }, caches) = self.objects_of(name, call)?;
         let resources = WorkResources {
             store: self.served.store.clone(),
             caches,
@@ -200,23 +236,57 @@ fn cache_json(cache: &Cached) -> Json {
     json!({
         "memory": { "size_bytes": cache.memory_size_bytes(), "used_bytes": cache.memory_used_bytes() },
         "ssd": ssd,
+        "classes": cache.occupancy().iter().map(occupancy_json).collect::<Vec<Json>>(),
+        "pins": cache.pins().iter().map(pin_json).collect::<Vec<Json>>(),
         "counters": counters,
     })
 }
 
-/// All classes, with the default policy.
-fn classes() -> AdminResponse {
-    let classes: Vec<Json> = (0..=Class::MAX)
-        .filter_map(|value| Class::new(value).ok())
-        .map(|class| {
-            json!({
-                "class": class.value(),
-                "name": class_policy::name(class),
-                "priority": class_policy::priority(class, ClassSource::Client).value(),
-            })
+fn occupancy_json(occupied: &OccupiedClass) -> Json {
+    json!({
+        "class": occupied.class.value(),
+        "memory_bytes": occupied.ram_bytes,
+        "ssd_bytes": occupied.ssd_bytes,
+        "ssd_extents": occupied.ssd_extents,
+    })
+}
+
+fn pin_json(pin: &PinnedPrefix) -> Json {
+    json!({ "bucket": pin.bucket.as_str(), "prefix": pin.prefix })
+}
+
+fn write_back_json(status: &WriteBackStatus) -> Json {
+    json!({
+        "dirty_bytes": status.dirty_bytes,
+        "dirty_objects": status.dirty_objects,
+        "oldest_seconds": status.oldest_age.as_secs_f64(),
+        "written_back": status.written_back,
+        "failures": status.failures,
+        "rejected": status.rejected,
+    })
+}
+
+/// All classes, with the policies in force.
+fn classes(policies: &ClassPolicyTable) -> AdminResponse {
+    let describe = |class: Class| {
+        json!({
+            "class": class.value(),
+            "name": policies.name(class),
+            "priority": policies.priority(class).value(),
+            "by_reuse": policies.is_ranked_by_reuse(class),
+            "pin": policies.is_pinned(class),
+            "tier": policies.tier(class),
         })
-        .collect();
+    };
+    let classes: Vec<Json> = all_classes().map(describe).collect();
     AdminResponse::document(&json!({ "classes": classes }))
+}
+
+/// A change of the pinned prefixes.
+#[derive(Debug, Clone, Copy)]
+enum PinChange {
+    Pin,
+    Unpin,
 }
 
 /// The body of a call that works on objects: `{"bucket": "photos", "prefix": "2026/"}`.

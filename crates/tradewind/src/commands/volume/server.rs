@@ -1,4 +1,4 @@
-//! `tradewind volume status | evict | stage`: calls of a running server through its admin API. Address and root key are
+//! `tradewind volume status | evict | stage | pin | unpin`: calls of a running server through its admin API. Address and root key are
 //! those of the settings, which flags and environment override.
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -69,6 +69,34 @@ pub(in super::super) struct Stage {
     server: ServerFlags,
 }
 
+/// Keep the objects under a prefix in the cache of a running server
+///
+/// What is cached of them is not evicted, also after a restart, until the prefix is unpinned. Objects that are cached
+/// already are pinned at their next read. All pins together fill at most half of the cache; volume status lists them.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind volume pin photos/2026/ --config tradewind.toml\n  \
+    tradewind volume stage photos/2026/ --config tradewind.toml")]
+pub(in super::super) struct Pin {
+    /// Bucket, and the beginning of the keys
+    #[arg(value_name = "BUCKET[/PREFIX]")]
+    objects: ObjectPrefix,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+/// End the pin of a prefix
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tradewind volume unpin photos/2026/ --config tradewind.toml")]
+pub(in super::super) struct Unpin {
+    /// Bucket and prefix, as they were pinned
+    #[arg(value_name = "BUCKET[/PREFIX]")]
+    objects: ObjectPrefix,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
 /// Flags of the commands that ask a server.
 #[derive(Debug, Args)]
 struct ServerFlags {
@@ -91,6 +119,12 @@ struct ServerFlags {
 struct ObjectPrefix {
     bucket: BucketName,
     prefix: String,
+}
+
+impl ObjectPrefix {
+    fn to_json(&self) -> Json {
+        json!({ "bucket": self.bucket.as_str(), "prefix": self.prefix })
+    }
 }
 
 impl FromStr for ObjectPrefix {
@@ -151,11 +185,20 @@ impl RunningServer {
 
     /// Starts work on objects, in the volume of their bucket.
     async fn start(&self, call: &str, objects: &ObjectPrefix) -> anyhow::Result<ResponseLines> {
+        let path = self.path_of(call, objects).await?;
+        self.client.start(&path, &objects.to_json()).await.map_err(|error| self.explain(error))
+    }
+
+    /// Makes a change that concerns objects, in the volume of their bucket.
+    async fn change(&self, call: &str, objects: &ObjectPrefix) -> anyhow::Result<Json> {
+        let path = self.path_of(call, objects).await?;
+        self.client.change(&path, &objects.to_json()).await.map_err(|error| self.explain(error))
+    }
+
+    async fn path_of(&self, call: &str, objects: &ObjectPrefix) -> anyhow::Result<String> {
         let volumes = self.read("/v1/volumes").await?;
         let name = volume_of(&volumes, &objects.bucket).context("the server reports no volume")?;
-        let path = volume_path(name, call);
-        let body = json!({ "bucket": objects.bucket.as_str(), "prefix": objects.prefix });
-        self.client.start(&path, &body).await.map_err(|error| self.explain(error))
+        Ok(volume_path(name, call))
     }
 
     /// Says what to do about an error.
@@ -256,10 +299,59 @@ fn status_text(volume: &Json) -> String {
         lines += &format!("bytes    {} from memory", size(&counters["ram_bytes"]));
         lines += &format!(", {} from the ssd", size(&counters["ssd_bytes"]));
         lines += &format!(", {} from the store\n", size(&counters["backing_bytes"]));
+        for class in cache["classes"].as_array().into_iter().flatten() {
+            let (memory, ssd) = (size(&class["memory_bytes"]), size(&class["ssd_bytes"]));
+            lines += &format!("class    {}: {memory} of memory, {ssd} of the ssd\n", class["class"]);
+        }
+        lines += &pins_text(&cache["pins"]);
         if counters["ssd_errors"] != 0 || counters["ssd_corrupt"] != 0 {
             let (errors, corrupt) = (&counters["ssd_errors"], &counters["ssd_corrupt"]);
             lines += &format!("errors   {errors} of the ssd, {corrupt} extents with wrong bytes\n");
         }
+    }
+    let write_back = &volume["write_back"];
+    if !write_back.is_null() {
+        let bytes = size(&write_back["dirty_bytes"]);
+        lines +=
+            &format!("dirty    {bytes} in {} objects, only in the journal yet", write_back["dirty_objects"]);
+        let age = write_back["oldest_seconds"].as_f64().unwrap_or(0.0);
+        lines += &if age > 0.0 { format!(", the oldest for {age:.0} s\n") } else { "\n".to_owned() };
+        if write_back["rejected"] != 0 {
+            lines += "rejected the store below rejects some of them: the log names them\n";
+        }
+    }
+    lines
+}
+
+pub(in super::super) fn pin(arguments: Pin) -> anyhow::Result<CommandOutcome> {
+    change_pin("pin", &arguments.objects, &arguments.server)
+}
+
+pub(in super::super) fn unpin(arguments: Unpin) -> anyhow::Result<CommandOutcome> {
+    change_pin("unpin", &arguments.objects, &arguments.server)
+}
+
+/// Changes the pins, and prints those that the volume has now.
+fn change_pin(call: &str, objects: &ObjectPrefix, flags: &ServerFlags) -> anyhow::Result<CommandOutcome> {
+    let server = flags.find()?;
+    block_on(async move {
+        let document = server.change(call, objects).await?;
+        let mut stdout = io::stdout().lock();
+        match flags.json {
+            true => writeln!(stdout, "{}", printable_json(&format!("{document:#}")))?,
+            false => write!(stdout, "{}", pins_text(&document["pins"]))?,
+        }
+        Ok(CommandOutcome::Done)
+    })
+}
+
+/// A line for each pinned prefix.
+fn pins_text(pins: &Json) -> String {
+    let names = Names::for_stdout();
+    let mut lines = String::new();
+    for pin in pins.as_array().into_iter().flatten() {
+        let text = |key: &str| names.show(pin[key].as_str().unwrap_or("-")).into_owned();
+        lines += &format!("pinned   {}/{}\n", text("bucket"), text("prefix"));
     }
     lines
 }

@@ -23,7 +23,10 @@ fn transformed_layers_are_read_and_shown_without_secrets() {
     let settings = Settings::read(&with_key_variable(&volume(&format!("{layer}, \"a\"")))).unwrap();
     let set = settings.named.volumes[0].layers[0].transformed().unwrap();
     let classes = [0, 31].map(|class| tradewind_core::Class::new(class).unwrap());
-    assert_eq!((&set.compress, &set.encrypt), (&ClassChoice::Of(classes.to_vec()), &ClassChoice::Every(true)));
+    assert_eq!(
+        (&set.compress, &set.encrypt),
+        (&ClassChoice::Of(classes.to_vec()), &ClassChoice::Every(true))
+    );
     assert_eq!(set.key.as_ref().unwrap().value, "main");
     assert_eq!(set.keys["main"].value, KeySource::File("etc/k/main".into()), "relative to the file");
     let (name, value) = ("TRADEWIND_OLD_KEY".to_owned(), Secret::new("secret"));
@@ -45,23 +48,41 @@ fn invalid_transformed_layers_are_rejected_with_line_and_remedy() {
     let compress = "{ transformed = { compress = true } }";
     for (text, expected) in [
         (layer(""), "volume.v.transformed needs compress, for example compress = true"),
-        (layer("compress = 3"), "volume.v.transformed.compress must be true, false or a list of classes, not a number"),
+        (
+            layer("compress = 3"),
+            "volume.v.transformed.compress must be true, false or a list of classes, not a number",
+        ),
         (layer("encrypt = [32]"), "volume.v.transformed.encrypt must list classes, numbers from 0 to 31"),
         (layer("encrypt = [\"mail\"]"), "must list classes, numbers from 0 to 31"),
         (layer("encrypt = [25]"), "volume.v.transformed needs key to encrypt, for example key = \"main\""),
-        (layer("encrypt = true, key = \"main\""), "volume.v.transformed.keys has no key \"main\"; add it to keys"),
+        (
+            layer("encrypt = true, key = \"main\""),
+            "volume.v.transformed.keys has no key \"main\"; add it to keys",
+        ),
         (layer("encrypt = true, key = \"maim\", keys = { main = \"f\" }"), "did you mean \"main\"?"),
         (layer("compress = true, keys = \"f\""), "volume.v.transformed.keys must be a table, not text"),
-        (layer("compress = true, keys = { a = 1 }"), "volume.v.transformed.keys.a must be the path of a key file"),
+        (
+            layer("compress = true, keys = { a = 1 }"),
+            "volume.v.transformed.keys.a must be the path of a key file",
+        ),
         (
             layer("compress = true, keys = { a = \"env:NONE\" }"),
             "volume.v.transformed.keys.a: the environment variable \"NONE\" is not set",
         ),
         (layer("compress = true, level = 3"), "unknown key \"volume.v.transformed.level\""),
         (volume("{ transformed = 7 }, \"a\""), "volume.v.transformed must be a table, not a number"),
-        (volume(&format!("{compress}, {cached}, \"a\"")), "volume.v.transformed must be directly above the store"),
-        (volume(&format!("{compress}, {compress}, \"a\"")), "volume.v.transformed must be directly above the store"),
-        (volume(&format!("{compress}, \"far\"")), "volume.v.transformed: an S3 service lists the size and ETag"),
+        (
+            volume(&format!("{compress}, {cached}, \"a\"")),
+            "volume.v.transformed must be directly above the store",
+        ),
+        (
+            volume(&format!("{compress}, {compress}, \"a\"")),
+            "volume.v.transformed must be directly above the store",
+        ),
+        (
+            volume(&format!("{compress}, \"far\"")),
+            "volume.v.transformed: an S3 service lists the size and ETag",
+        ),
     ] {
         let problems = problem(&text);
         assert!(problems.starts_with("etc/tw.toml:8: ") && problems.contains(expected), "{text}: {problems}");
