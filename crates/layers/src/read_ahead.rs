@@ -167,6 +167,10 @@ impl ObjectStore for ReadAhead {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
+        // The size that a store reports is not that of its stored bytes.
+        if request.stored {
+            return self.inner.get(context, address, request).await;
+        }
         let select = request.select;
         let request = GetRequest { select: self.first_request(select), ..request };
         let found = self.inner.get(context, address, request).await?;

@@ -55,6 +55,7 @@ async fn put_data(
 ) -> Result<PlainResponse> {
     let (classes, size) = body.classes(call.payload_length()?)?;
     request.metadata.classes = classes;
+    classify(service, call, &mut request.metadata, Some(size), None);
     request.size = Some(size);
     request.verify_md5 = false;
     request.checksum = None;

@@ -198,6 +198,7 @@ async fn serve(
         min_window_bytes,
         clock: clock.clone(),
         stop: stop.clone(),
+        describing: Arc::default(),
     };
     let api = GuardedApi::new(Arc::new(calls), keys, &root.id, clock.clone());
     let service = admin_service(&gateway, served.clone(), metrics, api, &stop);

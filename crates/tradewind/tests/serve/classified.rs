@@ -106,7 +106,9 @@ fn sighup_reads_the_rules_again_and_a_broken_file_keeps_them() {
 
     std::fs::write(&settings, "[[class_rule]]\nclass = 26\n").unwrap();
     server.signal(Signal::HUP);
-    eventually("the new rules are in force", || server.logged().contains("class rules reloaded"));
+    eventually("the new rules are in force", || {
+        server.logged().contains("policies and rules of classes are reloaded")
+    });
     put(&mut s3, "bucket/c", 1, None);
     assert_eq!(class_of(&mut s3, "bucket/c").as_deref(), Some("26"));
     assert!(server.terminate().unwrap().success());

@@ -50,7 +50,7 @@ fn class_policies_are_reloaded_and_a_broken_file_keeps_the_old_ones() {
     server.signal(Signal::HUP);
     eventually("the new priority", || cache_status(&mut s3, "bkt/mail").contains("class 25, priority 7"));
     let log = server.logged();
-    assert!(log.contains("the policies of classes are reloaded"), "{log}");
+    assert!(log.contains("the policies and rules of classes are reloaded"), "{log}");
     assert!(!log.contains("they take effect when the server is restarted"), "{log}");
 
     let changed = settings("[class.25]\npriority = 7\n[uploads]\nexpire_after = \"1d\"\n");

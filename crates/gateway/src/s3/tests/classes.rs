@@ -366,6 +366,9 @@ async fn rules_classify_new_objects_without_a_label() {
     }
     server.put_with_section(&object_section(31), b"1234").send().await.assert_success();
     assert_eq!(server.classes("/abc/k").await, some(Some("31"), None));
+    let no_ranges = Classification::Ranges(Vec::new()).encode(ClassWidth::One).unwrap();
+    server.put_with_section(&no_ranges, b"1234").send().await.assert_success();
+    assert_eq!(server.classes("/abc/k").await, some(Some("25"), None));
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ pub(super) struct AdminCalls {
     pub clock: Arc<dyn Clock>,
     /// Ends all calls.
     pub stop: CancellationToken,
+    /// Held while the free space of local stores is read.
+    pub describing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A call that cannot be executed.
@@ -92,8 +94,14 @@ impl AdminCalls {
         let read = || require_method(call, &Method::GET);
         let change = || require_method(call, &Method::POST);
         match *path {
-            ["volumes"] => read().and_then(|()| self.volumes()),
-            ["volumes", name, "status"] => read().and_then(|()| self.status(name)),
+            ["volumes"] => {
+                read()?;
+                self.volumes().await
+            }
+            ["volumes", name, "status"] => {
+                read()?;
+                self.status(name).await
+            }
             ["classes"] => read().map(|()| classes(&self.served.layers.class_writes.policies())),
             ["volumes", name, "evict"] => {
                 change()?;
@@ -118,19 +126,26 @@ impl AdminCalls {
         }
     }
 
-    fn volumes(&self) -> Result<AdminResponse, Failure> {
-        let all: Vec<Json> = self.descriptions()?.into_iter().map(|volume| self.add_caches(volume)).collect();
+    async fn volumes(&self) -> Result<AdminResponse, Failure> {
+        let all: Vec<Json> =
+            self.descriptions().await?.into_iter().map(|volume| self.add_caches(volume)).collect();
         Ok(AdminResponse::document(&json!({ "volumes": all })))
     }
 
-    fn status(&self, name: &str) -> Result<AdminResponse, Failure> {
-        let volume = self.descriptions()?.into_iter().find(|volume| volume["name"] == name);
+    async fn status(&self, name: &str) -> Result<AdminResponse, Failure> {
+        let volume = self.descriptions().await?.into_iter().find(|volume| volume["name"] == name);
         let volume = volume.ok_or_else(|| no_volume(name))?;
         Ok(AdminResponse::document(&self.add_caches(volume)))
     }
 
-    fn descriptions(&self) -> Result<Vec<Json>, Failure> {
-        Ok(volume::descriptions_json(&self.settings)?)
+    /// Reads the free space of local stores, which hangs with their devices: one thread at most, and none of the runtime.
+    async fn descriptions(&self) -> Result<Vec<Json>, Failure> {
+        let (settings, describing) = (self.settings.clone(), self.describing.clone().lock_owned().await);
+        let described = tokio::task::spawn_blocking(move || {
+            let _describing = describing;
+            volume::descriptions_json(&settings)
+        });
+        Ok(described.await.map_err(anyhow::Error::from)??)
     }
 
     fn add_caches(&self, mut volume: Json) -> Json {
