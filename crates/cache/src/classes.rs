@@ -10,7 +10,7 @@ use tradewind_model::class_policy::ClassPolicyTable;
 use crate::extent::EXTENT_BYTES;
 use crate::head::Head;
 use crate::pins::PinnedPrefix;
-use crate::policy::TierPolicies;
+use crate::policy::{PinReason, TierPolicies};
 use crate::ram::Placement;
 
 /// See the module's head.
@@ -82,9 +82,14 @@ impl CachePolicies {
             let class = class.value();
             tracing::warn!(class, "objects have a class without a policy; they are treated as unclassified");
         }
-        let is_pinned = table.is_pinned(class)
-            || self.has_pins() && self.prefixes.read().iter().any(|pinned| pinned.contains(address));
-        Placement { class: class.value(), is_pinned }
+        let is_in_prefix =
+            self.has_pins() && self.prefixes.read().iter().any(|pinned| pinned.contains(address));
+        let pin = if is_in_prefix {
+            Some(PinReason::Prefix)
+        } else {
+            table.is_pinned(class).then_some(PinReason::Class)
+        };
+        Placement { class: class.value(), pin }
     }
 
     fn is_first_report(&self, class: Class) -> bool {

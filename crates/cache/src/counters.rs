@@ -88,6 +88,8 @@ counters! {
     fills_skipped,
     /// Extents that were not stored because all others have a higher priority.
     fills_bypassed,
+    /// Removed objects whose space is freed by eviction only, because too many others were being removed.
+    removals_skipped,
     /// Entries that were not pinned because pins fill their share of the cache.
     pins_ignored,
     /// Extents on the SSD that failed their verification.

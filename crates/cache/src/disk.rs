@@ -11,12 +11,14 @@ mod directory;
 mod frames;
 mod health;
 mod index;
+mod removals;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,7 +26,6 @@ use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tradewind_core::Clock;
-use tradewind_model::class_policy::ClassPolicyTable;
 use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entry, EvictionPolicy, MAX_SLOTS, Slot};
 
 use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
@@ -33,12 +34,16 @@ use crate::counters::Counters;
 use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, blocks_for, read_header, verify};
 use crate::fingerprint::Fingerprints;
 use crate::io_threads::{IoThreads, Urgency};
-use crate::policy::{MAX_STEP_ENTRIES, Policy, TierPolicies, new_policy, unpin_some};
+use crate::policy::{
+    AppliedPolicies, MAX_EXCESS_EVICTIONS, MAX_STEP_ENTRIES, PinReason, Policy, TierCapacity, TierPolicies,
+    new_policy,
+};
 use crate::ram::Candidate;
 use checkpoint::{CheckpointHeader, CheckpointWriter, MAX_CHUNK_ENTRIES, read_checkpoint};
-use frames::{Frames, Space};
+use frames::{Frames, MAX_ORDER, Space};
 use health::Health;
 use index::{BUCKET_ENTRIES, Index, IndexEntry};
+use removals::Removals;
 
 pub(crate) use device::{Device, FileDevice};
 pub(crate) use directory::{CacheDirectory, DirectoryError, replace as replace_file};
@@ -55,8 +60,9 @@ const BYTES_PER_ENTRY: u64 = 32 << 10;
 /// The lowest number of entries of the index.
 const MIN_ENTRIES: usize = 64;
 
-/// Victims of one allocation at most.
-const MAX_VICTIMS: usize = 256;
+/// Victims of one allocation at most. The other extents in the frame of a victim leave with it, unless one of them is
+/// pinned or being written. If that is so for all victims, the extent is not stored.
+const MAX_VICTIMS: usize = 16;
 
 /// Removals that are remembered while the index is loaded. More of them let the load be discarded.
 const MAX_REMOVALS_WHILE_LOADING: usize = 1 << 20;
@@ -70,6 +76,9 @@ pub(crate) struct Disk {
     state: Mutex<DiskState>,
     health: Health,
     io: IoThreads,
+    removals: Arc<Removals>,
+    /// True if a job that applies the policies of classes is queued, and not yet running.
+    is_applying_queued: AtomicBool,
     clock: Arc<dyn Clock>,
     counters: Arc<Counters>,
 }
@@ -78,7 +87,7 @@ struct DiskState {
     index: Index,
     frames: Frames,
     policy: Policy,
-    class_policies: TierPolicies,
+    class_policies: AppliedPolicies,
     /// Fingerprints removed since the load of a checkpoint began. Nothing is stored and found until it ended.
     removed_while_loading: Option<Vec<u64>>,
 }
@@ -86,12 +95,12 @@ struct DiskState {
 /// An extent to store.
 pub(crate) struct StoreRequest {
     pub extent: SealedExtent,
-    /// Pin it, if the bound of pins has room.
-    pub is_pinned: bool,
+    /// Pin it for this reason, if the bound of pins has room.
+    pub pin: Option<PinReason>,
     /// Let the extent be dropped if the token is no longer current.
     pub validity: Option<(Arc<Changes>, Token)>,
-    /// Released when the extent is stored or dropped.
-    pub permit: Option<OwnedSemaphorePermit>,
+    /// Released when the extent is stored or dropped. It bounds the queue.
+    pub permit: OwnedSemaphorePermit,
 }
 
 /// A read in flight.
@@ -145,6 +154,8 @@ impl Disk {
             state: Mutex::new(state),
             health: Health::new(clock.clone(), counters.clone()),
             io: IoThreads::start(IO_THREADS)?,
+            removals: Arc::default(),
+            is_applying_queued: AtomicBool::new(false),
             clock,
             counters,
         }))
@@ -206,10 +217,10 @@ impl Disk {
     }
 
     /// Pins an extent, if the bound of pins has room.
-    pub fn pin(&self, fingerprint: u64) {
+    pub fn pin(&self, fingerprint: u64, reason: PinReason) {
         let state = &mut *self.state.lock();
         let Some(slot) = state.index.find(fingerprint) else { return };
-        state.pin(slot, &self.counters);
+        state.pin(slot, Some(reason), &self.counters);
     }
 
     /// Returns true if an extent with a payload of this size would be stored, or if that is unknown because the index
@@ -219,7 +230,7 @@ impl Disk {
         let state = self.state.lock();
         state.removed_while_loading.is_some()
             || state.policy.would_admit(&entry)
-            || candidate.placement.is_pinned && state.policy.may_pin(&entry)
+            || candidate.placement.pin.is_some() && state.policy.may_pin(&entry)
     }
 
     /// Records a request for an extent that is not stored: its class is to earn its rank.
@@ -227,33 +238,32 @@ impl Disk {
         self.state.lock().policy.admits(&disk_entry(candidate));
     }
 
-    /// Replaces the policies of classes, which apply to what is stored, too: in the background as far as they evict.
+    /// Replaces the policies of classes. In the background, they are applied to what is stored, too.
     pub fn set_policies(self: &Arc<Self>, policies: TierPolicies) {
-        {
-            let mut state = self.state.lock();
-            state.class_policies = policies;
-            state.policy.set_class_policies(&policies.eviction);
+        self.state.lock().set_policies(policies);
+        self.apply_in_background();
+    }
+
+    /// Unpins the extents of all classes that are not pinned, in the background.
+    pub fn end_prefix_pins(self: &Arc<Self>) {
+        self.state.lock().class_policies.end_prefix_pins();
+        self.apply_in_background();
+    }
+
+    fn apply_in_background(self: &Arc<Self>) {
+        if self.is_applying_queued.swap(true, Ordering::AcqRel) {
+            return;
         }
         let disk = self.clone();
         self.run_in_background(move || {
-            while disk.trim_some() {}
-            disk.unpin_except(policies);
+            disk.is_applying_queued.store(false, Ordering::Release);
+            disk.apply_policies();
         });
     }
 
-    /// Unpins the extents of all classes that are not pinned.
-    pub fn unpin_except(&self, policies: TierPolicies) {
-        let unpin = || {
-            let state = &mut *self.state.lock();
-            unpin_some(&mut state.policy, &policies, &state.index)
-        };
-        while unpin() {}
-    }
-
-    /// Evicts some extents of classes that fill too much. Returns true if there may be more.
-    fn trim_some(&self) -> bool {
-        let mut state = self.state.lock();
-        (0..MAX_STEP_ENTRIES).all(|_| state.policy.has_excess() && state.evict(&self.counters).is_some())
+    /// Pins, unpins and evicts as the policies of classes demand, in steps.
+    fn apply_policies(&self) {
+        while self.state.lock().apply_some_policies(&self.counters) {}
     }
 
     /// The occupancy by class, in blocks of [`BLOCK_BYTES`].
@@ -274,18 +284,34 @@ impl Disk {
         self.state.lock().remove(fingerprint).map(|entry| ReadLocation(entry.space))
     }
 
-    /// Runs `job` on an I/O thread after the reads of requests.
+    /// Runs `job` on an I/O thread after the reads of requests. The caller bounds the number of such jobs.
     pub fn run_in_background(&self, job: impl FnOnce() + Send + 'static) {
         // A closed tier needs no such work.
         let _is_accepted = self.io.spawn(Urgency::Background, job);
     }
 
-    /// Reads what is at a location that was freed: the extent, unless it was replaced. Blocks.
+    /// Runs `job`, which frees space, in the background, unless too many are waiting: eviction will free that space.
+    pub fn remove_in_background(&self, job: impl FnOnce() + Send + 'static) {
+        let Some(removal) = self.removals.begin() else {
+            self.counters.removals_skipped.increment();
+            return;
+        };
+        self.run_in_background(move || {
+            job();
+            drop(removal);
+        });
+    }
+
+    /// Waits until the removals in the background that were begun so far have ended.
+    pub async fn finish_removals(&self) {
+        self.removals.finish().await;
+    }
+
+    /// Reads what is at a location that was freed: the extent, unless it was replaced. `None`, too, if the SSD is switched
+    /// off. Blocks.
     pub fn read_freed(&self, key: ExtentKey, location: ReadLocation) -> Option<Bytes> {
-        let mut buffer = AlignedBuffer::zeroed(location.0.blocks() as usize);
-        let offset = u64::from(location.0.block) * BLOCK_BYTES as u64;
-        self.device.read(buffer.as_mut_slice(), offset).ok()?;
-        verify(&buffer.into_bytes(), self.cache_id, key)
+        let bytes = if self.health.may_use() { self.read_space(location.0)? } else { return None };
+        verify(&bytes, self.cache_id, key)
     }
 
     /// Writes a checkpoint, on the calling thread. It need not be of one moment: each entry is verified when it is
@@ -318,7 +344,7 @@ impl Disk {
         self.device.sync()
     }
 
-    fn read_extent(&self, key: ExtentKey, space: Space) -> Option<Bytes> {
+    fn read_space(&self, space: Space) -> Option<Bytes> {
         let mut buffer = AlignedBuffer::zeroed(space.blocks() as usize);
         let offset = u64::from(space.block) * BLOCK_BYTES as u64;
         if let Err(e) = self.device.read(buffer.as_mut_slice(), offset) {
@@ -326,7 +352,11 @@ impl Disk {
             return None;
         }
         self.health.record_success();
-        let payload = verify(&buffer.into_bytes(), self.cache_id, key);
+        Some(buffer.into_bytes())
+    }
+
+    fn read_extent(&self, key: ExtentKey, space: Space) -> Option<Bytes> {
+        let payload = verify(&self.read_space(space)?, self.cache_id, key);
         if payload.is_none() {
             let mut state = self.state.lock();
             let fingerprint = self.fingerprints.extent(key);
@@ -340,16 +370,18 @@ impl Disk {
         payload
     }
 
-    fn write_extent(&self, request: StoreRequest) {
-        let StoreRequest { extent, is_pinned, validity, permit } = request;
+    fn write_extent(self: &Arc<Self>, request: StoreRequest) {
+        let StoreRequest { extent, pin, validity, permit } = request;
         let is_valid = || validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token));
         let fingerprint = self.fingerprints.extent(extent.key);
         let is_present = matches!(extent.key, ExtentKey::Data(..)) && self.contains(fingerprint);
         if is_present || !is_valid() {
             return;
         }
-        let Some(order) = self.admit(fingerprint, &extent, is_pinned) else { return };
-        let Some(space) = self.allocate(order) else {
+        let Some(order) = self.admit(fingerprint, &extent, pin) else { return };
+        // Before anything is evicted for it.
+        let space = if self.health.may_use() { self.allocate(order) } else { None };
+        let Some(space) = space else {
             self.counters.fills_skipped.increment();
             return;
         };
@@ -361,27 +393,27 @@ impl Disk {
             return;
         }
         state.remove(fingerprint);
-        while state.index.is_full() && state.evict(&self.counters).is_some() {}
+        // Others may have taken the entry that was free before the write.
+        if state.index.is_full() {
+            state.evict(&self.counters);
+        }
         let entry = IndexEntry { fingerprint, space, class: extent.class };
         let Some(slot) = state.index.insert(entry) else {
             state.frames.release(space);
             return;
         };
         state.policy.insert(slot, &entry.as_entry());
-        if is_pinned {
-            state.pin(slot, &self.counters);
-        }
-        while state.policy.has_excess() && state.evict(&self.counters).is_some() {}
+        state.pin(slot, pin, &self.counters);
+        let has_excess = state.trim(MAX_EXCESS_EVICTIONS, &self.counters);
         drop(state);
+        if has_excess {
+            self.apply_in_background();
+        }
         self.counters.fills.increment();
         drop(permit);
     }
 
     fn write(&self, bytes: &[u8], space: Space) -> bool {
-        if !self.health.may_use() {
-            self.counters.fills_skipped.increment();
-            return false;
-        }
         match self.device.write(bytes, u64::from(space.block) * BLOCK_BYTES as u64) {
             Ok(()) => {
                 self.health.record_success();
@@ -396,22 +428,25 @@ impl Disk {
     }
 
     /// The order of the space for an extent, if the policy wants to store it.
-    fn admit(&self, fingerprint: u64, extent: &SealedExtent, is_pinned: bool) -> Option<u8> {
+    fn admit(&self, fingerprint: u64, extent: &SealedExtent, pin: Option<PinReason>) -> Option<u8> {
         let order = u8::try_from((extent.bytes.len() / BLOCK_BYTES).ilog2()).ok()?;
         let entry =
             IndexEntry { fingerprint, space: Space { block: 0, order }, class: extent.class }.as_entry();
         let mut state = self.state.lock();
-        (state.policy.admits(&entry) || is_pinned && state.policy.may_pin(&entry)).then_some(order)
+        (state.policy.admits(&entry) || pin.is_some() && state.policy.may_pin(&entry)).then_some(order)
     }
 
-    /// Free space of `1 << order` blocks, after evictions if need be. `None` while the index is loaded, or if
-    /// too much would have to be evicted.
+    /// Free space of `1 << order` blocks and a free entry of the index, after evictions if need be. `None` while the index
+    /// is loaded, or if too much would have to be evicted.
     fn allocate(&self, order: u8) -> Option<Space> {
         for _ in 0..MAX_VICTIMS {
             let victim = {
                 let mut state = self.state.lock();
                 if state.removed_while_loading.is_some() {
                     return None;
+                }
+                if state.index.is_full() {
+                    state.evict(&self.counters)?;
                 }
                 if let Some(space) = state.frames.allocate(order) {
                     return Some(space);
@@ -428,70 +463,70 @@ impl Disk {
         None
     }
 
-    /// Evicts all extents of a frame but the pinned ones. Their headers say which they are: the index has no way from a
-    /// frame to its entries except a scan.
+    /// Evicts all extents of a frame, unless it would not be free then: because of one that is pinned, is being written
+    /// or has a damaged header. Headers say which extents it has: the index has no way from a frame to its entries.
     fn drain_frame(&self, frame: u32) {
-        let mut buffer = AlignedBuffer::zeroed(FRAME_BLOCKS);
-        let first_block = frame * FRAME_BLOCKS as u32;
-        let is_read = self.device.read(buffer.as_mut_slice(), u64::from(frame) * FRAME_BYTES as u64).is_ok();
-        let headers: Vec<(u32, u64)> = (first_block..)
-            .zip(buffer.as_ref().chunks_exact(BLOCK_BYTES))
+        let space = Space { block: frame << MAX_ORDER, order: MAX_ORDER };
+        let Some(bytes) = self.read_space(space) else { return };
+        let headers: Vec<(u32, u64)> = (space.block..)
+            .zip(bytes.chunks_exact(BLOCK_BYTES))
             .filter_map(|(block, bytes)| Some((block, read_header(bytes)?)))
-            .filter(|(_, header)| is_read && header.cache_id == self.cache_id)
+            .filter(|(_, header)| header.cache_id == self.cache_id)
             .map(|(block, header)| (block, self.fingerprints.extent(header.key)))
             .collect();
         let mut state = self.state.lock();
-        let mut pinned_blocks = 0;
+        let (mut slots, mut evictable_blocks) = (Vec::new(), 0);
         for (block, fingerprint) in headers {
             let Some(slot) = state.index.find(fingerprint) else { continue };
             let Some(entry) = state.index.get(slot).filter(|entry| entry.space.block == block) else {
                 continue;
             };
-            if state.policy.is_pinned(slot) {
-                pinned_blocks += entry.space.blocks();
-            } else {
-                state.remove(fingerprint);
-                self.counters.ssd_evictions.increment();
+            if !state.policy.is_pinned(slot) {
+                slots.push(slot);
+                evictable_blocks += entry.space.blocks();
             }
         }
-        if state.frames.used_blocks_of(frame) > pinned_blocks {
-            for slot in state.index.slots_in_frame(frame) {
-                if !state.policy.is_pinned(slot) {
-                    state.remove_slot(slot);
-                    self.counters.ssd_evictions.increment();
-                }
-            }
+        if state.frames.used_blocks_of(frame) > evictable_blocks {
+            return;
+        }
+        for slot in slots {
+            state.remove_slot(slot);
+            self.counters.ssd_evictions.increment();
         }
     }
 
     fn load_checkpoint(&self, path: &Path) {
         let mut loaded = DiskState::empty(self.bytes);
-        loaded.apply(self.state.lock().class_policies);
+        loaded.set_policies(self.state.lock().class_policies.current());
         let result = read_checkpoint(path, |entry| loaded.restore(entry));
         let is_usable = result.is_ok_and(|header| header.cache_id == self.cache_id);
         loaded.frames.finish_claims();
-        let empty = if is_usable { None } else { Some(DiskState::empty(self.bytes)) };
+        if !is_usable {
+            tracing::warn!("the index of the cache is damaged; the SSD tier starts empty");
+            loaded = DiskState::empty(self.bytes);
+        }
+        self.finish_load(loaded);
+    }
+
+    fn finish_load(&self, loaded: DiskState) {
+        self.replace_state(loaded);
+        // The policies may have changed since the load began.
+        self.apply_policies();
+    }
+
+    fn replace_state(&self, mut loaded: DiskState) {
         let mut state = self.state.lock();
         let removed = state.removed_while_loading.take().unwrap_or_default();
-        let policies = state.class_policies;
-        if let Some(empty) = empty {
-            tracing::warn!("the index of the cache is damaged; the SSD tier starts empty");
-            *state = empty;
-            state.apply(policies);
-            return;
-        }
         if removed.len() >= MAX_REMOVALS_WHILE_LOADING {
             tracing::warn!(
                 "too much changed while the index of the cache was loaded; the SSD tier starts empty"
             );
-            *state = DiskState::empty(self.bytes);
-            state.apply(policies);
-            return;
+            loaded = DiskState::empty(self.bytes);
         }
         for fingerprint in removed {
             loaded.remove(fingerprint);
         }
-        loaded.apply(policies);
+        loaded.set_policies(state.class_policies.current());
         *state = loaded;
     }
 
@@ -508,6 +543,12 @@ impl Disk {
     /// Bytes that extents occupy.
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().frames.used_blocks() * BLOCK_BYTES as u64
+    }
+
+    /// Number of jobs that wait for an I/O thread.
+    #[cfg(test)]
+    pub fn queued_jobs(&self) -> usize {
+        self.io.queued_jobs()
     }
 
     /// The size of the tier in bytes.
@@ -532,19 +573,33 @@ impl DiskState {
         let entries = usize::try_from(bytes / BYTES_PER_ENTRY).unwrap_or(usize::MAX).max(MIN_ENTRIES);
         // The slots of the policy are those of the table, of which 10 % stay free.
         let index = Index::new(entries.min(MAX_SLOTS as usize / 10 * 8));
-        let policy = new_policy(u64::from(frames) * FRAME_BLOCKS as u64, index.slots());
-        let class_policies = TierPolicies::new(&ClassPolicyTable::default());
+        let blocks = u64::from(frames) * FRAME_BLOCKS as u64;
+        let policy =
+            new_policy(TierCapacity { blocks, slots: index.capacity(), max_entries: index.max_entries() });
+        let class_policies = AppliedPolicies::new();
         Self { index, frames: Frames::new(frames), policy, class_policies, removed_while_loading: None }
     }
 
-    fn apply(&mut self, policies: TierPolicies) {
-        self.class_policies = policies;
-        self.policy.set_class_policies(&policies.eviction);
+    fn set_policies(&mut self, policies: TierPolicies) {
+        self.class_policies.replace(policies, &mut self.policy);
     }
 
-    fn pin(&mut self, slot: Slot, counters: &Counters) {
+    /// Brings a change of the policies to some entries. Returns true if there may be more.
+    fn apply_some_policies(&mut self, counters: &Counters) -> bool {
+        self.class_policies.apply_some(&mut self.policy, &self.index, counters)
+            || self.trim(MAX_STEP_ENTRIES, counters)
+    }
+
+    /// Evicts up to `max_entries` entries of classes that fill too much. Returns true if there may be more.
+    fn trim(&mut self, max_entries: u32, counters: &Counters) -> bool {
+        (0..max_entries).all(|_| self.policy.has_excess() && self.evict(counters).is_some())
+    }
+
+    /// Pins an entry if its class is pinned, or for its prefix, as far as the bound of pins has room.
+    fn pin(&mut self, slot: Slot, reason: Option<PinReason>, counters: &Counters) {
         let Some(entry) = self.index.get(slot) else { return };
-        if !self.policy.pin(slot, &entry.as_entry()) {
+        let is_to_pin = self.class_policies.is_to_pin(entry.class, reason);
+        if is_to_pin && !self.policy.pin(slot, &entry.as_entry()) {
             counters.pins_ignored.increment();
         }
     }
@@ -559,7 +614,7 @@ impl DiskState {
         }
         if let Some(slot) = self.index.insert(entry) {
             self.policy.insert(slot, &entry.as_entry());
-            if self.class_policies.is_pinned(entry.class) {
+            if self.class_policies.is_to_pin(entry.class, None) {
                 self.policy.pin(slot, &entry.as_entry());
             }
         }

@@ -50,7 +50,7 @@ impl IoThreads {
         Ok(Self { queue, threads: Mutex::new(threads) })
     }
 
-    /// Queues a job. Returns false if the threads are closed.
+    /// Queues a job. Returns false if the threads are closed. The caller bounds the number of jobs.
     pub fn spawn(&self, urgency: Urgency, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.queue.state.lock();
         if state.is_closed {
@@ -62,6 +62,13 @@ impl IoThreads {
         }
         self.queue.ready.notify_one();
         true
+    }
+
+    /// Number of jobs that wait for a thread.
+    #[cfg(test)]
+    pub fn queued_jobs(&self) -> usize {
+        let state = self.queue.state.lock();
+        state.foreground.len() + state.background.len()
     }
 
     /// Finishes the queued jobs and joins the threads. Later jobs are rejected.

@@ -1,23 +1,40 @@
-//! The eviction policy of both tiers.
+//! The eviction policy of both tiers, and how a change of the policies of classes reaches what is cached.
 
 use tradewind_model::class_policy::ClassPolicyTable;
 use tradewind_model::eviction::{
-    AdaptiveWindow, CLASSES, Capacity, ClassPolicies, Entries, MAX_SLOTS, MissCost,
+    AdaptiveWindow, Capacity, ClassPolicies, Entries, Entry, MAX_SLOTS, MissCost, Slot,
 };
+
+use crate::counters::Counters;
 
 /// The policy of one tier.
 pub(crate) type Policy = AdaptiveWindow;
 
-/// Entries that are unpinned or evicted under one lock after a change of the policies.
+/// Entries that are visited or evicted under one lock after a change of the policies.
 pub(crate) const MAX_STEP_ENTRIES: u32 = 1024;
 
-/// The default policy for entries of at most `blocks` in sum and slots below `slots`, with the default priorities of
-/// classes.
-pub(crate) fn new_policy(blocks: u64, slots: usize) -> Policy {
-    let slots = u32::try_from(slots).unwrap_or(MAX_SLOTS).min(MAX_SLOTS);
-    let capacity = Capacity { blocks: blocks.max(1), slots };
+/// Entries of classes that fill too much which one insertion evicts. It is enough for what the insertion adds, if
+/// entries are of a similar size. More is evicted in the background, or by the next insertions.
+pub(crate) const MAX_EXCESS_EVICTIONS: u32 = 128;
+
+/// The limits of a tier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TierCapacity {
+    pub blocks: u64,
+    /// Slots are below this.
+    pub slots: usize,
+    pub max_entries: usize,
+}
+
+/// The default policy, with the default priorities of classes.
+pub(crate) fn new_policy(tier: TierCapacity) -> Policy {
+    let limit = |count: usize| u32::try_from(count).unwrap_or(MAX_SLOTS).min(MAX_SLOTS);
+    let capacity = Capacity { blocks: tier.blocks.max(1), slots: limit(tier.slots) };
     let policies = ClassPolicyTable::default().eviction_policies();
-    AdaptiveWindow::class_aware(capacity, &policies, MissCost::default())
+    let mut policy = AdaptiveWindow::class_aware(capacity, &policies, MissCost::default());
+    policy.set_max_entries(limit(tier.max_entries));
+    policy.set_class_policies(&policies);
+    policy
 }
 
 /// A table of policies in the form that the tiers need.
@@ -41,11 +58,88 @@ impl TierPolicies {
     }
 }
 
-/// Unpins some entries of the classes that are not pinned. Returns true if there may be more.
-pub(crate) fn unpin_some(policy: &mut Policy, policies: &TierPolicies, entries: &dyn Entries) -> bool {
-    let mut left = MAX_STEP_ENTRIES;
-    for class in (0..CLASSES as u8).filter(|class| !policies.is_pinned(*class)) {
-        left -= policy.unpin_class(class, left, entries);
+/// The reason to pin an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PinReason {
+    Class,
+    Prefix,
+}
+
+/// The entries of a tier by slot.
+pub(crate) trait SlotEntries: Entries + Sized {
+    /// Slots are below this.
+    fn slots(&self) -> Slot;
+
+    /// The entry in a slot; `None` if it is free.
+    fn occupied(&self, slot: Slot) -> Option<Entry>;
+}
+
+/// The policies of classes of a tier, and how far a change of them has reached its entries: pins that ended first, then
+/// new ones.
+#[derive(Debug)]
+pub(crate) struct AppliedPolicies {
+    current: TierPolicies,
+    /// A bit for each class of which entries may be pinned that should not be.
+    ended_pins: u32,
+    /// Entries in slots from here on may have to be pinned.
+    next_slot: Option<Slot>,
+}
+
+impl AppliedPolicies {
+    /// The default policies.
+    pub fn new() -> Self {
+        let current = TierPolicies::new(&ClassPolicyTable::default());
+        Self { current, ended_pins: 0, next_slot: None }
     }
-    left == 0
+
+    pub const fn current(&self) -> TierPolicies {
+        self.current
+    }
+
+    /// Replaces the policies. [`Self::apply_some`] brings the change to the entries. Pins of prefixes stay in classes that
+    /// were not pinned.
+    pub fn replace(&mut self, policies: TierPolicies, policy: &mut Policy) {
+        self.ended_pins = (self.ended_pins | self.current.pinned_classes) & !policies.pinned_classes;
+        self.next_slot = (policies.pinned_classes != 0).then_some(0);
+        self.current = policies;
+        policy.set_class_policies(&policies.eviction);
+    }
+
+    /// Ends all pins but those of classes.
+    pub const fn end_prefix_pins(&mut self) {
+        self.ended_pins = !self.current.pinned_classes;
+    }
+
+    /// Returns true if an entry of a class must be pinned. A pin of its class may have ended since `reason` was found.
+    pub fn is_to_pin(&self, class: u8, reason: Option<PinReason>) -> bool {
+        reason == Some(PinReason::Prefix) || self.current.is_pinned(class)
+    }
+
+    /// Unpins or pins some entries. Returns true if there may be more.
+    pub fn apply_some(
+        &mut self,
+        policy: &mut Policy,
+        entries: &impl SlotEntries,
+        counters: &Counters,
+    ) -> bool {
+        let mut left = MAX_STEP_ENTRIES;
+        while self.ended_pins != 0 {
+            let class = self.ended_pins.trailing_zeros() as u8;
+            left -= policy.unpin_class(class, left, entries);
+            if left == 0 {
+                return true;
+            }
+            self.ended_pins &= self.ended_pins - 1;
+        }
+        let Some(first) = self.next_slot else { return false };
+        let end = first.saturating_add(left).min(entries.slots());
+        for slot in first..end {
+            let entry = entries.occupied(slot).filter(|entry| self.current.is_pinned(entry.class));
+            if entry.is_some_and(|entry| !policy.pin(slot, &entry)) {
+                counters.pins_ignored.increment();
+            }
+        }
+        self.next_slot = (end < entries.slots()).then_some(end);
+        self.next_slot.is_some()
+    }
 }

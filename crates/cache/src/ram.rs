@@ -14,7 +14,10 @@ use crate::changes::{Changes, Token};
 use crate::counters::Counters;
 use crate::extent::blocks_for;
 use crate::head::{ContentId, Head, Stamp};
-use crate::policy::{MAX_STEP_ENTRIES, Policy, TierPolicies, new_policy, unpin_some};
+use crate::policy::{
+    AppliedPolicies, MAX_EXCESS_EVICTIONS, MAX_STEP_ENTRIES, PinReason, Policy, SlotEntries, TierCapacity,
+    TierPolicies, new_policy,
+};
 
 /// Memory of an entry besides its bytes: table, slot, policy, allocator.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
@@ -38,6 +41,7 @@ struct RamState {
     free: Vec<Slot>,
     max_entries: usize,
     policy: Policy,
+    class_policies: AppliedPolicies,
     blocks: usize,
 }
 
@@ -46,8 +50,8 @@ struct RamState {
 pub(crate) struct Placement {
     /// Its class, or that of its most important byte.
     pub class: u8,
-    /// True if it is pinned as far as the bound of pins has room.
-    pub is_pinned: bool,
+    /// It is pinned for this reason, as far as the bound of pins has room.
+    pub pin: Option<PinReason>,
 }
 
 /// The entries by slot.
@@ -70,6 +74,16 @@ impl Entries for RamEntries {
     fn entry(&self, slot: Slot) -> Entry {
         // An empty slot is a broken invariant of the policy; this entry makes the caller find nothing in it.
         self.get(slot).map_or(Entry { key: 0, blocks: 1, class: 0 }, |found| found.entry)
+    }
+}
+
+impl SlotEntries for RamEntries {
+    fn slots(&self) -> Slot {
+        Slot::try_from(self.0.len()).unwrap_or(Slot::MAX)
+    }
+
+    fn occupied(&self, slot: Slot) -> Option<Entry> {
+        self.get(slot).map(|found| found.entry)
     }
 }
 
@@ -100,7 +114,8 @@ impl RamTier {
             entries: RamEntries::default(),
             free: Vec::new(),
             max_entries,
-            policy: new_policy(max_blocks as u64, max_entries),
+            policy: new_policy(TierCapacity { blocks: max_blocks as u64, slots: max_entries, max_entries }),
+            class_policies: AppliedPolicies::new(),
             blocks: 0,
         };
         Self { state: Mutex::new(state), max_blocks, counters }
@@ -170,7 +185,7 @@ impl RamTier {
             }
         }
         let entry = RamEntry::new(fingerprint, bytes, placement.class, RamValue::Head(head.clone()));
-        if self.insert(&mut state, entry, placement.is_pinned) {
+        if self.insert(&mut state, entry, placement.pin) {
             InsertedHead::New
         } else {
             InsertedHead::NotAdmitted
@@ -190,15 +205,16 @@ impl RamTier {
         let value = RamValue::Data { content, number, bytes };
         let mut state = self.state.lock();
         let entry = RamEntry::new(fingerprint, size, placement.class, value);
-        self.insert(&mut state, entry, placement.is_pinned);
+        self.insert(&mut state, entry, placement.pin);
     }
 
     /// Pins an entry, if the bound of pins has room.
-    pub fn pin(&self, fingerprint: u64) {
+    pub fn pin(&self, fingerprint: u64, reason: PinReason) {
         let state = &mut *self.state.lock();
         let Some(slot) = state.slots.get(&fingerprint).copied() else { return };
         let Some(found) = state.entries.get(slot) else { return };
-        if !state.policy.pin(slot, &found.entry) {
+        let is_to_pin = state.class_policies.is_to_pin(found.entry.class, Some(reason));
+        if is_to_pin && !state.policy.pin(slot, &found.entry) {
             self.counters.pins_ignored.increment();
         }
     }
@@ -209,7 +225,7 @@ impl RamTier {
         let state = self.state.lock();
         entry.blocks as usize <= self.max_blocks
             && (state.policy.would_admit(&entry)
-                || candidate.placement.is_pinned && state.policy.may_pin(&entry))
+                || candidate.placement.pin.is_some() && state.policy.may_pin(&entry))
     }
 
     /// Records a request for an entry that is not cached: its class is to earn its rank.
@@ -219,24 +235,29 @@ impl RamTier {
 
     /// Replaces the policies of classes, which apply to what is cached, too.
     pub fn set_policies(&self, policies: &TierPolicies) {
-        self.state.lock().policy.set_class_policies(&policies.eviction);
-        while self.trim_some() {}
-        self.unpin_except(policies);
+        {
+            let state = &mut *self.state.lock();
+            state.class_policies.replace(*policies, &mut state.policy);
+        }
+        while self.apply_some_policies() {}
     }
 
     /// Unpins the entries of all classes that are not pinned.
-    pub fn unpin_except(&self, policies: &TierPolicies) {
-        let unpin = || {
-            let state = &mut *self.state.lock();
-            unpin_some(&mut state.policy, policies, &state.entries)
-        };
-        while unpin() {}
+    pub fn end_prefix_pins(&self) {
+        self.state.lock().class_policies.end_prefix_pins();
+        while self.apply_some_policies() {}
     }
 
-    /// Evicts some entries of classes that fill too much. Returns true if there may be more.
-    fn trim_some(&self) -> bool {
-        let mut state = self.state.lock();
-        (0..MAX_STEP_ENTRIES).all(|_| state.policy.has_excess() && self.evict(&mut state))
+    /// Brings a change of the policies to some entries. Returns true if there may be more.
+    fn apply_some_policies(&self) -> bool {
+        let state = &mut *self.state.lock();
+        state.class_policies.apply_some(&mut state.policy, &state.entries, &self.counters)
+            || self.trim(state, MAX_STEP_ENTRIES)
+    }
+
+    /// Evicts up to `max_entries` entries of classes that fill too much. Returns true if there may be more.
+    fn trim(&self, state: &mut RamState, max_entries: u32) -> bool {
+        (0..max_entries).all(|_| state.policy.has_excess() && self.evict(state))
     }
 
     /// The occupancy by class, in blocks of [`RAM_BLOCK_BYTES`].
@@ -264,12 +285,13 @@ impl RamTier {
         self.state.lock().blocks * RAM_BLOCK_BYTES
     }
 
-    fn insert(&self, state: &mut RamState, value: RamEntry, is_pinned: bool) -> bool {
+    fn insert(&self, state: &mut RamState, value: RamEntry, pin: Option<PinReason>) -> bool {
         let entry = value.entry;
         if let Some(slot) = state.slots.get(&entry.key).copied() {
             state.take(slot);
         }
         let blocks = entry.blocks as usize;
+        let is_pinned = state.class_policies.is_to_pin(entry.class, pin);
         let is_admitted = state.policy.admits(&entry) || is_pinned && state.policy.may_pin(&entry);
         if blocks > self.max_blocks || !is_admitted {
             return false;
@@ -290,7 +312,7 @@ impl RamTier {
         state.slots.insert(entry.key, slot);
         state.blocks += blocks;
         state.entries.0[slot as usize] = Some(value);
-        while state.policy.has_excess() && self.evict(state) {}
+        self.trim(state, MAX_EXCESS_EVICTIONS);
         true
     }
 

@@ -91,7 +91,8 @@ impl Tiers {
     }
 
     /// Caches a head with the data that it has. Returns the head whose content the caller fills: another one if an
-    /// equal head is cached already. `None` if the object was changed or no tier can hold it.
+    /// equal head is cached already. `None` if the object was changed or no tier can hold it. Without a permit, it is cached
+    /// in memory only.
     pub fn put_head(
         &self,
         head: Arc<Head>,
@@ -102,13 +103,17 @@ impl Tiers {
         match self.ram.insert_head(hash.key, &head, self.policies.of_head(&head), &self.changes, token) {
             InsertedHead::Outdated => return None,
             InsertedHead::Existing(existing) => {
-                self.ensure_head_is_stored(&existing, hash, token, permit);
+                if let Some(permit) = permit {
+                    self.ensure_head_is_stored(&existing, hash, token, permit);
+                }
                 return Some(existing);
             }
-            InsertedHead::NotAdmitted if self.disk.is_none() => return None,
+            InsertedHead::NotAdmitted if self.disk.is_none() || permit.is_none() => return None,
             InsertedHead::NotAdmitted | InsertedHead::New => {}
         }
-        self.store_head(&head, hash, token, permit);
+        if let Some(permit) = permit {
+            self.store_head(&head, hash, token, permit);
+        }
         Some(head)
     }
 
@@ -118,7 +123,7 @@ impl Tiers {
         head: &Head,
         hash: KeyHash,
         token: &Token,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: OwnedSemaphorePermit,
     ) {
         if self.disk.as_ref().is_some_and(|disk| !disk.contains(hash.key)) {
             self.store_head(head, hash, token, permit);
@@ -126,13 +131,7 @@ impl Tiers {
     }
 
     /// Stores a head on the SSD.
-    pub fn store_head(
-        &self,
-        head: &Head,
-        hash: KeyHash,
-        token: &Token,
-        permit: Option<OwnedSemaphorePermit>,
-    ) {
+    pub fn store_head(&self, head: &Head, hash: KeyHash, token: &Token, permit: OwnedSemaphorePermit) {
         let Some(disk) = &self.disk else {
             self.counters.fills.increment();
             return;
@@ -143,19 +142,21 @@ impl Tiers {
         }
         let mut buffer = ExtentBuffer::new(payload.len());
         buffer.append(&payload);
-        let Placement { class, is_pinned } = self.policies.of_head(head);
+        let Placement { class, pin } = self.policies.of_head(head);
         let extent = buffer.seal(disk.cache_id(), ExtentKey::Head(hash.key), class);
         let validity = Some((self.changes.clone(), *token));
-        disk.store(StoreRequest { extent, is_pinned, validity, permit });
+        disk.store(StoreRequest { extent, pin, validity, permit });
     }
 
     /// Pins an entry that was cached before its class or prefix was pinned.
     fn pin_again(&self, fingerprint: u64, placement: impl FnOnce() -> Placement) {
-        if self.policies.has_pins() && placement().is_pinned {
-            self.ram.pin(fingerprint);
-            if let Some(disk) = &self.disk {
-                disk.pin(fingerprint);
-            }
+        if !self.policies.has_pins() {
+            return;
+        }
+        let Some(reason) = placement().pin else { return };
+        self.ram.pin(fingerprint, reason);
+        if let Some(disk) = &self.disk {
+            disk.pin(fingerprint, reason);
         }
     }
 
@@ -203,11 +204,9 @@ impl Tiers {
     /// Unpins what was pinned for its prefix. Objects of prefixes that are still pinned are pinned again when they are
     /// read.
     pub fn unpin_prefixes(&self) {
-        let policies = self.policies.for_tiers();
-        self.ram.unpin_except(&policies);
-        if let Some(disk) = self.disk.clone() {
-            let unpinned = disk.clone();
-            disk.run_in_background(move || unpinned.unpin_except(policies));
+        self.ram.end_prefix_pins();
+        if let Some(disk) = &self.disk {
+            disk.end_prefix_pins();
         }
     }
 
@@ -229,10 +228,10 @@ impl Tiers {
             // Its data went with it.
             (_, Some(head), _) if head.data.is_some() => {}
             (None, Some(head), _) => remove_content(&head),
-            (Some(disk), Some(head), _) => disk.run_in_background(move || remove_content(&head)),
+            (Some(disk), Some(head), _) => disk.remove_in_background(move || remove_content(&head)),
             (Some(disk), None, Some(location)) => {
                 let reader = disk.clone();
-                disk.run_in_background(move || {
+                disk.remove_in_background(move || {
                     let payload = reader.read_freed(ExtentKey::Head(hash.key), location);
                     if let Some(head) = payload.and_then(|payload| decode_head(&payload)) {
                         remove_content(&head);
@@ -248,7 +247,7 @@ impl Tiers {
         let (tiers, content, size) = (self.clone(), head.content, head.info.size);
         match &self.disk {
             None => self.remove_content(content, size),
-            Some(disk) => disk.run_in_background(move || tiers.remove_content(content, size)),
+            Some(disk) => disk.remove_in_background(move || tiers.remove_content(content, size)),
         }
     }
 
@@ -306,8 +305,8 @@ impl Tiers {
         self.ram.insert_data(fingerprint, head.content, number, placement, extent.payload());
         match &self.disk {
             Some(disk) => {
-                let is_pinned = placement.is_pinned;
-                disk.store(StoreRequest { extent, is_pinned, validity: None, permit: Some(permit) });
+                let pin = placement.pin;
+                disk.store(StoreRequest { extent, pin, validity: None, permit });
             }
             None => self.counters.fills.increment(),
         }

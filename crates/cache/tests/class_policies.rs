@@ -226,11 +226,12 @@ async fn lower_occupancy_evicts_what_is_too_much() {
     }
 }
 
-/// Fills a cache in memory with objects of class 25.
+/// Fills a cache in memory with objects of class 25, so small that nothing else fits in what they leave free.
 async fn full_of_mail() -> Desk {
+    const MAILS: usize = 750;
     let desk = Desk::open(MEMORY_ONLY).await;
-    desk.put_all("mail-", 40, LARGE_BYTES / 4, &of_class(25)).await;
-    desk.hits("mail-", 40).await;
+    desk.put_all("mail-", MAILS, SMALL_BYTES * 3 / 4, &of_class(25)).await;
+    desk.hits("mail-", MAILS).await;
     desk
 }
 
@@ -318,6 +319,71 @@ async fn pins_fill_at_most_half_of_the_cache() {
     replace_all(&desk, "a-").await;
     let kept = desk.occupied(30).ram_bytes;
     assert!((3 << 20..=5 << 20).contains(&kept), "{kept} bytes are pinned");
+}
+
+/// The SSD has one entry of its index for 32 KiB, and a tiny object takes one and 4 KiB.
+const SSD_ENTRIES: usize = (16 << 20) / (32 << 10);
+const TINY_BYTES: usize = 100;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pinned_tiny_objects_leave_entries_of_the_ssd_to_others() {
+    let desk = Desk::open(SSD_ONLY).await;
+    desk.cached.set_policies(policies([(30, pinned())]));
+    desk.put_all("kept-", SSD_ENTRIES + 20, TINY_BYTES, &of_class(30)).await;
+    desk.hits("kept-", SSD_ENTRIES + 20).await;
+    assert!(desk.cached.counters().pins_ignored > 0);
+    desk.put_all("other-", 20, TINY_BYTES, &of_class(24)).await;
+    desk.hits("other-", 20).await;
+    assert_eq!(desk.hits("other-", 20).await, 20);
+    assert_eq!(desk.cached.ssd_extents(), SSD_ENTRIES);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn occupancy_limits_a_class_of_tiny_objects() {
+    let desk = Desk::open(SSD_ONLY).await;
+    let limit = ClassChanges { max_occupancy_percent: Some(20), ..ClassChanges::default() };
+    desk.cached.set_policies(policies([(26, limit)]));
+    desk.put_all("icon-", SSD_ENTRIES / 2, TINY_BYTES, &of_class(26)).await;
+    desk.hits("icon-", SSD_ENTRIES / 2).await;
+    assert_eq!(desk.occupied(26).ssd_extents as usize, SSD_ENTRIES / 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn low_class_bypasses_an_ssd_without_free_entries() {
+    let desk = Desk::open(SSD_ONLY).await;
+    desk.put_all("mail-", SSD_ENTRIES, TINY_BYTES, &of_class(25)).await;
+    desk.hits("mail-", SSD_ENTRIES).await;
+    assert_eq!(desk.cached.ssd_extents(), SSD_ENTRIES);
+    let written = desk.cached.counters().ssd_written_bytes;
+    desk.put("low", TINY_BYTES, of_class(31)).await;
+    let status = desk.read("low").await;
+    assert_eq!(status.source, CacheSource::Backing(ForwardReason::Pressure));
+    assert_eq!(desk.cached.counters().ssd_written_bytes, written, "it is not written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn class_that_is_pinned_later_stays_without_a_read() {
+    for tiers in [MEMORY_ONLY, SSD_ONLY] {
+        let desk = Desk::open(tiers).await;
+        desk.put_all("kept-", 4, LARGE_BYTES / 4, &of_class(30)).await;
+        desk.hits("kept-", 4).await;
+        desk.cached.set_policies(policies([(30, pinned())]));
+        replace_all(&desk, "a-").await;
+        assert_eq!(desk.hits("kept-", 4).await, 4, "{tiers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pins_of_prefixes_survive_a_change_of_policies() {
+    for tiers in [MEMORY_ONLY, SSD_ONLY] {
+        let desk = Desk::open(tiers).await;
+        desk.cached.pin(&bucket(), "keep/").await.unwrap();
+        desk.put_all("keep/it-", 4, LARGE_BYTES / 4, &of_class(29)).await;
+        desk.hits("keep/it-", 4).await;
+        desk.cached.set_policies(policies([(30, pinned())]));
+        replace_all(&desk, "a-").await;
+        assert_eq!(desk.hits("keep/it-", 4).await, 4, "{tiers:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,8 @@ use tradewind_core::testing::{
     Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock, context, drain, pattern,
     reason, write_all,
 };
-use tradewind_core::{Address, BucketName, ObjectStore, Reason, Result, SystemClock};
+use tradewind_core::{Address, BucketName, Class, ObjectStore, Reason, Result, SystemClock};
+use tradewind_model::class_policy::{ClassChanges, ClassPolicyTable};
 
 const OBJECTS: u64 = 6;
 const DISK_BYTES: u64 = 8 << 20;
@@ -166,6 +167,42 @@ async fn object_that_was_read_after_a_head_request_survives_a_restart() {
     cached.close().await.unwrap();
     let cached = desk.open().await;
     assert_eq!(desk.read_all(&cached).await, ALL_COMPARED);
+    cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pins_of_a_class_stay_after_a_restart_without_a_read() {
+    const FLOOD: u64 = 60;
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    desk.read_all(&cached).await;
+    cached.close().await.unwrap();
+    let cached = desk.open().await;
+    // The last two objects have no label; this is the class of their size.
+    let mut table = ClassPolicyTable::default();
+    let changes = ClassChanges { is_pinned: true, ..ClassChanges::default() };
+    table.set(Class::new(15).unwrap(), changes);
+    cached.set_policies(Arc::new(table));
+    let large = pattern(200_000, 1);
+    for number in OBJECTS..OBJECTS + FLOOD {
+        put(&*desk.store, number, large.clone()).await;
+        for _ in 0..3 {
+            let found = cached.get(&context(), &address(number), GetRequest::default()).await.unwrap();
+            assert!(drain(found.body).await.unwrap() == large);
+            cached.flush().await;
+        }
+    }
+    let before = desk.calls();
+    for number in [OBJECTS - 2, OBJECTS - 1] {
+        let found = cached.get(&context(), &address(number), GetRequest::default()).await.unwrap();
+        assert!(drain(found.body).await.unwrap() == content(number));
+    }
+    let after = desk.calls();
+    assert_eq!(
+        (after.heads - before.heads, after.gets - before.gets),
+        (2, 0),
+        "they are compared, and cached"
+    );
     cached.close().await.unwrap();
 }
 

@@ -34,6 +34,10 @@ const PINS_IGNORED: Family = Family::counter(
     "tradewind_cache_pins_ignored",
     "Entries that were not pinned because pins fill half of the cache.",
 );
+const REMOVALS_SKIPPED: Family = Family::counter(
+    "tradewind_cache_removals_skipped",
+    "Removed objects whose space is freed by eviction only, because the SSD cannot keep up.",
+);
 const CLASS_BYTES: Family = Family::gauge(
     "tradewind_cache_class_bytes",
     "Bytes of a class in the cache, by tier: ram, ssd. Only classes that are in it.",
@@ -66,7 +70,7 @@ const fn sample(label: Option<Label>, count: fn(&CacheCounters) -> u64) -> Sampl
     Sample { label, count }
 }
 
-const COUNTERS: [(Family, &[Sample]); 8] = [
+const COUNTERS: [(Family, &[Sample]); 9] = [
     (
         READS,
         &[
@@ -86,6 +90,7 @@ const COUNTERS: [(Family, &[Sample]); 8] = [
         ],
     ),
     (PINS_IGNORED, &[sample(None, |counters| counters.pins_ignored)]),
+    (REMOVALS_SKIPPED, &[sample(None, |counters| counters.removals_skipped)]),
     (WRITTEN, &[sample(None, |counters| counters.ssd_written_bytes)]),
     (
         EVICTIONS,

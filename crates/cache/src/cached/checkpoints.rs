@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::channel::oneshot;
 use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -44,9 +45,13 @@ impl Checkpoints {
                 }
                 let (Some(disk), source) = (source.tiers.disk.clone(), source.clone()) else { return };
                 let writing = disk.clone();
+                let (sender, written) = oneshot::channel::<()>();
                 disk.run_in_background(move || {
                     source.write(&writing);
+                    drop(sender);
                 });
+                // Also if the SSD hangs, only one is queued. The sender only ends the wait.
+                let _ = stop.run_until_cancelled(written).await;
             }
         });
         Self { writer, clock, periodic }

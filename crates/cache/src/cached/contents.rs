@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use futures::channel::oneshot;
 use tradewind_core::object::ETag;
 use tradewind_core::{Address, Span};
 
@@ -66,16 +65,12 @@ impl Cached {
         is_cached
     }
 
-    /// Waits until the space of objects that were dropped so far is free.
+    /// Waits until the space of objects that were dropped so far is free. It does not wait for those that are left to
+    /// eviction, which [`CacheCounters::removals_skipped`](crate::CacheCounters::removals_skipped) counts.
     pub async fn finish_evictions(&self) {
-        let Some(disk) = &self.tiers.disk else { return };
-        let (sender, receiver) = oneshot::channel();
-        disk.run_in_background(move || {
-            // The caller may have stopped waiting.
-            let _ = sender.send(());
-        });
-        // An error means that the cache is closed, which needs no space.
-        let _ = receiver.await;
+        if let Some(disk) = &self.tiers.disk {
+            disk.finish_removals().await;
+        }
     }
 
     /// Waits until the SSD keeps up with reads that fill the cache, so that the next one can be cached as a whole; at

@@ -219,7 +219,7 @@ impl Cached {
         head.set_stamp(self.stamp(attempt));
         // A later read from the SSD would have to compare again.
         if !is_of_this_session && let Some(permit) = self.tiers.try_fill() {
-            self.tiers.store_head(head, attempt.hash, &attempt.token, Some(permit));
+            self.tiers.store_head(head, attempt.hash, &attempt.token, permit);
         }
     }
 
@@ -301,7 +301,7 @@ impl Cached {
         if presence.missing > 0
             && let Some(permit) = self.tiers.try_fill()
         {
-            self.tiers.ensure_head_is_stored(head, attempt.hash, &attempt.token, Some(permit));
+            self.tiers.ensure_head_is_stored(head, attempt.hash, &attempt.token, permit);
         }
         let body = if let Some(body) = gathered {
             body

@@ -218,6 +218,72 @@ async fn fills_are_skipped_while_the_ssd_cannot_keep_up() {
     desk.cached.close().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn queue_of_a_hanging_ssd_is_bounded() {
+    const MANY: u64 = 400;
+    let desk = Desk::open(64 << 20, 64 << 20).await;
+    desk.set(Mode::Hangs);
+    for number in 100..100 + MANY {
+        let mut staged =
+            desk.store.stage(&context(), &address(number), StageRequest::default()).await.unwrap();
+        // Not small: the head is stored apart from the data.
+        write_all(&mut *staged, pattern(65_024, number)).await.unwrap();
+        staged.commit(Expected::default()).await.unwrap();
+        let found = desk.cached.get(&context(), &address(number), GetRequest::default()).await.unwrap();
+        assert!(drain(found.body).await.unwrap() == pattern(65_024, number));
+    }
+    let queued = desk.cached.tiers.disk.as_ref().unwrap().queued_jobs();
+    assert!(queued <= 128, "{queued} jobs");
+    // What has no place in the queue is in memory.
+    let gets = desk.store.calls(Operation::Get);
+    let found = desk.cached.head(&context(), &address(99 + MANY), GetRequest::default()).await.unwrap();
+    assert_eq!((found.info.size, desk.store.calls(Operation::Head)), (65_024, 0));
+    assert_eq!(desk.store.calls(Operation::Get), gets);
+    desk.set(Mode::Works);
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removals_leave_an_ssd_alone_that_is_switched_off() {
+    let desk = Desk::open(0, 16 << 20).await;
+    desk.read_all().await;
+    desk.cached.flush().await;
+    desk.set(Mode::Fails);
+    desk.read_all().await;
+    desk.cached.flush().await;
+    assert_eq!(desk.cached.counters().ssd_switched_off, 1);
+    let calls = desk.device_calls.load(Ordering::SeqCst);
+    for number in 0..OBJECTS {
+        desk.cached.evict(&address(number));
+    }
+    desk.cached.finish_evictions().await;
+    assert_eq!(desk.device_calls.load(Ordering::SeqCst), calls);
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evictions_finish_when_the_space_is_free() {
+    let desk = Desk::open(0, 16 << 20).await;
+    desk.read_all().await;
+    desk.cached.flush().await;
+    desk.set(Mode::Hangs);
+    // Fewer than the SSD has threads.
+    for number in 0..4 {
+        assert!(desk.cached.evict(&address(number)));
+    }
+    let mut finished = std::pin::pin!(desk.cached.finish_evictions());
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut finished).await;
+    assert!(early.is_err(), "the SSD hangs before the data is removed");
+    desk.set(Mode::Works);
+    finished.await;
+    for number in 4..OBJECTS {
+        assert!(desk.cached.evict(&address(number)));
+    }
+    desk.cached.finish_evictions().await;
+    assert_eq!((desk.cached.ssd_used_bytes(), desk.cached.ssd_extents()), (0, 0));
+    desk.cached.close().await.unwrap();
+}
+
 /// A frame of small extents makes way for a large one as a whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn small_extents_make_way_for_large_ones() {

@@ -7,6 +7,7 @@
 use tradewind_model::eviction::{Entries, Entry, Slot};
 
 use super::frames::Space;
+use crate::policy::SlotEntries;
 
 /// Entries of a bucket.
 pub(crate) const BUCKET_ENTRIES: usize = 16;
@@ -42,6 +43,16 @@ impl Entries for Index {
     }
 }
 
+impl SlotEntries for Index {
+    fn slots(&self) -> Slot {
+        Slot::try_from(self.capacity()).unwrap_or(Slot::MAX)
+    }
+
+    fn occupied(&self, slot: Slot) -> Option<Entry> {
+        self.get(slot).map(|entry| entry.as_entry())
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     fingerprints: [u64; BUCKET_ENTRIES],
@@ -73,8 +84,8 @@ impl Index {
         Self { buckets: vec![EMPTY_BUCKET; buckets], entries: 0, max_entries }
     }
 
-    /// Slots are below this.
-    pub fn slots(&self) -> usize {
+    /// Slots are below this: more than there may be entries.
+    pub fn capacity(&self) -> usize {
         self.buckets.len() * BUCKET_ENTRIES
     }
 
@@ -84,6 +95,10 @@ impl Index {
 
     pub fn entries(&self) -> usize {
         self.entries
+    }
+
+    pub fn max_entries(&self) -> usize {
+        self.max_entries
     }
 
     pub fn is_full(&self) -> bool {
@@ -156,12 +171,6 @@ impl Index {
     /// The entries of a bucket.
     pub fn bucket_entries(&self, bucket: usize) -> impl Iterator<Item = IndexEntry> + '_ {
         (0..BUCKET_ENTRIES).filter_map(move |position| self.get(slot(bucket, position)))
-    }
-
-    /// The slots of a frame's entries: a scan of the whole index.
-    pub fn slots_in_frame(&self, frame: u32) -> Vec<Slot> {
-        let slots = 0..Slot::try_from(self.slots()).unwrap_or(Slot::MAX);
-        slots.filter(|slot| self.get(*slot).is_some_and(|entry| entry.space.frame() == frame)).collect()
     }
 
     fn home(&self, fingerprint: u64) -> usize {

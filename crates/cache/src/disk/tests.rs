@@ -1,9 +1,14 @@
 //! The SSD tier with a large index.
 
 use tempfile::TempDir;
-use tradewind_core::SystemClock;
+use tokio::sync::Semaphore;
+use tradewind_core::{Class, SystemClock};
+use tradewind_model::class_policy::{ClassChanges, ClassPolicyTable};
 
 use super::*;
+use crate::extent::{ExtentBuffer, HEADER_BYTES};
+use crate::head::ContentId;
+use crate::policy::SlotEntries;
 
 /// A device of any size that holds nothing.
 struct NullDevice;
@@ -21,6 +26,168 @@ impl Device for NullDevice {
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A device in memory.
+struct MemoryDevice(Mutex<Vec<u8>>);
+
+impl Device for MemoryDevice {
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        buffer.copy_from_slice(&self.0.lock()[offset as usize..][..buffer.len()]);
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.lock()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+const PINNED_CLASS: u8 = 30;
+const CLASS: u8 = 24;
+
+fn policies(class: u8, changes: ClassChanges) -> TierPolicies {
+    let mut table = ClassPolicyTable::default();
+    table.set(Class::new(class).unwrap(), changes);
+    TierPolicies::new(&table)
+}
+
+fn pinned() -> TierPolicies {
+    policies(PINNED_CLASS, ClassChanges { is_pinned: true, ..ClassChanges::default() })
+}
+
+fn limited(class: u8, percent: u8) -> TierPolicies {
+    policies(class, ClassChanges { max_occupancy_percent: Some(percent), ..ClassChanges::default() })
+}
+
+/// A tier of this many frames on a device in memory.
+fn open(frames: usize) -> Arc<Disk> {
+    let device = Arc::new(MemoryDevice(Mutex::new(vec![0; frames * FRAME_BYTES])));
+    Disk::new(device, (frames * FRAME_BYTES) as u64, 1, SystemClock::shared(), Arc::default()).unwrap()
+}
+
+/// Stores an extent of `blocks` blocks, on this thread.
+fn store(disk: &Arc<Disk>, number: u32, blocks: usize, class: u8) {
+    let payload = vec![number as u8; blocks * BLOCK_BYTES - HEADER_BYTES];
+    let mut buffer = ExtentBuffer::new(payload.len());
+    buffer.append(&payload);
+    let extent = buffer.seal(1, ExtentKey::Data(ContentId(1), number), class);
+    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+    disk.write_extent(StoreRequest { extent, pin: None, validity: None, permit });
+}
+
+fn occupancy(disk: &Disk, class: u8) -> ClassOccupancy {
+    disk.occupancy()[usize::from(class)]
+}
+
+fn pinned_extents(disk: &Disk) -> usize {
+    let state = disk.state.lock();
+    (0..state.index.slots()).filter(|slot| state.policy.is_pinned(*slot)).count()
+}
+
+#[test]
+fn frames_with_a_pinned_extent_are_left_alone() {
+    const FRAMES: u32 = 16;
+    let disk = open(FRAMES as usize);
+    disk.state.lock().set_policies(pinned());
+    for number in 0..FRAMES * 4 {
+        store(&disk, number, 4, if number % 4 == 0 { PINNED_CLASS } else { CLASS });
+    }
+    assert_eq!([disk.entries(), pinned_extents(&disk)], [64, 16]);
+    store(&disk, 1000, FRAME_BLOCKS, CLASS);
+    assert_eq!(disk.counters.fills_skipped.value(), 1);
+    let evictions = disk.counters.ssd_evictions.value();
+    // One of them is for the full index.
+    assert!(evictions as usize <= MAX_VICTIMS + 1, "{evictions} evictions for nothing");
+    assert_eq!(pinned_extents(&disk), 16);
+}
+
+#[test]
+fn frame_with_a_write_in_flight_is_left_alone() {
+    let disk = open(4);
+    (0..3).for_each(|number| store(&disk, number, 4, CLASS));
+    let in_flight = disk.state.lock().frames.allocate(2).unwrap();
+    assert_eq!(in_flight.frame(), 0);
+    disk.drain_frame(0);
+    assert_eq!(disk.entries(), 3);
+    disk.state.lock().frames.release(in_flight);
+    disk.drain_frame(0);
+    assert_eq!(disk.entries(), 0);
+}
+
+#[test]
+fn change_of_pins_reaches_what_is_stored() {
+    let disk = open(512);
+    // More than one step visits.
+    let extents = MAX_STEP_ENTRIES / 4 * 3;
+    for number in 0..extents {
+        store(&disk, number, 1, if number < 300 { PINNED_CLASS } else { CLASS });
+    }
+    for (policies, expected) in [(pinned(), 300), (policies(0, ClassChanges::default()), 0), (pinned(), 300)]
+    {
+        disk.state.lock().set_policies(policies);
+        disk.apply_policies();
+        assert_eq!(pinned_extents(&disk), expected);
+    }
+    let stored = |number| disk.fingerprints.extent(ExtentKey::Data(ContentId(1), number));
+    disk.pin(stored(500), PinReason::Prefix);
+    disk.pin(stored(501), PinReason::Class);
+    assert_eq!(pinned_extents(&disk), 301, "the pin of the other class has ended");
+    disk.state.lock().set_policies(policies(0, ClassChanges::default()));
+    disk.apply_policies();
+    assert_eq!(pinned_extents(&disk), 1, "the pin of a prefix stays");
+    disk.end_prefix_pins();
+    disk.close().unwrap();
+    assert_eq!(pinned_extents(&disk), 0);
+}
+
+#[test]
+fn class_that_is_pinned_during_a_write_is_pinned() {
+    let disk = open(4);
+    disk.state.lock().set_policies(pinned());
+    // The request was made before.
+    store(&disk, 1, 1, PINNED_CLASS);
+    assert_eq!(pinned_extents(&disk), 1);
+}
+
+#[test]
+fn insertion_evicts_a_bounded_part_of_an_excess() {
+    let disk = open(512);
+    (0..500).for_each(|number| store(&disk, number, 1, CLASS));
+    disk.state.lock().set_policies(limited(CLASS, 1));
+    let evicted = {
+        let mut state = disk.state.lock();
+        assert!(state.trim(MAX_EXCESS_EVICTIONS, &disk.counters), "there is more");
+        disk.counters.ssd_evictions.value()
+    };
+    assert_eq!(evicted, u64::from(MAX_EXCESS_EVICTIONS));
+    store(&disk, 1000, 1, CLASS);
+    // Closing finishes what the insertion left to the background.
+    disk.close().unwrap();
+    assert!(occupancy(&disk, CLASS).entries <= 10, "{:?}", occupancy(&disk, CLASS));
+}
+
+#[test]
+fn policies_apply_to_an_index_that_is_loaded_later() {
+    let root = TempDir::new().unwrap();
+    let path = root.path().join("index");
+    write_index(&path, 1 << 10);
+    let bytes = (1 << 10) * FRAME_BYTES as u64;
+    let state = DiskState { removed_while_loading: Some(Vec::new()), ..DiskState::empty(0) };
+    let disk = Disk::with_state(Arc::new(NullDevice), bytes, 1, SystemClock::shared(), Arc::default(), state)
+        .unwrap();
+    let mut loaded = DiskState::empty(bytes);
+    read_checkpoint(&path, |entry| loaded.restore(entry)).unwrap();
+    loaded.frames.finish_claims();
+    // The policies change while the index is read.
+    disk.set_policies(limited(0, 10));
+    disk.finish_load(loaded);
+    disk.close().unwrap();
+    assert!(occupancy(&disk, 0).blocks <= bytes / BLOCK_BYTES as u64 / 10, "{:?}", occupancy(&disk, 0));
 }
 
 /// Writes the index of a full SSD with this many frames.

@@ -59,14 +59,21 @@ impl AdaptiveWindow {
         self.live.would_admit(entry)
     }
 
-    /// Returns true if the bound of pinned entries, half of the cache, has room for an entry.
+    /// Limits the number of entries below that of slots, for a caller whose slots are positions in a table that is never
+    /// full. Must be called before any entry is inserted. The next call of
+    /// [`set_class_policies`](Self::set_class_policies) applies limits of occupancy to it.
+    pub fn set_max_entries(&mut self, max_entries: u32) {
+        self.live.set_max_entries(max_entries);
+    }
+
+    /// Returns true if the bound of pinned entries, half of the blocks and of the entries, has room for an entry.
     #[must_use]
     pub const fn may_pin(&self, entry: &Entry) -> bool {
         self.live.may_pin(entry)
     }
 
     /// Pins the entry in a slot: it is not evicted until it is unpinned. Returns false, and pins nothing, if pinned entries
-    /// would fill more than half of the cache.
+    /// would fill more than half of the blocks or entries of the cache.
     ///
     /// # Panics
     ///

@@ -10,7 +10,7 @@ pub const CLASSES: usize = 32;
 pub struct ClassPolicy {
     /// 0 is highest. Entries of the lowest priority leave first.
     pub priority: u8,
-    /// The most of the cache that the class may fill, up to 100.
+    /// The most of the cache that the class may fill, up to 100: of its blocks, and of its slots.
     pub max_occupancy_percent: u8,
 }
 
@@ -28,6 +28,46 @@ pub struct ClassOccupancy {
     pub blocks: u64,
     /// Number of its entries.
     pub entries: u32,
+}
+
+/// Blocks and slots of a cache that entries use. Many small entries fill its slots before its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Usage {
+    pub(super) blocks: u64,
+    pub(super) slots: u64,
+}
+
+impl Usage {
+    pub(super) const NONE: Self = Self { blocks: 0, slots: 0 };
+    pub(super) const UNLIMITED: Self = Self { blocks: u64::MAX, slots: u64::MAX };
+
+    /// The usage by one entry.
+    pub(super) const fn of_entry(entry: &Entry) -> Self {
+        Self { blocks: entry.blocks as u64, slots: 1 }
+    }
+
+    pub(super) const fn plus(self, other: Self) -> Self {
+        Self { blocks: self.blocks + other.blocks, slots: self.slots + other.slots }
+    }
+
+    pub(super) const fn saturating_minus(self, other: Self) -> Self {
+        let blocks = self.blocks.saturating_sub(other.blocks);
+        Self { blocks, slots: self.slots.saturating_sub(other.slots) }
+    }
+
+    /// Returns true if neither blocks nor slots are more than the limit.
+    pub(super) const fn is_within(self, limit: Self) -> bool {
+        self.blocks <= limit.blocks && self.slots <= limit.slots
+    }
+
+    pub(super) const fn percent(self, percent: u64) -> Self {
+        Self { blocks: share(self.blocks, percent), slots: share(self.slots, percent) }
+    }
+}
+
+/// The given part of an amount. Unlike a plain product, it does not overflow.
+const fn share(amount: u64, percent: u64) -> u64 {
+    amount / 100 * percent + amount % 100 * percent / 100
 }
 
 /// The policies of all classes.
@@ -67,11 +107,11 @@ impl ClassPolicies {
         self.policies[class as usize]
     }
 
-    /// The most blocks of each class in a cache of `blocks` blocks.
-    pub(super) fn max_blocks(&self, blocks: u64) -> [u64; CLASSES] {
+    /// The most that each class may fill of a cache of the given size.
+    pub(super) fn max_usages(&self, capacity: Usage) -> [Usage; CLASSES] {
         self.policies.map(|policy| {
             let percent = u64::from(policy.max_occupancy_percent.min(100));
-            if percent == 100 { u64::MAX } else { blocks / 100 * percent + blocks % 100 * percent / 100 }
+            if percent == 100 { Usage::UNLIMITED } else { capacity.percent(percent) }
         })
     }
 

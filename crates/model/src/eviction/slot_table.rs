@@ -1,6 +1,7 @@
 //! Doubly linked lists of slots in 8 bytes a slot: two links and the state that policies need.
 
 use super::Slot;
+use super::classes::Usage;
 
 /// Maximum number of slots: a link has 27 bits.
 pub const MAX_SLOTS: u32 = (1 << LINK_BITS) - 1;
@@ -60,6 +61,10 @@ impl SlotList {
 
     pub(super) const fn slots(&self) -> u32 {
         self.slots
+    }
+
+    pub(super) const fn usage(&self) -> Usage {
+        Usage { blocks: self.blocks, slots: self.slots as u64 }
     }
 }
 

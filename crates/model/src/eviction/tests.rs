@@ -477,6 +477,66 @@ fn pinned_entries_count_for_the_occupancy_of_their_class() {
     assert!(occupancy.blocks <= 40, "{occupancy:?}");
 }
 
+/// A cache whose slots are full when an eighth of its blocks are.
+const SLOT_CAPACITY: Capacity = Capacity { blocks: 800, slots: 100 };
+
+fn class_aware(capacity: Capacity) -> KeyedCache<AdaptiveWindow> {
+    KeyedCache::new(capacity, AdaptiveWindow::class_aware(capacity, &policies(), MissCost::default()))
+}
+
+#[test]
+fn pinned_small_entries_take_half_of_the_slots() {
+    let mut cache = class_aware(SLOT_CAPACITY);
+    for number in 0..200 {
+        request_pinned(&mut cache, number, 1);
+    }
+    for number in 1000..1200 {
+        assert_eq!(cache.request(&entry(key(number), 1, 0)), Lookup::Inserted);
+    }
+    let [others, pinned, ..] = cache.policy().occupancy();
+    assert_eq!([others.entries, pinned.entries], [50, 50]);
+}
+
+#[test]
+fn class_of_small_entries_takes_its_share_of_the_slots() {
+    let mut cache = class_aware(SLOT_CAPACITY);
+    for number in 0..1000 {
+        cache.request(&entry(key(number % 60), 1, 3));
+        assert!(cache.entries().count() <= 25);
+    }
+    assert_eq!(cache.policy().occupancy()[3], ClassOccupancy { blocks: 25, entries: 25 });
+}
+
+#[test]
+fn entry_of_the_lowest_priority_bypasses_full_slots() {
+    let mut cache = class_aware(SLOT_CAPACITY);
+    for number in 0..100 {
+        assert_eq!(cache.request(&entry(key(number), 1, 1)), Lookup::Inserted);
+    }
+    assert_eq!(cache.request(&entry(key(100), 1, 2)), Lookup::Bypassed);
+    assert_eq!(cache.request(&entry(key(101), 1, 0)), Lookup::Inserted);
+}
+
+#[test]
+fn limit_of_entries_replaces_that_of_slots() {
+    let mut policy = AdaptiveWindow::class_aware(SLOT_CAPACITY, &policies(), MissCost::default());
+    policy.set_max_entries(40);
+    policy.set_class_policies(&policies());
+    for slot in 0..40 {
+        assert!(policy.would_admit(&entry(key(99), 1, 2)), "{slot}");
+        let inserted = entry(key(u64::from(slot)), 1, if slot < 25 { 1 } else { 3 });
+        policy.insert(slot, &inserted);
+        assert_eq!(slot < 25 && policy.pin(slot, &inserted), slot < 20, "{slot}: half of 40 are pinned");
+        assert_eq!(policy.has_excess(), slot >= 25 + 10, "{slot}: a quarter of 40 are of class 3");
+    }
+    assert!(policy.would_admit(&entry(key(99), 1, 3)), "an entry of class 3 makes way");
+    for slot in 25..40 {
+        policy.remove(slot, &entry(key(u64::from(slot)), 1, 3));
+        policy.insert(slot, &entry(key(u64::from(slot)), 1, 0));
+    }
+    assert!(!policy.would_admit(&entry(key(99), 1, 2)), "all others have a higher priority");
+}
+
 /// Classes 0 to 2 have the priorities of their numbers; class 3 is ranked by reuse.
 fn policies_by_reuse() -> ClassPolicies {
     let mut policies = policies();

@@ -9,9 +9,10 @@
 //! the precision of an *epoch*, of which a queue has at least 24.
 //!
 //! A *pinned* entry is in neither queue and never leaves by eviction. Pins take a bounded share of the cache; the queues
-//! have the rest.
+//! have the rest. Admission, pins and limits of occupancy count slots as well as blocks: small entries fill the slots
+//! first. The window is a share of the blocks.
 
-use super::classes::{CLASSES, ClassOccupancy, ClassPolicies, ClassSet, Ranking, class_index};
+use super::classes::{CLASSES, ClassOccupancy, ClassPolicies, ClassSet, Ranking, Usage, class_index};
 use super::ghosts::Ghosts;
 use super::slot_table::{EPOCHS, MAX_FREQUENCY, Queue, SlotList, SlotTable};
 use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
@@ -51,15 +52,19 @@ pub(super) struct WindowClock {
     classes: [ClassQueues; CLASSES],
     occupied: ClassSet,
     over_occupancy: ClassSet,
-    max_blocks: [u64; CLASSES],
+    max_usages: [Usage; CLASSES],
     ranking: Ranking,
     ghosts: Ghosts,
     order: WindowOrder,
     capacity_blocks: u64,
+    /// Entries at most: the slots, or fewer.
+    max_entries: u32,
     window_percent: u64,
     window_blocks: u64,
     main_blocks: u64,
     pinned_blocks: u64,
+    pinned_slots: u64,
+    queued_slots: u64,
     window_epoch: Epoch,
     main_epoch: Epoch,
     /// True once an entry was evicted. Until then, a full window overflows into the main queue.
@@ -76,14 +81,14 @@ struct ClassQueues {
 impl ClassQueues {
     const EMPTY: Self = Self { window: SlotList::EMPTY, main: SlotList::EMPTY, pinned: SlotList::EMPTY };
 
-    /// Blocks that may be evicted.
-    const fn queued_blocks(&self) -> u64 {
-        self.window.blocks() + self.main.blocks()
+    /// The usage by entries that may be evicted.
+    const fn queued(&self) -> Usage {
+        self.window.usage().plus(self.main.usage())
     }
 
     const fn occupancy(&self) -> ClassOccupancy {
         ClassOccupancy {
-            blocks: self.queued_blocks() + self.pinned.blocks(),
+            blocks: self.queued().blocks + self.pinned.blocks(),
             entries: self.window.slots() + self.main.slots() + self.pinned.slots(),
         }
     }
@@ -134,15 +139,18 @@ impl WindowClock {
             classes: [ClassQueues::EMPTY; CLASSES],
             occupied: ClassSet::EMPTY,
             over_occupancy: ClassSet::EMPTY,
-            max_blocks: [u64::MAX; CLASSES],
+            max_usages: [Usage::UNLIMITED; CLASSES],
             ranking: Ranking::NONE,
             ghosts: Ghosts::new(ghost_share(capacity.blocks), ghost_share(u64::from(capacity.slots))),
             order: shape.order,
             capacity_blocks: capacity.blocks,
+            max_entries: capacity.slots,
             window_percent: shape.window_percent,
             window_blocks: 0,
             main_blocks: 0,
             pinned_blocks: 0,
+            pinned_slots: 0,
+            queued_slots: 0,
             window_epoch: Epoch::new(1),
             main_epoch: Epoch::new(capacity.blocks / MAIN_EPOCHS),
             is_warm: false,
@@ -161,8 +169,17 @@ impl WindowClock {
         self.ranking = ranking;
     }
 
+    /// Limits the number of entries, if the caller cannot fill all slots. Must precede other limits and entries.
+    pub(super) fn set_max_entries(&mut self, max_entries: u32) {
+        self.max_entries = max_entries.min(self.max_entries);
+    }
+
+    const fn capacity(&self) -> Usage {
+        Usage { blocks: self.capacity_blocks, slots: self.max_entries as u64 }
+    }
+
     pub(super) fn set_class_policies(&mut self, policies: &ClassPolicies) {
-        self.max_blocks = policies.max_blocks(self.capacity_blocks);
+        self.max_usages = policies.max_usages(self.capacity());
         for class in 0..CLASSES {
             self.update_sets(class);
         }
@@ -180,6 +197,7 @@ impl WindowClock {
     fn push(&mut self, queue: Queue, class: usize, slot: Slot, blocks: u32) {
         self.slots.push_front(self.classes[class].list(queue), queue, slot, blocks);
         *self.queue_blocks(queue) += u64::from(blocks);
+        *self.queue_slots(queue) += 1;
         let epoch = match queue {
             Queue::Window => self.window_epoch.advance(blocks),
             Queue::Main => self.main_epoch.advance(blocks),
@@ -191,6 +209,7 @@ impl WindowClock {
     fn unlink(&mut self, queue: Queue, class: usize, slot: Slot, blocks: u32) {
         self.slots.unlink(self.classes[class].list(queue), slot, blocks);
         *self.queue_blocks(queue) -= u64::from(blocks);
+        *self.queue_slots(queue) -= 1;
     }
 
     const fn queue_blocks(&mut self, queue: Queue) -> &mut u64 {
@@ -201,11 +220,19 @@ impl WindowClock {
         }
     }
 
+    const fn queue_slots(&mut self, queue: Queue) -> &mut u64 {
+        match queue {
+            Queue::Window | Queue::Main => &mut self.queued_slots,
+            Queue::Pinned => &mut self.pinned_slots,
+        }
+    }
+
     fn update_sets(&mut self, class: usize) {
         let queues = &self.classes[class];
-        let (blocks, pinned) = (queues.queued_blocks(), queues.pinned.blocks());
-        self.occupied.set(class, blocks > 0);
-        self.over_occupancy.set(class, blocks > 0 && blocks + pinned > self.max_blocks[class]);
+        let (queued, pinned) = (queues.queued(), queues.pinned.usage());
+        let is_occupied = queued.slots > 0;
+        self.occupied.set(class, is_occupied);
+        self.over_occupancy.set(class, is_occupied && !queued.plus(pinned).is_within(self.max_usages[class]));
     }
 
     /// The blocks that the queues share.
@@ -215,18 +242,25 @@ impl WindowClock {
 
     /// Returns true if an entry would be admitted. Unlike [`EvictionPolicy::admits`], it records nothing.
     pub(super) fn would_admit(&self, entry: &Entry) -> bool {
-        let free = self.queue_capacity().saturating_sub(self.window_blocks + self.main_blocks);
-        let missing = u64::from(entry.blocks).saturating_sub(free);
+        let used = self.queued().plus(self.pinned());
+        let missing = Usage::of_entry(entry).saturating_minus(self.capacity().saturating_minus(used));
         let rank = self.ranking.rank(class_index(entry));
         let is_below = |class: &usize| self.ranking.rank(*class) >= rank;
-        let replaceable =
-            || self.occupied.iter().filter(is_below).map(|class| self.classes[class].queued_blocks());
-        missing == 0 || replaceable().sum::<u64>() >= missing
+        let replaceable = || self.occupied.iter().filter(is_below).map(|class| self.classes[class].queued());
+        missing == Usage::NONE || missing.is_within(replaceable().fold(Usage::NONE, Usage::plus))
+    }
+
+    const fn queued(&self) -> Usage {
+        Usage { blocks: self.window_blocks + self.main_blocks, slots: self.queued_slots }
+    }
+
+    const fn pinned(&self) -> Usage {
+        Usage { blocks: self.pinned_blocks, slots: self.pinned_slots }
     }
 
     /// Returns true if the bound of pins has room for an entry.
     pub(super) const fn may_pin(&self, entry: &Entry) -> bool {
-        self.pinned_blocks + entry.blocks as u64 <= self.capacity_blocks * MAX_PINNED_PERCENT / 100
+        self.pinned().plus(Usage::of_entry(entry)).is_within(self.capacity().percent(MAX_PINNED_PERCENT))
     }
 
     /// Pins an entry. Returns false if the bound of pins has no room for it.

@@ -214,16 +214,15 @@ impl PrefixWork {
     }
 
     fn outcomes(&self) -> impl Stream<Item = Result<ObjectOutcome>> {
-        let pages = self.pages();
+        // While an index is loaded, it is unknown what is on its SSD, and only few removals can be recorded.
+        let pages = stream::once(self.wait_for_indexes()).map(|()| Ok(Vec::new())).chain(self.pages());
         match self.action {
             PrefixAction::Evict => pages
                 .and_then(|page| self.evict_page(page))
                 .map_ok(|outcomes| stream::iter(outcomes.into_iter().map(Ok)))
                 .try_flatten()
                 .boxed(),
-            PrefixAction::Stage => stream::once(self.wait_for_indexes())
-                .map(|()| Ok(Vec::new()))
-                .chain(pages)
+            PrefixAction::Stage => pages
                 .map_ok(|page| stream::iter(page.into_iter().map(Ok)))
                 .try_flatten()
                 .map_ok(move |object| async move { Ok(self.stage(object).await) })
@@ -355,6 +354,8 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use tradewind_cache::{CachedOptions, Validation};
     use tradewind_core::object::Expected;
     use tradewind_core::store::StageRequest;
@@ -371,7 +372,6 @@ mod tests {
     impl Scene {
         /// A cache in memory over a store with some more objects than a page has.
         async fn new() -> Self {
-            let clock = SimulatedClock::new();
             let options = CachedOptions {
                 directory: None,
                 disk_bytes: 0,
@@ -379,6 +379,11 @@ mod tests {
                 validation: Validation::Owner,
                 volume_id: "v".to_owned(),
             };
+            Self::with_options(options).await
+        }
+
+        async fn with_options(options: CachedOptions) -> Self {
+            let clock = SimulatedClock::new();
             let cache = Cached::open(MemoryStore::new(clock.clone()), options, clock.clone()).unwrap();
             cache.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
             for number in 0..PAGE_OBJECTS + 3 {
@@ -426,6 +431,57 @@ mod tests {
         assert_eq!(staged["done"]["read_bytes"], all * 4);
         let evicted = scene.last_line(PrefixAction::Evict).await;
         assert_eq!(evicted["done"], json!({ "objects": all, "evicted": all }));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn eviction_waits_until_the_index_is_loaded() {
+        let root = tempfile::tempdir().unwrap();
+        let options = || CachedOptions {
+            directory: Some(root.path().to_owned()),
+            disk_bytes: 4 << 20,
+            memory_bytes: 32 << 20,
+            validation: Validation::Owner,
+            volume_id: "v".to_owned(),
+        };
+        let clock = SimulatedClock::new();
+        let empty = Cached::open(MemoryStore::new(clock.clone()), options(), clock).unwrap();
+        empty.close().await.unwrap();
+        // A pipe instead of the index: its header is read twice, and the load then waits for more.
+        let index = root.path().join("index");
+        let header = std::fs::read(&index).unwrap()[..32].to_vec();
+        std::fs::remove_file(&index).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &index, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let mut pipe = std::fs::OpenOptions::new().read(true).write(true).open(&index).unwrap();
+        pipe.write_all(&header.repeat(2)).unwrap();
+        let scene = Scene::with_options(options()).await;
+        assert!(!scene.cache.is_loaded());
+        let mut lines = scene.lines(PrefixAction::Evict);
+        for _ in 0..20 {
+            // It reports its progress.
+            scene.clock.advance(Duration::from_secs(1));
+            let line = tokio::time::timeout(Duration::from_millis(2), lines.next()).await;
+            let is_progress =
+                line.as_ref().is_ok_and(|line| line.as_ref().unwrap().starts_with(b"{\"progress\""));
+            assert!(line.is_err() || is_progress, "{line:?}");
+        }
+        pipe.write_all(&[0xFF; 4]).unwrap();
+        while !scene.cache.is_loaded() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let done = loop {
+            scene.clock.advance(Duration::from_secs(1));
+            let Ok(line) = tokio::time::timeout(Duration::from_millis(2), lines.next()).await else {
+                continue;
+            };
+            let line: Json = serde_json::from_slice(&line.unwrap()).unwrap();
+            if line["progress"].is_null() {
+                break line;
+            }
+        };
+        assert_eq!(done["done"]["objects"], PAGE_OBJECTS as u64 + 3, "{done}");
+        drop(lines);
+        scene.cache.close().await.unwrap();
     }
 
     #[tokio::test]
