@@ -15,6 +15,7 @@ mod buckets;
 mod copy;
 mod listing;
 mod locks;
+mod movement;
 mod mover;
 mod placement;
 mod tier_set;

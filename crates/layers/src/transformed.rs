@@ -18,6 +18,7 @@ mod policy;
 mod read;
 mod segment;
 mod staged;
+mod stored_input;
 
 use std::fmt;
 use std::sync::Arc;

@@ -7,8 +7,12 @@
 mod faults;
 #[path = "routed/fixture.rs"]
 mod fixture;
+#[path = "routed/interrupted_moves.rs"]
+mod interrupted_moves;
 #[path = "routed/moves.rs"]
 mod moves;
+#[path = "routed/races.rs"]
+mod races;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

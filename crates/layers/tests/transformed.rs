@@ -4,6 +4,8 @@
 
 #[path = "transformed/damage.rs"]
 mod damage;
+#[path = "transformed/requests.rs"]
+mod requests;
 #[path = "transformed/support.rs"]
 mod support;
 

@@ -85,6 +85,7 @@ impl TierMover {
 
     fn log(&self, report: MoveReport) {
         if report == MoveReport::default() {
+            info!(volume = self.volume, "all objects are in the tiers of their classes");
             return;
         }
         let MoveReport { moved, moved_bytes, hidden_deleted, unmovable, failed } = report;

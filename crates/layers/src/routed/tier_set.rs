@@ -190,6 +190,14 @@ impl TierSet {
             return Ok(());
         }
         let _shared = context.guard(self.locks.share_bucket(bucket)).await?;
+        self.check_locked_bucket(context, bucket).await
+    }
+
+    /// Fails if the bucket does not exist. The caller keeps it from being deleted.
+    async fn check_locked_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+        if self.is_known(None, bucket) {
+            return Ok(());
+        }
         let base = &self.tiers[self.base()];
         base.named(base.store.head_bucket(context, bucket).await)?;
         self.remember(None, bucket);
@@ -203,6 +211,8 @@ impl TierSet {
             return Ok(());
         }
         let _shared = context.guard(self.locks.share_bucket(bucket)).await?;
+        // It may have been deleted while this waited: then it must not be created in the tier.
+        self.check_locked_bucket(context, bucket).await?;
         let Tier { store, .. } = &self.tiers[tier];
         let prepared = async {
             match store.versioning(context, bucket).await {

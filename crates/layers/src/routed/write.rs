@@ -81,8 +81,10 @@ impl Change {
         commit: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let others: Vec<usize> = copies.holders().filter(|holder| *holder != tier).collect();
-        let _move = (!others.is_empty()).then(|| self.set.locks.begin_move(&self.address));
         let committed = self.tier(tier).named(commit.await)?;
+        // Not before the commit, which may take long: listings of the bucket wait for moves. A reader that missed the
+        // new copy, because it looked into its tier before, either finds the old one or sees that a move has begun.
+        let _move = (!others.is_empty()).then(|| self.set.locks.begin_move(&self.address));
         for other in others {
             match self.delete_copy(other).await {
                 Err(error) if other > tier => warn!(

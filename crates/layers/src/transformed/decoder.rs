@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::stored_form::StoredSegment;
 use tradewind_core::{Address, Span};
 
 use super::frame::{ChunkPlace, FrameCodec, FrameHeader};
 use super::keys::Keyring;
-use super::segment::{Description, FRAME_HEADER_BYTES, Layout};
+use super::segment::{CHUNK_BYTES, Description, FRAME_HEADER_BYTES, Layout};
+use super::stored_input::StoredInput;
 
 /// Where the stored bytes of a span begin and end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl TablePosition {
 pub(super) struct SegmentOpener {
     pub keys: Arc<Keyring>,
     pub address: Address,
-    /// The segments of the object.
+    /// The segments of the object; in a decoder, only those of its span.
     pub segments: Arc<[StoredSegment]>,
 }
 
@@ -134,7 +135,7 @@ pub(super) struct Decoder {
     segment: SegmentSource,
     /// The index of the segment after `segment`.
     next_segment: usize,
-    stored: BytesMut,
+    stored: StoredInput,
     /// Stored bytes to skip: the table of a segment that was read.
     skipped_stored_bytes: u64,
     /// Plain bytes to skip: those before the span in its first chunk.
@@ -151,14 +152,15 @@ pub(super) struct DecodePlan {
 
 impl DecodePlan {
     /// Plans the read of a span of at least one byte.
-    pub fn new(opener: SegmentOpener, span: Span) -> Result<Self> {
-        let (mut first, mut range) = (None, None);
+    pub fn new(mut opener: SegmentOpener, span: Span) -> Result<Self> {
+        let (mut first, mut last, mut range) = (None, 0, None);
         let (mut plain_start, mut stored_start) = (0, 0);
         for (index, segment) in opener.segments.iter().enumerate() {
             let plain_end = plain_start + segment.plain_bytes;
             if plain_start <= span.offset && span.offset < plain_end {
                 let offset = span.offset - plain_start;
                 first = Some((index, offset));
+                last = index;
                 let start = start_of(segment, stored_start, offset)?;
                 range = Some(StoredRange { start, end: start });
             }
@@ -166,13 +168,17 @@ impl DecodePlan {
                 range.as_mut().filter(|_| plain_start < span.end() && span.end() <= plain_end)
             {
                 range.end = end_of(segment, stored_start, span.end() - plain_start)?;
+                last = index;
             }
             (plain_start, stored_start) = (plain_end, stored_start + segment.stored_bytes);
         }
         let (Some((index, offset)), Some(range)) = (first, range) else {
             return Err(corrupt("has no segment for the span requested"));
         };
-        let segment = opener.open(&opener.segments[index], offset)?;
+        if last - index + 1 < opener.segments.len() {
+            opener.segments = opener.segments[index..=last].into();
+        }
+        let segment = opener.open(&opener.segments[0], offset)?;
         let skipped_bytes = match &segment {
             SegmentSource::Plain { .. } => 0,
             SegmentSource::Frames { layout, next_chunk, .. } => offset - layout.plain_start(*next_chunk),
@@ -180,8 +186,8 @@ impl DecodePlan {
         let decoder = Decoder {
             opener,
             segment,
-            next_segment: index + 1,
-            stored: BytesMut::new(),
+            next_segment: 1,
+            stored: StoredInput::default(),
             skipped_stored_bytes: 0,
             skipped_bytes,
             rest_bytes: span.length,
@@ -191,9 +197,10 @@ impl DecodePlan {
 }
 
 impl Decoder {
-    /// Adds stored bytes.
-    pub fn push(&mut self, stored: &[u8]) {
-        self.stored.extend_from_slice(stored);
+    /// Adds stored bytes, after [`Self::next`] has returned `None`. They are held until they are decoded, but not while
+    /// more are needed.
+    pub fn push(&mut self, stored: Bytes) {
+        self.stored.push(stored);
     }
 
     /// Plain bytes of the span that are not returned yet.
@@ -204,32 +211,15 @@ impl Decoder {
     /// The next plain bytes; `None` if more stored bytes are needed, or all plain bytes were returned.
     pub fn next(&mut self) -> Result<Option<Bytes>> {
         while self.rest_bytes > 0 {
-            let skipped = usize::try_from(self.skipped_stored_bytes).unwrap_or(usize::MAX);
-            let skipped = skipped.min(self.stored.len());
-            self.stored.advance(skipped);
-            self.skipped_stored_bytes -= skipped as u64;
-            if self.skipped_stored_bytes > 0 {
+            self.skipped_stored_bytes -= self.stored.skip(self.skipped_stored_bytes);
+            let Some(decoded) = self.decode_next()? else {
+                self.stored.release_received();
                 return Ok(None);
-            }
-            let decoded = match &mut self.segment {
-                SegmentSource::Plain { rest_bytes: 0 } => {
-                    self.open_next(0)?;
-                    continue;
-                }
-                SegmentSource::Plain { rest_bytes } => take_plain(&mut self.stored, rest_bytes),
-                SegmentSource::Frames { layout, next_chunk, .. } if *next_chunk == layout.chunks() => {
-                    let table_bytes = layout.table_bytes();
-                    self.open_next(table_bytes)?;
-                    continue;
-                }
-                SegmentSource::Frames { codec, layout, next_chunk } => {
-                    let chunk = open_frame(codec, layout, *next_chunk, &mut self.stored)?;
-                    *next_chunk += u64::from(chunk.is_some());
-                    chunk
-                }
             };
-            let Some(decoded) = decoded else { return Ok(None) };
             let piece = self.within_span(decoded);
+            if self.rest_bytes == 0 {
+                self.stored = StoredInput::default();
+            }
             if !piece.is_empty() {
                 return Ok(Some(piece));
             }
@@ -237,14 +227,35 @@ impl Decoder {
         Ok(None)
     }
 
+    /// The next plain bytes, of the span or before it; `None` if more stored bytes are needed. Empty at the end of a
+    /// segment.
+    fn decode_next(&mut self) -> Result<Option<Bytes>> {
+        if self.skipped_stored_bytes > 0 {
+            return Ok(None);
+        }
+        match &mut self.segment {
+            SegmentSource::Plain { rest_bytes: 0 } => self.open_next(0),
+            SegmentSource::Plain { rest_bytes } => Ok(take_plain(&mut self.stored, rest_bytes)),
+            SegmentSource::Frames { layout, next_chunk, .. } if *next_chunk == layout.chunks() => {
+                let table_bytes = layout.table_bytes();
+                self.open_next(table_bytes)
+            }
+            SegmentSource::Frames { codec, layout, next_chunk } => {
+                let chunk = open_frame(codec, layout, *next_chunk, &mut self.stored)?;
+                *next_chunk += u64::from(chunk.is_some());
+                Ok(chunk)
+            }
+        }
+    }
+
     /// Goes on with the next segment, after the table of the current one.
-    fn open_next(&mut self, table_bytes: u64) -> Result<()> {
+    fn open_next(&mut self, table_bytes: u64) -> Result<Option<Bytes>> {
         let segment = self.opener.segments.get(self.next_segment);
         let segment = segment.ok_or_else(|| corrupt("has fewer bytes than its size"))?;
         self.segment = self.opener.open(segment, 0)?;
         self.next_segment += 1;
         self.skipped_stored_bytes = table_bytes;
-        Ok(())
+        Ok(Some(Bytes::new()))
     }
 
     /// The bytes of a decoded piece that are in the span.
@@ -258,13 +269,14 @@ impl Decoder {
     }
 }
 
-fn take_plain(stored: &mut BytesMut, rest_bytes: &mut u64) -> Option<Bytes> {
-    if stored.is_empty() {
+/// The next plain bytes, at most a chunk.
+fn take_plain(stored: &mut StoredInput, rest_bytes: &mut u64) -> Option<Bytes> {
+    let length = usize::try_from(*rest_bytes).unwrap_or(usize::MAX).min(stored.len()).min(CHUNK_BYTES);
+    if length == 0 {
         return None;
     }
-    let length = usize::try_from(*rest_bytes).unwrap_or(usize::MAX).min(stored.len());
     *rest_bytes -= length as u64;
-    Some(stored.split_to(length).freeze())
+    Some(stored.take(length).freeze())
 }
 
 /// The plain chunk of the next frame; `None` if the frame is incomplete.
@@ -272,18 +284,18 @@ fn open_frame(
     codec: &FrameCodec,
     layout: &Layout,
     number: u64,
-    stored: &mut BytesMut,
+    stored: &mut StoredInput,
 ) -> Result<Option<Bytes>> {
-    let Some(header) = stored.first_chunk::<FRAME_HEADER_BYTES>() else { return Ok(None) };
-    let header = FrameHeader::decode(*header);
+    let Some(header) = stored.peek::<FRAME_HEADER_BYTES>() else { return Ok(None) };
+    let header = FrameHeader::decode(header);
     if header.body_bytes > layout.max_body_bytes() {
         return Err(corrupt("has a chunk that is too long"));
     }
     if stored.len() < FRAME_HEADER_BYTES + header.body_bytes {
         return Ok(None);
     }
-    stored.advance(FRAME_HEADER_BYTES);
-    let mut body = stored.split_to(header.body_bytes);
+    stored.skip(FRAME_HEADER_BYTES as u64);
+    let mut body = stored.take(header.body_bytes);
     let place = ChunkPlace { number, is_last: number + 1 == layout.chunks() };
     codec.open(place, header, &mut body, layout.plain_length(number)).map(|plain| Some(Bytes::from(plain)))
 }
@@ -291,4 +303,43 @@ fn open_frame(
 /// The error of stored bytes that are not what the description says.
 pub(super) fn corrupt(why: &str) -> Error {
     Error::new(Reason::CorruptData, format!("a transformed object {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(span: Span) -> Result<DecodePlan> {
+        let segment =
+            || StoredSegment { part: None, plain_bytes: 10, stored_bytes: 10, description: Vec::new() };
+        let segments = (0..4).map(|_| segment()).collect();
+        let address = Address::parse("bucket", "key")?;
+        DecodePlan::new(SegmentOpener { keys: Arc::default(), address, segments }, span)
+    }
+
+    #[test]
+    fn decoder_has_the_segments_of_its_span_only() {
+        for (span, segments) in [
+            (Span { offset: 12, length: 5 }, 1),
+            (Span { offset: 12, length: 9 }, 2),
+            (Span { offset: 0, length: 40 }, 4),
+        ] {
+            let DecodePlan { mut decoder, range } = plan(span).unwrap();
+            assert_eq!(decoder.opener.segments.len(), segments, "{span:?}");
+            let at = StoredPosition::At;
+            assert_eq!((range.start, range.end), (at(span.offset), at(span.end())));
+            decoder.push(Bytes::from(vec![7; usize::try_from(span.length).unwrap()]));
+            let pieces: Vec<Bytes> = std::iter::from_fn(|| decoder.next().unwrap()).collect();
+            assert_eq!((pieces.concat().len() as u64, decoder.rest_bytes()), (span.length, 0));
+        }
+    }
+
+    #[test]
+    fn span_beyond_the_segments_is_corrupt() {
+        assert_eq!(plan(Span { offset: 40, length: 1 }).err().unwrap().reason(), Reason::CorruptData);
+        let mut decoder = plan(Span { offset: 35, length: 10 }).unwrap().decoder;
+        decoder.push(Bytes::from_static(b"abcdefghij"));
+        assert_eq!(decoder.next().unwrap().unwrap(), "abcde");
+        assert_eq!(decoder.next().unwrap_err().reason(), Reason::CorruptData);
+    }
 }

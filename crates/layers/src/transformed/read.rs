@@ -59,9 +59,8 @@ impl Reader<'_> {
         let head = self.inner.head(self.context, self.address, request.clone()).await?;
         let (mut info, span) = (head.info, head.span);
         let Some(stored) = info.stored.take() else {
-            let request = GetRequest { stored: true, ..request.clone() };
-            let found = replaced_as_none(self.inner.get(self.context, self.address, request).await)?;
-            return Ok(found.filter(|found| found.info.stored.is_none()));
+            // Not the stored bytes: those of an object that was transformed meanwhile have no parts.
+            return replaced_as_none(self.inner.get(self.context, self.address, request.clone()).await);
         };
         if span.length == 0 {
             let body = Body::from_bytes(Bytes::new());
@@ -179,7 +178,7 @@ async fn next_piece(context: &Context, decoder: &mut Decoder, stored: &mut Body)
         let Some(received) = stored.next().await else {
             return Err(corrupt("has fewer stored bytes than its description says"));
         };
-        decoder.push(&received?);
+        decoder.push(received?);
     }
 }
 
@@ -192,11 +191,12 @@ fn reserve(context: &Context, plain: Bytes) -> Bytes {
     }
 }
 
-/// A range that is not within the object any more shows that the object was replaced.
+/// A range that is not within the object any more, or plain bytes of a transformed object, show that the object was
+/// replaced.
 fn replaced_as_none(found: Result<GetResponse<Body>>) -> Result<Option<GetResponse<Body>>> {
     match found {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.reason() == Reason::InvalidRange => Ok(None),
+        Err(error) if matches!(error.reason(), Reason::InvalidRange | Reason::Unsupported) => Ok(None),
         Err(error) => Err(error),
     }
 }

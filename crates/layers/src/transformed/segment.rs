@@ -137,6 +137,13 @@ impl Layout {
     }
 }
 
+/// The stored bytes of a segment that is encrypted, but not compressed.
+pub(super) fn encrypted_bytes(plain_bytes: u64) -> u64 {
+    let chunks = plain_bytes.div_ceil(CHUNK_BYTES as u64).max(1);
+    let frames = plain_bytes.saturating_add(chunks * (FRAME_HEADER_BYTES + TAG_BYTES) as u64);
+    frames.saturating_add((chunks - 1) * ENTRY_BYTES)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ use super::digests::PlainDigests;
 use super::frame::{ChunkPlace, FrameCodec, with_compressed};
 use super::keys::{Keyring, random};
 use super::policy::{MIN_COMPRESSED_BYTES, Treatment};
-use super::segment::{CHUNK_BITS, CHUNK_BYTES, Description};
+use super::segment::{CHUNK_BITS, CHUNK_BYTES, Description, encrypted_bytes};
 
 /// The part of a sample, in percent, that compression must save.
 const MIN_SAVED_PERCENT: usize = 10;
@@ -59,10 +59,10 @@ impl WriteTarget {
         self.stage(self.request.clone()).await
     }
 
-    /// Begins a write of frames, whose size and digests are of no interest.
+    /// Begins a write of frames, whose digests are of no interest. Their size is known only without compression.
     async fn stage_frames(&self) -> Result<Box<dyn Staged>> {
         let request = StageRequest {
-            size: None,
+            size: self.request.size.filter(|_| !self.treatment.compress).map(encrypted_bytes),
             algorithms: Vec::new(),
             verify_md5: false,
             etag: ETagForm::Unique,

@@ -20,11 +20,11 @@ use tradewind_layers::routed::{ClassTiers, MoveLimits, MoveReport};
 
 use super::fixture::{DISK, Fixture, SSD, address, bucket, by_class, keys, memory, of_class, put, tier};
 
-const LIMITS: MoveLimits = MoveLimits { bytes_per_second: 1 << 30, concurrency: 2 };
+pub const LIMITS: MoveLimits = MoveLimits { bytes_per_second: 1 << 30, concurrency: 2 };
 
 /// A store that stops the next call of one method until it is released.
 #[derive(Debug)]
-struct Gated {
+pub struct Gated {
     inner: Arc<dyn ObjectStore>,
     gate: Mutex<Option<Gate>>,
 }
@@ -37,12 +37,12 @@ struct Gate {
 }
 
 impl Gated {
-    fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::new(Self { inner: memory(), gate: Mutex::new(None) })
     }
 
     /// Stops the next call of `method`. Returns what resolves when it is reached, and what releases it.
-    fn arm(&self, method: Method) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
+    pub fn arm(&self, method: Method) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
         let ((reached, is_reached), (release, released)) = (oneshot::channel(), oneshot::channel());
         *self.gate.lock() = Some(Gate { method, reached, released });
         (is_reached, release)
@@ -72,7 +72,7 @@ impl ObjectStore for Gated {
 }
 
 /// Two tiers that can be stopped, with one object each.
-async fn gated() -> ([Arc<Gated>; 2], Arc<Routed>) {
+pub async fn gated() -> ([Arc<Gated>; 2], Arc<Routed>) {
     let [ssd, disk] = [Gated::new(), Gated::new()];
     let routed = Routed::new(vec![tier("ssd", ssd.clone())], tier("disk", disk.clone()), by_class());
     routed.create_bucket(&context(), &bucket()).await.unwrap();
@@ -201,29 +201,28 @@ async fn copy_and_upload_are_in_the_tier_of_their_class() {
     fixture.routed.copy(&context(), request(Some(of_class(DISK).metadata))).await.unwrap();
     assert_eq!(fixture.holders("copy").await, ["disk"]);
     assert_eq!(fixture.read("copy").await.unwrap().1, "bytes");
-    upload(&fixture, "parts", SSD).await;
+    upload(&fixture.routed, "parts", SSD).await;
     assert_eq!(fixture.holders("parts").await, ["ssd"]);
 }
 
 /// An object of two parts.
-async fn upload(fixture: &Fixture, key: &str, class: u8) -> ETag {
+pub async fn upload(routed: &Routed, key: &str, class: u8) -> ETag {
     let create = CreateUpload {
         metadata: of_class(class).metadata,
         checksum: Some((Algorithm::Sha256, ChecksumScope::Composite)),
     };
-    let id = fixture.routed.create_upload(&context(), &address(key), create).await.unwrap();
+    let id = routed.create_upload(&context(), &address(key), create).await.unwrap();
     let mut parts = Vec::new();
     for (number, size) in [(2, 5 << 20), (7, 77)] {
         let (context, number) = (context(), PartNumber::new(number).unwrap());
-        let staged =
-            fixture.routed.stage_part(&context, &address(key), &id, number, StageRequest::default()).await;
+        let staged = routed.stage_part(&context, &address(key), &id, number, StageRequest::default()).await;
         let mut staged = staged.unwrap();
         write_all(&mut *staged, pattern(size, number.get().into())).await.unwrap();
         let etag = staged.commit(Expected::default()).await.unwrap().0.etag;
         parts.push(CompletePart { number, etag, checksum: None });
     }
     let complete = CompleteUpload { parts, ..CompleteUpload::default() };
-    fixture.routed.complete_upload(&context(), &address(key), &id, complete).await.unwrap().etag
+    routed.complete_upload(&context(), &address(key), &id, complete).await.unwrap().etag
 }
 
 #[tokio::test]
@@ -243,7 +242,7 @@ async fn mover_applies_a_new_policy_and_keeps_what_clients_see() {
     let mut fixture = Fixture::new().await;
     let sha = StageRequest { algorithms: vec![Algorithm::Sha1], ..of_class(SSD) };
     fixture.put("mail", pattern(200_000, 1), sha).await;
-    upload(&fixture, "parts", SSD).await;
+    upload(&fixture.routed, "parts", SSD).await;
     fixture.put("video", "stays", of_class(28)).await;
     let (mail, parts) = (fixture.read("mail").await.unwrap(), fixture.read("parts").await.unwrap());
     fixture.restart(ClassTiers::new());

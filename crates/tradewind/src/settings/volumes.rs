@@ -445,12 +445,21 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
     }
 }
 
-/// Rejects `transformed` over another layer, which would take the transformed bytes for those of the object.
+/// Rejects `transformed` over another layer, which would take the transformed bytes for those of the object. Rejects it
+/// with `encrypt` below `routed`, whose tiers would have classes to be encrypted as plain text.
 fn check_order(volume: &str, layers: &[VolumeLayer], problems: &mut Problems) {
-    let [upper @ .., _] = layers else { return };
+    let [upper @ .., last] = layers else { return };
     if let Some(set) = upper.iter().find_map(VolumeLayer::transformed) {
         let message = format!(
             "volume.{volume}.transformed must be directly above the store: write it last, before the name of the store"
+        );
+        problems.add(&set.source, message);
+    }
+    let has_tiers = upper.iter().any(|layer| layer.tiers().next().is_some());
+    if let Some(set) = last.transformed().filter(|set| has_tiers && !set.encrypt.set().is_empty()) {
+        let message = format!(
+            "volume.{volume}.transformed encrypts only the store at the bottom, but volume.{volume}.routed stores objects in \
+             other stores, where they would be plain text: remove encrypt, or the layer routed"
         );
         problems.add(&set.source, message);
     }

@@ -80,6 +80,10 @@ fn objects_move_after_the_policy_has_changed() {
     }
     assert_eq!((read(&mut s3, "bkt/mail"), read(&mut s3, "bkt/video")), (mail, video));
     server.terminate().unwrap();
+    let mut server = scene.start();
+    let in_place = "all objects are in the tiers of their classes";
+    eventually("the next pass finds nothing to move", || server.logged().contains(in_place));
+    server.terminate().unwrap();
     assert_eq!((stored(&scene, "ssd"), stored(&scene, "disk")), ((1, 300_000), (1, 400_000)));
 }
 

@@ -184,7 +184,11 @@ impl Payload {
             let (plain_bytes, stored_bytes) = (plain.size, info.size);
             let segment = StoredSegment { part: None, plain_bytes, stored_bytes, description };
             info.stored = Some(StoredForm { segments: [segment].into() });
-            (info.size, info.etag, info.checksums) = (plain.size, plain.etag, plain.checksums);
+            (info.size, info.checksums) = (plain.size, plain.checksums);
+            // A moved object keeps its entity tag.
+            if self.identity.is_none() {
+                info.etag = plain.etag;
+            }
         }
         StoredObject { info, bytes: self.bytes, parts: Vec::new() }
     }

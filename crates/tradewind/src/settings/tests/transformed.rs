@@ -46,6 +46,8 @@ fn invalid_transformed_layers_are_rejected_with_line_and_remedy() {
     let layer = |fields: &str| volume(&format!("{{ transformed = {{ {fields} }} }}, \"a\""));
     let cached = "{ cached = { disk = \"c\", size = \"1GiB\" } }";
     let compress = "{ transformed = { compress = true } }";
+    let encrypt = "{ transformed = { encrypt = [25], key = \"main\", keys = { main = \"f\" } } }";
+    let routed = "{ routed = { tiers = [\"far\"], classes = { far = [25] } } }";
     for (text, expected) in [
         (layer(""), "volume.v.transformed needs compress, for example compress = true"),
         (
@@ -83,10 +85,23 @@ fn invalid_transformed_layers_are_rejected_with_line_and_remedy() {
             volume(&format!("{compress}, \"far\"")),
             "volume.v.transformed: an S3 service lists the size and ETag",
         ),
+        (
+            volume(&format!("{routed}, {encrypt}, \"a\"")),
+            "where they would be plain text: remove encrypt, or the layer routed",
+        ),
+        (
+            volume(&format!("{routed}, {cached}, {encrypt}, \"a\"")),
+            "where they would be plain text: remove encrypt, or the layer routed",
+        ),
     ] {
         let problems = problem(&text);
         assert!(problems.starts_with("etc/tw.toml:8: ") && problems.contains(expected), "{text}: {problems}");
         assert_eq!(problems.lines().count(), 1, "{text}: {problems}");
     }
-    read(&volume(&format!("{cached}, {compress}, \"a\"")));
+    let none = "{ transformed = { compress = true, encrypt = [] } }";
+    for stack in
+        [format!("{cached}, {compress}"), format!("{routed}, {compress}"), format!("{routed}, {none}")]
+    {
+        read(&volume(&format!("{stack}, \"a\"")));
+    }
 }
