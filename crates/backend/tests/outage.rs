@@ -13,17 +13,19 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tradewind_backend::remote::ProxyRules;
 use tradewind_backend::s3::{AddressingStyle, Endpoint, S3Options, S3Store};
+use tradewind_core::context::OnUnknownOutcome;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::store::GetRequest;
 use tradewind_core::testing::{SimulatedClock, context};
-use tradewind_core::{BucketName, Clock, Context, ObjectStore};
+use tradewind_core::{Address, BucketName, Clock, Context, ObjectStore, Precondition};
 use tradewind_model::retry::RetryOptions;
 
 const UNAVAILABLE: &str = "HTTP/1.1 503 Unavailable\r\nContent-Length: 0\r\n\r\n";
 const FOUND: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-/// A service that responds to each connection with the next of these responses, and the last one to all others. Counts
-/// its requests.
+/// A service that responds to each request with the next of these responses, and with the last one to all others. Counts
+/// its requests. Instead of an empty response it closes the connection.
 async fn service(responses: Vec<String>) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -36,7 +38,7 @@ async fn service(responses: Vec<String>) -> (SocketAddr, Arc<AtomicUsize>) {
                 while stream.read(&mut [0; 4096]).await.is_ok_and(|length| length > 0) {
                     let number = served.fetch_add(1, Ordering::Relaxed);
                     let response = &responses[number.min(responses.len() - 1)];
-                    if stream.write_all(response.as_bytes()).await.is_err() {
+                    if response.is_empty() || stream.write_all(response.as_bytes()).await.is_err() {
                         return;
                     }
                 }
@@ -203,4 +205,35 @@ async fn deadline_and_cancellation_end_the_wait() {
     });
     assert_eq!(failed.reason(), Reason::Cancelled, "{failed}");
     assert_eq!(clock.now(), Duration::from_secs(5), "it waited for no time to pass");
+}
+
+/// Deletes an object whose first request gets no response. Returns the number of requests.
+async fn delete_without_response(context: &Context) -> (Result<()>, usize) {
+    let (address, count) = service(vec![String::new(), FOUND.to_owned()]).await;
+    let clock = SimulatedClock::new();
+    let store = store(address, RetryOptions::for_commands(), &clock);
+    let key = Address::parse("bucket", "key").unwrap();
+    let deleted = simulate(&clock, store.delete(context, &key, Precondition::None)).await;
+    (deleted.map(drop), count.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn change_of_unknown_outcome_is_repeated_only_if_the_caller_allows_it() {
+    let (deleted, requests) = delete_without_response(&context()).await;
+    assert!(deleted.is_ok() && requests == 2, "{deleted:?}, {requests}");
+    let cautious = context().with_on_unknown_outcome(OnUnknownOutcome::Fail);
+    let (deleted, requests) = delete_without_response(&cautious).await;
+    assert!(deleted.is_err_and(|e| e.reason() == Reason::Io) && requests == 1, "{requests}");
+}
+
+#[tokio::test]
+async fn read_without_a_response_is_repeated_for_every_caller() {
+    let (address, count) = service(vec![String::new(), FOUND.to_owned()]).await;
+    let clock = SimulatedClock::new();
+    let store = store(address, RetryOptions::for_commands(), &clock);
+    let cautious = context().with_on_unknown_outcome(OnUnknownOutcome::Fail);
+    let key = Address::parse("bucket", "key").unwrap();
+    // Whether the response is a complete one does not matter here.
+    let _ = simulate(&clock, store.head(&cautious, &key, GetRequest::default())).await;
+    assert_eq!(count.load(Ordering::Relaxed), 2);
 }

@@ -23,6 +23,7 @@ use crate::extent::{EXTENT_BYTES, FRAME_BYTES};
 use crate::fill::{FillBody, Filler};
 use crate::head::{ContentId, Head};
 use crate::tiers::Tiers;
+use crate::write_back::is_dirty_generation;
 
 /// Extents read from the SSD ahead of the one that is delivered.
 const MAX_READS_AHEAD: usize = 4;
@@ -135,13 +136,13 @@ impl Origin {
     }
 }
 
-/// Compares what identifies the bytes of an object. The response to a range may lack the checksums of the whole. The
-/// generation of the same object may change: when write-back moves it to its backing store.
+/// Compares what identifies the bytes of an object. The response to a range may lack the checksums of the whole. When
+/// write-back moves an object to its backing store, the object gets another generation, and from a service another time.
 pub(crate) fn is_same_object(one: &ObjectInfo, other: &ObjectInfo) -> bool {
+    let is_dirty = is_dirty_generation(one.generation) || is_dirty_generation(other.generation);
     one.etag == other.etag
         && one.size == other.size
-        && one.modified == other.modified
-        && one.version == other.version
+        && (is_dirty || (one.modified == other.modified && one.version == other.version))
 }
 
 fn changed(address: &Address) -> Error {
@@ -310,6 +311,9 @@ pub(crate) fn slice_of_extent(bytes: &Bytes, head: &Head, number: u32, span: Spa
 
 #[cfg(test)]
 mod tests {
+    use tradewind_core::checksum::ChecksumScope;
+    use tradewind_core::{ETag, Generation, Metadata, Timestamp};
+
     use super::*;
 
     #[test]
@@ -319,5 +323,26 @@ mod tests {
         assert_eq!(extents(Span { offset: extent - 1, length: 2 }), 0..2);
         assert_eq!(extents(Span { offset: extent, length: 1 }), 1..2);
         assert_eq!(extents_span(&(1..3), extent * 2 + 5), Span { offset: extent, length: extent + 5 });
+    }
+    /// A service sets its own time when a dirty object is written back.
+    #[test]
+    fn dirty_object_is_the_same_with_the_time_of_a_service() {
+        let info = |generation: u64, modified: i64, size: u64| ObjectInfo {
+            size,
+            etag: ETag::from_text("\"tag\""),
+            modified: Timestamp::from_millis(modified),
+            generation: Generation(generation),
+            metadata: Metadata::default(),
+            checksums: Vec::new(),
+            scope: ChecksumScope::FullObject,
+            parts: None,
+            version: None,
+            stored: None,
+        };
+        let dirty = 1 << 63 | 7;
+        assert!(is_same_object(&info(dirty, 1, 5), &info(3, 2, 5)));
+        assert!(is_same_object(&info(3, 2, 5), &info(dirty, 1, 5)));
+        assert!(!is_same_object(&info(dirty, 1, 5), &info(3, 2, 6)));
+        assert!(!is_same_object(&info(7, 1, 5), &info(3, 2, 5)));
     }
 }

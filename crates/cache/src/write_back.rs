@@ -8,8 +8,8 @@
 //!   back and removed from the journal first. So no older dirty data ever replaces a newer change, also after a crash.
 //! - Changes run in tasks of their own, so that a request that is dropped does not leave index and journal different.
 //! - Two locks for each key: *commit* orders the changes of the journal, *transfer* the changes of the backing store. A
-//!   change that goes through takes both, in the order transfer, commit. Writing back takes only the first, so that
-//!   clients can write the key meanwhile.
+//!   change that goes through takes both, in the order transfer, commit. Writing back takes the second only to remove the
+//!   key from the journal, so that clients can write the key meanwhile.
 //! - A [marker](marker) in each bucket names the journal that may have newer data of it.
 
 mod buckets;
@@ -25,8 +25,8 @@ mod options;
 mod read;
 mod stage;
 mod through;
+mod uncertain;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,8 +56,10 @@ use counters::Counters;
 use dirty_index::DirtyIndex;
 use journal::Journal;
 use key_locks::KeyLocks;
+use uncertain::UncertainKeys;
 
 pub use counters::WriteBackStatus;
+pub(crate) use journal::is_dirty_generation;
 pub use marker::MARKER_KEY;
 pub use options::{AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, WriteBackOptions, WriteBackPolicy};
 
@@ -89,8 +91,7 @@ struct Shared {
     buckets: Buckets,
     commit_locks: Arc<KeyLocks>,
     transfer_locks: Arc<KeyLocks>,
-    /// Keys with a request to the backing store that may still be applied, until this time.
-    uncertain: Mutex<HashMap<Address, Duration>>,
+    uncertain: UncertainKeys,
     counters: Counters,
     budget: Budget,
     drain_wakeup: Notify,
@@ -124,7 +125,7 @@ impl WriteBack {
             buckets: Buckets::default(),
             commit_locks: Arc::default(),
             transfer_locks: Arc::default(),
-            uncertain: Mutex::default(),
+            uncertain: UncertainKeys::default(),
             counters: Counters::default(),
             budget: Budget::new(drain_bytes),
             drain_wakeup: Notify::new(),
@@ -224,16 +225,14 @@ impl Shared {
         let context = self.own_context(0).await?;
         let (now, wall) = (self.clock.now(), self.clock.wall().millis());
         for bucket in self.journal.store.list_buckets(&context).await? {
-            let owner = marker::read_marker(&*self.journal.store, &context, &bucket.name).await?;
-            self.buckets.owners.lock().extend(owner.map(|owner| (bucket.name.clone(), owner)));
+            let record = marker::read_record(&*self.journal.store, &context, &bucket.name).await?;
+            self.buckets.records.lock().extend(record.map(|record| (bucket.name.clone(), record)));
             for entry in self.journal.list(&context, &bucket.name).await? {
                 let age = u64::try_from(wall.saturating_sub(entry.modified.millis())).unwrap_or(0);
-                // A request of the process before this one may still be applied to a service.
-                let since = match self.options.uncertain_window {
-                    Duration::ZERO => now.saturating_sub(Duration::from_millis(age)),
-                    window => now + window,
-                };
+                let since = now.saturating_sub(Duration::from_millis(age));
                 self.index.insert(&entry.address, entry.state, entry.generation, since);
+                // A request of the process before this one may still be applied to a service.
+                self.uncertain.add(&entry.address, now, self.options.uncertain_window);
             }
         }
         Ok(())

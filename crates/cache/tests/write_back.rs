@@ -3,6 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "write_back/outcomes.rs"]
+mod outcomes;
+#[path = "write_back/ownership.rs"]
+mod ownership;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -306,93 +311,6 @@ async fn a_rejected_object_stays_dirty_and_blocks_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_an_unknown_outcome_a_key_is_left_alone_for_a_time() {
-    let stores = Stores::new().await;
-    let uncertain = WriteBackOptions { uncertain_window: NEVER, ..options(Duration::ZERO) };
-    let layer = stores.open_with(uncertain).await;
-    put(&*layer, "clean", "x").await;
-    wait_until_clean(&layer).await;
-    let plan = FaultPlan::none().with_fault(
-        Operation::Commit,
-        FaultSchedule::Nth(stores.backing.calls(Operation::Commit) + 1),
-        Fault::FailBefore(Reason::DeadlineExceeded),
-    );
-    stores.backing.set_plan(plan);
-    put(&*layer, "k", "first").await;
-    wait_until("the attempt fails", async || layer.status().failures == 1).await;
-    put(&*layer, "k", "second").await;
-    assert_eq!(get(&*layer, "k").await.unwrap(), b"second");
-    let tags = layer.set_tags(&context(), &key("k"), Tags::default()).await;
-    assert_eq!(reason(tags), Reason::Overloaded, "the late request could undo the change");
-    put(&*layer, "other", "x").await;
-    wait_until("others are written back", async || get(&*stores.backing, "other").await.is_ok()).await;
-    assert_eq!(reason(get(&*stores.backing, "k").await), Reason::NoSuchKey);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_marker_is_hidden_from_clients() {
-    let stores = Stores::new().await;
-    let layer = stores.open(NEVER).await;
-    put(&*layer, "a", "x").await;
-    assert!(head(&*stores.backing, MARKER_KEY).await.is_ok());
-    assert_eq!(names(&*layer).await, ["a"]);
-    assert_eq!(reason(get(&*layer, MARKER_KEY).await), Reason::NoSuchKey);
-    assert_eq!(reason(try_put(&*layer, MARKER_KEY, "x", Precondition::None).await), Reason::AccessDenied);
-    let deleted = layer.delete(&context(), &key(MARKER_KEY), Precondition::None).await;
-    assert_eq!(reason(deleted), Reason::AccessDenied);
-    let request = ListRequest { delimiter: Some("-".to_owned()), limit: 10, ..ListRequest::default() };
-    let page = layer.list(&context(), &bucket(), &request).await.unwrap();
-    assert_eq!(page.entries.iter().map(ListEntry::name).collect::<Vec<_>>(), ["a"]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_of_another_journal_is_neither_read_nor_written() {
-    let stores = Stores::new().await;
-    let layer = stores.open(NEVER).await;
-    put(&*layer, "k", "dirty").await;
-    // A second server, or the same without its journal.
-    let other = Stores { backing: stores.backing.clone(), journal: Stores::new().await.journal };
-    let second = other.open(NEVER).await;
-    for refused in [
-        reason(get(&*second, "k").await),
-        reason(try_put(&*second, "k", "x", Precondition::None).await),
-        reason(second.list(&context(), &bucket(), &ListRequest::default()).await),
-        reason(second.delete_bucket(&context(), &bucket()).await),
-    ] {
-        assert_eq!(refused, Reason::Io);
-    }
-    let error = get(&*second, "k").await.unwrap_err();
-    assert!(error.message().contains("belongs to the journal"), "{error:?}");
-    // Without the marker, the second takes over, and the first neither reads nor writes what it still has.
-    stores.backing.delete(&context(), &key(MARKER_KEY), Precondition::None).await.unwrap();
-    put(&*second, "k", "newer").await;
-    lose(layer, &stores).await;
-    let first = stores.open(Duration::ZERO).await;
-    assert_eq!(reason(get(&*first, "k").await), Reason::Io);
-    assert_eq!(get(&*second, "k").await.unwrap(), b"newer");
-    lose(second, &other).await;
-    let second = other.open(Duration::ZERO).await;
-    wait_until_clean(&second).await;
-    assert_eq!(get(&*stores.backing, "k").await.unwrap(), b"newer");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_owner_stops_writing_back() {
-    let stores = Stores::new().await;
-    let layer = stores.open(Duration::from_millis(40)).await;
-    put(&*layer, "k", "dirty").await;
-    stores.backing.delete(&context(), &key(MARKER_KEY), Precondition::None).await.unwrap();
-    wait_until("the loss is noticed", async || {
-        let status = layer.status();
-        status.failures + status.rejected > 0
-    })
-    .await;
-    assert_eq!(reason(get(&*stores.backing, "k").await), Reason::NoSuchKey);
-    assert_eq!(reason(get(&*layer, "k").await), Reason::Io);
-    assert_eq!(layer.status().dirty_objects, 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bucket_with_dirty_objects_is_not_empty() {
     let stores = Stores::new().await;
     let layer = stores.open(NEVER).await;
@@ -401,10 +319,9 @@ async fn a_bucket_with_dirty_objects_is_not_empty() {
     assert_eq!(get(&*layer, "k").await.unwrap(), b"dirty");
     assert!(delete(&*layer, "k").await);
     layer.delete_bucket(&context(), &bucket()).await.unwrap();
+    assert!(stores.journal.list_buckets(&context()).await.unwrap().is_empty());
     layer.create_bucket(&context(), &bucket()).await.unwrap();
     assert!(names(&*layer).await.is_empty());
-    drop(layer);
-    assert!(stores.journal.list_buckets(&context()).await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

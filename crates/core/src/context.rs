@@ -21,13 +21,27 @@ pub struct Context {
     pub client: Option<Arc<str>>,
     /// The observer of a write's progress on its connections, if any. Leaves without connections ignore it.
     pub send_progress: Option<Arc<SendProgress>>,
+    /// The behaviour of a leaf if it does not learn whether a service carried out a change of an object.
+    pub on_unknown_outcome: OnUnknownOutcome,
+}
+
+/// The behaviour of a leaf if no response says whether a service carried out a change of an object.
+/// Such a request may be carried out later, also after one that repeated it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnUnknownOutcome {
+    /// It sends the request again if that has the same result.
+    #[default]
+    Repeat,
+    /// It fails: the caller must know that the request may be carried out later.
+    Fail,
 }
 
 impl Context {
     /// A context for an admitted request.
     #[must_use]
     pub const fn new(deadline: Deadline, window: Arc<Window>) -> Self {
-        Self { deadline, window, client: None, send_progress: None }
+        let on_unknown_outcome = OnUnknownOutcome::Repeat;
+        Self { deadline, window, client: None, send_progress: None, on_unknown_outcome }
     }
 
     /// Sets the client.
@@ -40,6 +54,12 @@ impl Context {
     #[must_use]
     pub fn with_send_progress(self, progress: Arc<SendProgress>) -> Self {
         Self { send_progress: Some(progress), ..self }
+    }
+
+    /// Sets the behaviour of a leaf after a change of unknown outcome.
+    #[must_use]
+    pub fn with_on_unknown_outcome(self, on_unknown_outcome: OnUnknownOutcome) -> Self {
+        Self { on_unknown_outcome, ..self }
     }
 
     /// See [`Deadline::check`].

@@ -12,6 +12,7 @@ use std::time::Duration;
 use http::header::{CONTENT_LENGTH, HOST, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use tradewind_core::context::OnUnknownOutcome;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random};
 
@@ -165,6 +166,13 @@ impl<'a> Call<'a> {
             outcome_unknown: Arc::default(),
         }
     }
+
+    /// Returns true if the request may be sent again after an attempt with unknown outcome, and the caller allows it.
+    fn may_repeat_in(&self, context: &Context) -> bool {
+        let is_read = matches!(self.method, Method::GET | Method::HEAD);
+        let changes_object = self.resource == ResourceKind::Object && !is_read;
+        self.may_repeat && !(changes_object && context.on_unknown_outcome == OnUnknownOutcome::Fail)
+    }
 }
 
 /// Description of a sent request, for errors and observations.
@@ -264,7 +272,8 @@ impl Client {
                     if failed.is_retryable && !failed.is_unprocessed {
                         call.outcome_unknown.store(true, Ordering::Relaxed);
                     }
-                    Box::pin(self.wait_before_retry(context, failed, call.may_repeat, &mut attempts)).await?;
+                    let may_repeat = call.may_repeat_in(context);
+                    Box::pin(self.wait_before_retry(context, failed, may_repeat, &mut attempts)).await?;
                 }
             }
         }

@@ -12,12 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::StreamExt;
 use tokio::task::JoinSet;
+use tradewind_core::context::Deadline;
 use tradewind_core::error::{Error, Result};
-use tradewind_core::{Address, BucketName};
+use tradewind_core::{Address, BucketName, Context};
 
-use super::Shared;
+use super::buckets::OwnerCheck;
 use super::dirty_index::DirtyState;
+use super::through::CommitLock;
+use super::{DRAIN_WINDOW_BYTES, Shared};
 
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
@@ -33,6 +37,9 @@ const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 /// The interval at which `close` looks whether all is written back.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The longest time for which `close` removes markers. One that stays is found by the next start.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The outcome of one write-back.
 struct Outcome {
@@ -114,7 +121,8 @@ impl Schedule {
             }
             let until = if is_urgent { Some(now) } else { now.checked_sub(shared.options.delay) };
             let Some(address) = until.and_then(|until| shared.index.take_oldest(until)) else { return };
-            if let Some(&until) = self.blocked.get(&address.bucket).filter(|until| **until > now) {
+            let blocked_until = self.blocked.get(&address.bucket).copied().filter(|until| *until > now);
+            if let Some(until) = blocked_until.max(shared.uncertain_until(&address)) {
                 self.deferred.push(Reverse(Deferred { until, address }));
                 continue;
             }
@@ -194,13 +202,12 @@ impl Shared {
             DirtyState::Tombstone => 0,
         };
         let context = self.own_context(size).await?;
-        let bucket = self.bucket(&context, &address.bucket).await?;
-        self.verify_owner(&context, &bucket).await?;
+        let (_bucket, _entered) = self.enter(&context, &address.bucket, OwnerCheck::Strict).await?;
         let _transfer = context.guard(self.transfer_locks.lock(address)).await?;
         if self.index.get(address).is_none() {
             return Ok(0);
         }
-        self.write_back(&context, address).await
+        self.write_back(&context, address, CommitLock::Free).await
     }
 
     /// Waits until nothing is dirty, for at most [`WriteBackOptions::close_timeout`](super::WriteBackOptions).
@@ -215,20 +222,23 @@ impl Shared {
         }
     }
 
-    /// Removes the markers of all buckets of which nothing is dirty.
+    /// Removes the markers of all buckets of which nothing is dirty, within one deadline for all.
     pub async fn release_clean_buckets(&self) {
-        let owned: Vec<_> = self.buckets.owners.lock().keys().cloned().collect();
-        for name in owned.into_iter().filter(|name| !self.index.has_bucket(name)) {
+        let deadline = Deadline::after(self.clock.clone(), RELEASE_TIMEOUT.min(self.options.close_timeout));
+        let owned: Vec<_> = self.buckets.records.lock().keys().cloned().collect();
+        let clean = owned.into_iter().filter(|name| !self.index.has_bucket(name));
+        let release = async |name: BucketName| {
             let released = async {
-                let context = self.own_context(0).await?;
+                let window = self.budget.admit(DRAIN_WINDOW_BYTES, &deadline).await?;
+                let context = Context::new(deadline.clone(), window);
                 let bucket = self.buckets.get(&name);
                 let _exclusive = context.guard(bucket.gate.write()).await?;
-                self.examine(&context, &bucket).await?;
-                self.release_owner(&context, &bucket).await
+                context.guard(self.release_owner(&context, &bucket)).await?
             };
             if let Err(error) = released.await {
                 tracing::debug!(?error, bucket = %name, "the marker of a bucket stays");
             }
-        }
+        };
+        futures::stream::iter(clean).for_each_concurrent(self.options.concurrency.max(1), release).await;
     }
 }

@@ -202,3 +202,8 @@ fn listed_state(summary: ObjectSummary) -> DirtyState {
 pub(super) const fn dirty_generation(generation: Generation) -> Generation {
     Generation(generation.0 | DIRTY_GENERATION)
 }
+
+/// True for the generation of a dirty object.
+pub(crate) const fn is_dirty_generation(generation: Generation) -> bool {
+    generation.0 & DIRTY_GENERATION != 0
+}

@@ -36,8 +36,9 @@ impl Shared {
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
         self.check_open(context)?;
-        let is_claimed = self.bucket(context, bucket).await?.is_claimed();
-        if request.limit == 0 || (!is_claimed && !self.index.has_bucket(bucket)) {
+        // A marker may appear late in a bucket that is not claimed.
+        let is_versioned = self.bucket(context, bucket).await?.is_versioned();
+        if request.limit == 0 || (is_versioned && !self.index.has_bucket(bucket)) {
             return self.backing.list(context, bucket, request).await;
         }
         let mut rest = request.clone();

@@ -15,6 +15,11 @@ pub const DEFAULT_MAX_DIRTY_OBJECTS: usize = 200_000;
 pub trait WriteBackPolicy: fmt::Debug + Send + Sync + 'static {
     /// Returns true if a write of `size` bytes with this metadata may be acknowledged once it is in the journal.
     fn allows(&self, metadata: &Metadata, size: u64) -> bool;
+
+    /// Returns false if no write is ever allowed: then a bucket without dirty data is not claimed.
+    fn claims_buckets(&self) -> bool {
+        true
+    }
 }
 
 /// Allows all writes.
@@ -35,6 +40,10 @@ impl WriteBackPolicy for AllowNone {
     fn allows(&self, _: &Metadata, _: u64) -> bool {
         false
     }
+
+    fn claims_buckets(&self) -> bool {
+        false
+    }
 }
 
 /// Options of write-back.
@@ -50,7 +59,7 @@ pub struct WriteBackOptions {
     /// Objects that are written back concurrently while the dirty data is above three quarters of its limits, or while
     /// the store is closed. Below, a quarter of them.
     pub concurrency: usize,
-    /// The time after which a round of write-back compares the owner of a bucket again.
+    /// The time after which an access compares the owner of a bucket again.
     pub ownership_check: Duration,
     /// The time for which a request to the backing store whose outcome is unknown may still be applied. For this long its
     /// key is not written to the backing store again. Zero for a local store.

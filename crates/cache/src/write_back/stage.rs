@@ -9,9 +9,9 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::ObjectSummary;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{Deleted, ETagForm, Feature, StageRequest};
-use tradewind_core::{Address, BucketName, Context, Observation, Precondition, Staged};
+use tradewind_core::{Address, Context, Observation, Precondition, Staged};
 
-use super::buckets::Bucket;
+use super::buckets::{Bucket, OwnerCheck};
 use super::changes::{Examine, KeyState};
 use super::dirty_index::{DirtyState, DirtyTotals};
 use super::journal::{dirty_generation, is_reserved};
@@ -31,7 +31,7 @@ impl Shared {
         request.metadata.check()?;
         let bucket = self.bucket(context, &address.bucket).await?;
         if let Some(reserved) = self.reserve(&bucket, address, &request)
-            && let Some(staged) = self.stage_in_journal(context, address, &request, &bucket, reserved).await?
+            && let Some(staged) = self.stage_in_journal(context, address, &request, reserved).await?
         {
             return Ok(staged);
         }
@@ -50,7 +50,7 @@ impl Shared {
         let size = request.size?;
         let allowed = address.version.is_none()
             && size <= self.options.max_dirty_bytes / MAX_OBJECT_FRACTION
-            && bucket.may_write_back()
+            && bucket.is_claimed()
             && self.journal.is_writable(self.clock.now())
             && self.is_storable(address, request, size)
             && self.policy.allows(&request.metadata, size);
@@ -81,33 +81,14 @@ impl Shared {
             && !is_reserved(metadata)
     }
 
-    /// Makes this journal the owner of a bucket. Returns false if that failed: a change that goes through says why.
-    async fn try_claim(&self, context: &Context, name: &BucketName) -> bool {
-        let claimed = async {
-            let (bucket, _entered) = self.enter(context, name).await?;
-            self.claim(context, &bucket).await
-        };
-        match claimed.await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::debug!(?error, bucket = %name, "the marker of a bucket cannot be written");
-                false
-            }
-        }
-    }
-
-    /// Begins a write to the journal. `None` if the journal or the ownership of the bucket do not allow it now.
+    /// Begins a write to the journal. `None` if the journal does not allow it now.
     async fn stage_in_journal(
         self: &Arc<Self>,
         context: &Context,
         address: &Address,
         request: &StageRequest,
-        bucket: &Bucket,
         reserved: Reserved,
     ) -> Result<Option<Box<dyn Staged>>> {
-        if !bucket.is_claimed() && !self.try_claim(context, &address.bucket).await {
-            return Ok(None);
-        }
         // The deadline ends the wait of the request, but not a commit, whose outcome must be known.
         let deadline = Deadline::none(self.clock.clone());
         let journal_context = Context { deadline, ..context.clone() };
@@ -142,14 +123,12 @@ impl Shared {
         reject_marker(address)?;
         let bucket = self.bucket(context, &address.bucket).await?;
         let may_write_back = address.version.is_none()
-            && bucket.may_write_back()
+            && bucket.is_claimed()
             && self.journal.is_writable(self.clock.now())
             && self.policy.allows(&tradewind_core::Metadata::default(), 0);
         let reserved =
             (may_write_back && self.try_reserve(0)).then(|| Reserved { shared: self.clone(), bytes: 0 });
-        if let Some(reserved) = reserved
-            && (bucket.is_claimed() || self.try_claim(context, &address.bucket).await)
-        {
+        if let Some(reserved) = reserved {
             let (shared, own_context, own_address) = (self.clone(), context.clone(), address.clone());
             let own_precondition = precondition.clone();
             let work = async move {
@@ -172,7 +151,7 @@ impl Shared {
         address: &Address,
         precondition: &Precondition,
     ) -> Result<Option<Deleted>> {
-        let (bucket, _entered) = self.enter(context, &address.bucket).await?;
+        let (bucket, _entered) = self.enter(context, &address.bucket, OwnerCheck::Lenient).await?;
         let _commit = context.guard(self.commit_locks.lock(address)).await?;
         if !bucket.is_claimed() {
             return Ok(None);
@@ -252,14 +231,10 @@ impl Staged for JournalStaged {
 impl JournalStaged {
     async fn commit_to_journal(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         let (shared, context, address) = (self.shared.clone(), self.context.clone(), self.address.clone());
-        let (bucket, _entered) = shared.enter(&context, &address.bucket).await?;
-        // Only a bucket that changed since the write began is not claimed.
+        let (bucket, _entered) = shared.enter(&context, &address.bucket, OwnerCheck::Lenient).await?;
         if !bucket.is_claimed() {
-            if !bucket.may_write_back() {
-                let why = "the versioning of the bucket was changed during the write; send it again";
-                return Err(Error::new(Reason::Overloaded, why));
-            }
-            shared.claim(&context, &bucket).await?;
+            let why = "the bucket was changed during the write, or is not owned any more; send it again";
+            return Err(Error::new(Reason::Overloaded, why));
         }
         let _commit = context.guard(shared.commit_locks.lock(&address)).await?;
         let state =

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use tradewind_core::context::OnUnknownOutcome;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::ListRequest;
 use tradewind_core::object::Expected;
@@ -13,9 +14,19 @@ use tradewind_core::store::{ETagForm, GetRequest, GetResponse, StageRequest};
 use tradewind_core::{Address, Body, BucketName, Checksum, Context, Generation, Precondition, Versioning};
 
 use super::Shared;
+use super::buckets::OwnerCheck;
 use super::journal::is_tombstone;
 use super::marker::MARKER_KEY;
 use super::reject_marker;
+
+/// The commit lock of a key that is written back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CommitLock {
+    /// The caller holds it.
+    Held,
+    /// It is taken, after the transfer lock, while the key is removed from the journal.
+    Free,
+}
 
 impl Shared {
     /// Applies a change of a key to the backing store, after what is dirty of the key.
@@ -31,16 +42,15 @@ impl Shared {
         let (shared, own_context, own_address) = (self.clone(), context.clone(), current(address));
         let change = async move {
             let (context, address) = (&own_context, &own_address);
-            let (_bucket, _entered) = shared.enter(context, &address.bucket).await?;
+            let (_bucket, _entered) = shared.enter(context, &address.bucket, OwnerCheck::Strict).await?;
             let _transfer = context.guard(shared.transfer_locks.lock(address)).await?;
             let _commit = context.guard(shared.commit_locks.lock(address)).await?;
             shared.journal.check_certain(address)?;
-            shared.flush(context, address).await?;
-            let result = work.await;
-            if result.is_ok() {
-                shared.counters.through.increment();
-            }
-            result
+            shared.flush(context, address, CommitLock::Held).await?;
+            // It may have been applied, or be applied later, although it failed.
+            let changed = work.await.map_err(|e| shared.note_uncertain(address, e))?;
+            shared.counters.through.increment();
+            Ok(changed)
         };
         self.run_change(context, change).await
     }
@@ -57,24 +67,30 @@ impl Shared {
         }
         let (shared, own_context, own_address) = (self.clone(), context.clone(), current(address));
         let change = async move {
+            let _entered = shared.enter(&own_context, &own_address.bucket, OwnerCheck::Strict).await?;
             let _transfer = own_context.guard(shared.transfer_locks.lock(&own_address)).await?;
-            shared.flush(&own_context, &own_address).await
+            shared.flush(&own_context, &own_address, CommitLock::Free).await
         };
         self.run_change(context, change).await
     }
 
     /// Writes back what is dirty of a key. The caller holds its transfer lock; if it holds the commit lock too, the key is
     /// clean afterwards.
-    pub async fn flush(&self, context: &Context, address: &Address) -> Result<()> {
+    pub async fn flush(&self, context: &Context, address: &Address, commit_lock: CommitLock) -> Result<()> {
         match self.index.get(address) {
-            Some(_) => self.write_back(context, address).await.map(drop),
+            Some(_) => self.write_back(context, address, commit_lock).await.map(drop),
             None => Ok(()),
         }
     }
 
     /// Writes what the journal has of a key to the backing store and removes it from the journal. Returns the bytes
     /// written. The caller holds the transfer lock of the key.
-    pub async fn write_back(&self, context: &Context, address: &Address) -> Result<u64> {
+    pub async fn write_back(
+        &self,
+        context: &Context,
+        address: &Address,
+        commit_lock: CommitLock,
+    ) -> Result<u64> {
         if self.uncertain_until(address).is_some() {
             let why =
                 "an earlier request to the backing store may still change this key; try again in a minute";
@@ -82,6 +98,8 @@ impl Shared {
         }
         let found = self.journal.store.get(context, address, GetRequest::default()).await;
         let found = found.map_err(|e| lost_in_journal(address, e))?;
+        // A repeated request would succeed while the first one may still be applied, over a newer object.
+        let context = &context.clone().with_on_unknown_outcome(OnUnknownOutcome::Fail);
         let (generation, bytes) = (found.info.generation, found.info.size);
         if is_tombstone(&found.info) {
             match self.backing.delete(context, address, Precondition::None).await {
@@ -93,6 +111,11 @@ impl Shared {
         }
         self.counters.written_back.increment();
         self.counters.written_back_bytes.add(bytes);
+        // A commit that ended in the journal enters the index before the journal is changed again.
+        let _commit = match commit_lock {
+            CommitLock::Held => None,
+            CommitLock::Free => Some(context.guard(self.commit_locks.lock(address)).await?),
+        };
         self.remove_written(context, address, generation).await?;
         Ok(bytes)
     }
@@ -133,25 +156,19 @@ impl Shared {
 
     /// Records that a request to the backing store failed and may be applied later.
     fn note_uncertain(&self, address: &Address, error: Error) -> Error {
-        let window = self.options.uncertain_window;
-        if error.kind().is_retryable() && !window.is_zero() {
-            self.uncertain.lock().insert(address.clone(), self.clock.now() + window);
+        if error.kind().is_retryable() {
+            self.uncertain.add(address, self.clock.now(), self.options.uncertain_window);
         }
         error
     }
 
     /// The time until which an earlier request may still change a key in the backing store.
     pub fn uncertain_until(&self, address: &Address) -> Option<Duration> {
-        let mut uncertain = self.uncertain.lock();
-        let until = *uncertain.get(address)?;
-        if until <= self.clock.now() {
-            uncertain.remove(address);
-            return None;
-        }
-        Some(until)
+        self.uncertain.until(address, self.clock.now())
     }
 
-    /// Removes what the backing store has now from the journal, unless the key was written again.
+    /// Removes what the backing store has now from the journal, unless the key was written again. The caller holds the
+    /// commit lock of the key.
     async fn remove_written(
         &self,
         context: &Context,
@@ -178,7 +195,7 @@ impl Shared {
             let (context, name) = (&own_context, &own_name);
             let bucket = shared.buckets.get(name);
             let _exclusive = context.guard(bucket.gate.write()).await?;
-            shared.examine(context, &bucket).await?;
+            shared.examine(context, &bucket, OwnerCheck::Strict).await?;
             if shared.index.has_object(name) {
                 return Err(not_empty(name));
             }
@@ -205,7 +222,7 @@ impl Shared {
             let (context, name) = (&own_context, &own_name);
             let bucket = shared.buckets.get(name);
             let _exclusive = context.guard(bucket.gate.write()).await?;
-            shared.examine(context, &bucket).await?;
+            shared.examine(context, &bucket, OwnerCheck::Strict).await?;
             shared.flush_bucket(context, name).await?;
             shared.release_owner(context, &bucket).await?;
             // Also after a failure: the outcome may be unknown.
@@ -230,7 +247,7 @@ impl Shared {
     async fn flush_bucket(&self, context: &Context, name: &BucketName) -> Result<()> {
         for address in self.index.keys(name) {
             let _transfer = context.guard(self.transfer_locks.lock(&address)).await?;
-            self.flush(context, &address).await?;
+            self.flush(context, &address, CommitLock::Free).await?;
         }
         Ok(())
     }
@@ -238,12 +255,12 @@ impl Shared {
     /// Removes the journal's bucket of a bucket that was deleted.
     async fn drop_journal_bucket(&self, context: &Context, name: &BucketName) {
         let removed = async {
-            super::marker::remove_marker(&*self.journal.store, context, name).await?;
+            super::marker::remove_record(&*self.journal.store, context, name).await?;
             self.journal.store.delete_bucket(context, name).await
         };
         match removed.await {
             Ok(()) => {
-                self.buckets.owners.lock().remove(name);
+                self.buckets.records.lock().remove(name);
             }
             Err(e) if e.reason() == Reason::NoSuchBucket => {}
             Err(error) => tracing::warn!(?error, bucket = %name, "the journal still has an empty bucket"),

@@ -1,5 +1,6 @@
 //! The write-back of a volume: a journal on the fast disk, which is a local store of its own.
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub(super) async fn open(
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<Option<Arc<WriteBack>>> {
     let directory = set.journal_directory();
-    if !set.writes_back() && !directory.exists() {
+    if !set.writes_back() && !has_journal(set, &directory)? {
         return Ok(None);
     }
     let policy: Arc<dyn WriteBackPolicy> =
@@ -85,6 +86,23 @@ pub(super) async fn open(
     };
     let layer = WriteBack::open(below, journal, policy, options, clock.clone());
     Ok(Some(layer.await.with_context(failure)?))
+}
+
+/// True if the directory of a journal exists whose volume writes through. Fails if that is not known, or if the settings
+/// name a journal that is absent: without it, its data would be missing, and older data would be served.
+fn has_journal(set: &CachedSettings, directory: &Path) -> anyhow::Result<bool> {
+    let is_there = directory.try_exists();
+    let is_there =
+        is_there.with_context(|| format!("cannot look for the journal in {}", directory.display()))?;
+    if let (false, Some(journal)) = (is_there, &set.journal) {
+        anyhow::bail!(
+            "{}: the journal {} does not exist: mount its device; or, if its data is written back or may be lost, remove \
+             the setting `journal`",
+            journal.source,
+            directory.display()
+        );
+    }
+    Ok(is_there)
 }
 
 #[cfg(test)]

@@ -130,6 +130,38 @@ fn a_volume_that_writes_through_again_drains_its_journal() {
     eventually("all is written back", || dirty_objects(&metrics(&server)) == Some(0));
 }
 
+/// Without the journal, the server would serve older data and not say so.
+#[test]
+fn a_configured_journal_that_is_absent_prevents_the_start() {
+    let through = WRITE_BACK.replace("\"back\"", "\"through\", journal = \"mount/journal\"");
+    let scene = Scene::new(&through);
+    let error = scene.setup().start().unwrap_err().to_string();
+    assert!(error.contains("mount/journal") && error.contains("remove the setting `journal`"), "{error}");
+    // A file is in the place of the directory above the journal: whether there is one is not known.
+    std::fs::write(scene.path("ssd-journal"), b"").unwrap();
+    std::fs::write(scene.settings(), through.replace("mount/journal", "ssd-journal/journal")).unwrap();
+    assert!(scene.setup().start().is_err());
+    std::fs::remove_file(scene.path("ssd-journal")).unwrap();
+    std::fs::write(scene.settings(), WRITE_BACK.replace("\"back\"", "\"through\"")).unwrap();
+    scene.start();
+}
+
+/// The second server would serve what the first one replaces.
+#[test]
+fn a_bucket_that_a_second_server_reads_is_not_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let far =
+        ServerSetup::new(&directory.path().join("data"), &directory.path().join("log")).start().unwrap();
+    let scenes = [(); 2].map(|()| Scene::new(&before_service(&far.endpoint.to_string())));
+    let servers = [scenes[0].start(), scenes[1].start()];
+    let mut s3 = S3::new(far.endpoint, root_key());
+    put(&mut s3, "bkt", &[]);
+    put(&mut s3, "bkt/key", b"old");
+    assert_eq!(read(&mut client(&servers[1]), "bkt/key"), b"old");
+    let refused = client(&servers[0]).put("bkt/key", b"new").unwrap();
+    assert_eq!(refused.status, 503, "{}", refused.text());
+}
+
 #[test]
 fn a_second_server_on_the_same_service_is_refused() {
     let directory = tempfile::tempdir().unwrap();
