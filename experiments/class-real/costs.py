@@ -1,4 +1,4 @@
-"""Costs of the cache: CPU time of a hit in memory, device reads of a hit on the SSD, and the time of a cold sequential read."""
+"""Costs of the cache: CPU time of a write into the journal and of a hit in memory, device reads of a hit on the SSD, and the time of a cold sequential read."""
 
 import http.client
 import re
@@ -27,6 +27,9 @@ LARGE_BYTES = 128 * MIB
 FILL_SECONDS = 20
 PLAIN = Mode("plain", '["ssd"]')
 CACHED = Mode("cached", '[{ cached = { CACHE } }, "ssd"]')
+WRITE_BACK = Mode("write-back", '[{ cached = { CACHE, write = "back", max_dirty = "2GiB" } }, "ssd"]')
+WRITES = 20_000
+MAX_WRITE_BACK_SECONDS = 60
 BOTH = Mode(
     "cached and plain",
     '[{ cached = { CACHE } }, "hdd"]',
@@ -38,6 +41,38 @@ local count, prefix = {count}, "{prefix}"
 function init(arguments) math.randomseed(tonumber(arguments[1])) end
 function request() return wrk.format("GET", string.format("%s%05d", prefix, math.random(0, count - 1))) end
 """
+
+
+def writes(binary: Path, scratch: Path, rounds: int) -> None:
+    """CPU time of small writes, until their acknowledgement and until they are written back."""
+    sizes = Sizes(file_system=0, cache=256 * MIB, cache_memory=64 * MIB, memory=None)
+    acknowledged: dict[str, list[float]] = {PLAIN.name: [], WRITE_BACK.name: []}
+    complete: dict[str, list[float]] = {PLAIN.name: [], WRITE_BACK.name: []}
+    command = ["bench", "object", f"s3://{BUCKET}/writes/", "--mix", "put", "--size", "4KiB", "--count", str(WRITES)]
+    command += ["--concurrency", str(CONNECTIONS), "--time", "60s"]
+    for number in range(rounds):
+        for mode in (PLAIN, WRITE_BACK) if number % 2 == 0 else (WRITE_BACK, PLAIN):
+            with System(binary, mode, sizes, scratch, False) as system:
+                before = system.cpu_seconds()
+                system.run([*command, "--out", str(scratch / f"{mode.name}-{number}.jsonl")])
+                acknowledged[mode.name].append((system.cpu_seconds() - before) / WRITES * 1e6)
+                wait_for_write_back(system)
+                complete[mode.name].append((system.cpu_seconds() - before) / WRITES * 1e6)
+    print(f"\nCPU time of {WRITES} PUTs of 4 KiB and their DELETEs, {CONNECTIONS} connections, {rounds} alternating rounds on new stores.\n")
+    print("| server | ms per 1,000 until acknowledged, median | lowest | highest | until written back, median |\n|---|---|---|---|---|")
+    for name, values in acknowledged.items():
+        print(f"| {name} | {statistics.median(values):.1f} | {min(values):.1f} | {max(values):.1f} | {statistics.median(complete[name]):.1f} |")
+    for title, costs in (("until acknowledged", acknowledged), ("until written back", complete)):
+        ratios = [back / plain for back, plain in zip(costs[WRITE_BACK.name], costs[PLAIN.name])]
+        print(f"\nRatio {title}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def wait_for_write_back(system: System) -> None:
+    end = time.monotonic() + MAX_WRITE_BACK_SECONDS
+    while system.counter("tradewind_write_back_dirty_objects") > 0:
+        if time.monotonic() > end:
+            raise Failed("dirty objects are not written back")
+        time.sleep(0.2)
 
 
 def measure(binary: Path, scratch: Path, rounds: int) -> None:
