@@ -110,7 +110,7 @@ pub struct S3Options {
     pub part_bytes: usize,
     /// Memory of all buffered parts together, in bytes.
     pub buffer_bytes: usize,
-    /// What the service is told about classes in its own terms.
+    /// Storage classes and a tag for classes of data.
     pub mapped_classes: MappedClasses,
 }
 

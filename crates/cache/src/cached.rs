@@ -126,7 +126,7 @@ impl Cached {
         let pinned_prefixes = PinnedPrefixes::load(pins_path, &tiers);
         let checkpoints =
             directory.map(|directory| Checkpoints::start(tiers.clone(), directory, clock.clone()));
-        // What is cached are the bytes that were written: those of a layer above would be cached as the object's.
+        // The cache would serve the stored bytes of a layer above it as those of the object.
         let capabilities = Capabilities { reported_attributes: false, ..inner.capabilities().clone() };
         Ok(Arc::new(Self {
             inner,

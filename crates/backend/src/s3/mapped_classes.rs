@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Class, Metadata, Tags};
 
-/// What a service is told about the class of an object that is written, in the service's own terms. Ranges are not
-/// mapped.
+/// Storage classes and a tag for the classes of objects that are written. Classes of ranges are not mapped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MappedClasses {
     /// The storage class of each class that has one. The storage class of a request overrides it.

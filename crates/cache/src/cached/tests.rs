@@ -234,7 +234,7 @@ async fn queue_of_a_hanging_ssd_is_bounded() {
     }
     let queued = desk.cached.tiers.disk.as_ref().unwrap().queued_jobs();
     assert!(queued <= 128, "{queued} jobs");
-    // What has no place in the queue is in memory.
+    // Extents that do not fit into the queue are in memory.
     let gets = desk.store.calls(Operation::Get);
     let found = desk.cached.head(&context(), &address(99 + MANY), GetRequest::default()).await.unwrap();
     assert_eq!((found.info.size, desk.store.calls(Operation::Head)), (65_024, 0));

@@ -122,7 +122,7 @@ impl TierSet {
         for _ in 0..MAX_UNLOCKED_READS {
             let before = moves.at_rest();
             let read = self.read_in_order(&call).await;
-            // What the first tier has is visible at any time.
+            // An object in the first tier is always visible.
             if read.tier == 0 || moves.is_still(before) {
                 return Ok(read);
             }

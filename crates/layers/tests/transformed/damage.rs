@@ -144,7 +144,7 @@ async fn chunks_of_another_object_or_place_are_detected() {
         for name in ["a", "b"] {
             put(&*desk.desk.layered, name, plain.clone()).await;
         }
-        // The same plain bytes: where they are only compressed, the chunks differ in nothing but their checks.
+        // With the same plain bytes, chunks that are only compressed differ in their check values alone.
         let other = stored_bytes(&*desk.desk.below, "b").await;
         assert_eq!(desk.failures("a", other, &plain).await, [true; 3]);
         let equal = Bytes::from(vec![5; 4 * 65_536]);

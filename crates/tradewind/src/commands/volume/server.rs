@@ -71,7 +71,7 @@ pub(in super::super) struct Stage {
 
 /// Keep the objects under a prefix in the cache of a running server
 ///
-/// What is cached of them is not evicted, also after a restart, until the prefix is unpinned. Objects that are cached
+/// Their cached data is not evicted, also after a restart, until the prefix is unpinned. Objects that are cached
 /// already are pinned at their next read. All pins together fill at most half of the cache; volume status lists them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
