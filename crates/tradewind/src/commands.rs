@@ -12,6 +12,7 @@ mod execution;
 mod filter;
 mod grep;
 mod lab;
+mod labels_name;
 mod latency_target;
 mod limits;
 mod objects;

@@ -6,20 +6,20 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 use tradewind_bench::class_workload::{
     ClassWorkload, ClassWorkloadReport, PhaseReport, RequestStats, remove_objects,
 };
 use tradewind_bench::cluster::coordinator::run_prefix;
 use tradewind_bench::drive::{BenchEnv, StopSignal};
-use tradewind_model::workload::Labels;
 
 use self::contents::{ContentsSampler, MetricsUrl};
 use super::loads::parse_concurrency;
 use super::target::{
     ClientFlags, ConnectionUse, directory_prefix, print_removal_notice, random_run_number, until_stopped,
 };
+use crate::commands::labels_name::LabelsName;
 use crate::commands::terminal::print_error_line;
 use crate::commands::transfer::AccessFlags;
 use crate::commands::{CommandOutcome, UsageError};
@@ -74,32 +74,6 @@ pub(in crate::commands) struct Arguments {
     json: bool,
     #[command(flatten)]
     access: AccessFlags,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LabelsName {
-    /// The class of the object's type
-    On,
-    /// None
-    Off,
-    /// The class of a random object
-    Shuffled,
-    /// The reverse order of classes
-    Inverted,
-    /// The highest class for every object
-    Flooding,
-}
-
-impl LabelsName {
-    fn labels(self) -> Labels {
-        match self {
-            Self::On => Labels::On,
-            Self::Off => Labels::Off,
-            Self::Shuffled => Labels::Shuffled,
-            Self::Inverted => Labels::Inverted,
-            Self::Flooding => Labels::Flooding,
-        }
-    }
 }
 
 fn scale(text: &str) -> Result<f64, String> {

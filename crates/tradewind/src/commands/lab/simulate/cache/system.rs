@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tradewind_core::quantity::ByteSize;
 use tradewind_lab::simulate::cache::system::{Configuration, Options, simulate, streams, traffic};
-use tradewind_model::workload::Labels;
 
+use super::super::super::super::labels_name::LabelsName;
 use super::super::super::super::{CommandOutcome, UsageError};
 
 /// Simulated time of a mix of traffic, and of streams on one disk.
@@ -94,33 +94,6 @@ impl ConfigurationName {
     }
 }
 
-/// The labels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LabelsName {
-    /// The class of the object's type
-    On,
-    /// None
-    Off,
-    /// The class of a random object
-    Shuffled,
-    /// The reverse order of classes
-    Inverted,
-    /// The highest class for every object
-    Flooding,
-}
-
-impl LabelsName {
-    fn labels(self) -> Labels {
-        match self {
-            Self::On => Labels::On,
-            Self::Off => Labels::Off,
-            Self::Shuffled => Labels::Shuffled,
-            Self::Inverted => Labels::Inverted,
-            Self::Flooding => Labels::Flooding,
-        }
-    }
-}
-
 impl SystemArguments {
     fn options(&self) -> Options {
         let configurations: Vec<_> = self.config.iter().map(|name| name.configuration()).collect();
@@ -183,6 +156,7 @@ pub(super) fn run(arguments: &SystemArguments, json: bool) -> anyhow::Result<Com
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use tradewind_model::workload::Labels;
 
     use super::*;
 
