@@ -42,8 +42,10 @@ use crate::fingerprint::Fingerprints;
 use crate::flights::Flights;
 use crate::head::ContentId;
 use crate::options::{CachedOptions, Validation};
+use crate::policy::Eviction;
 use crate::ram::RamTier;
 use crate::reader::Pins;
+use crate::stamps::StampTable;
 use crate::tiers::Tiers;
 use change::{CachedStaged, WrittenObject};
 use checkpoints::Checkpoints;
@@ -55,6 +57,9 @@ pub use contents::CachedPart;
 /// The session of a cache without a directory.
 const MEMORY_SESSION: u64 = 1;
 
+/// The memory of the cache divided by that of the stamps of heads on the SSD.
+const STAMP_SHARE_DIVISOR: usize = 64;
+
 /// A cache in front of a store. See the module's head.
 pub struct Cached {
     inner: Arc<dyn ObjectStore>,
@@ -62,6 +67,7 @@ pub struct Cached {
     tiers: Arc<Tiers>,
     clock: Arc<dyn Clock>,
     validation: Validation,
+    eviction: Eviction,
     session: u64,
     /// Heads of earlier sessions are not trusted.
     checkpoints: Option<Checkpoints>,
@@ -94,18 +100,42 @@ impl Cached {
         options: CachedOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
-        Self::open_with(inner, options, clock, |device| device)
+        Self::open_with_eviction(inner, options, Eviction::default(), clock)
+    }
+
+    /// Like [`Self::open`], with an eviction policy.
+    ///
+    /// # Errors
+    /// As of [`Self::open`].
+    pub fn open_with_eviction(
+        inner: Arc<dyn ObjectStore>,
+        options: CachedOptions,
+        eviction: Eviction,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>> {
+        Self::open_tiers(inner, options, eviction, clock, |device| device)
     }
 
     /// Like [`Self::open`], with a device in between.
+    #[cfg(test)]
     pub(crate) fn open_with(
         inner: Arc<dyn ObjectStore>,
         options: CachedOptions,
         clock: Arc<dyn Clock>,
         wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
     ) -> Result<Arc<Self>> {
+        Self::open_tiers(inner, options, Eviction::default(), clock, wrap)
+    }
+
+    fn open_tiers(
+        inner: Arc<dyn ObjectStore>,
+        options: CachedOptions,
+        eviction: Eviction,
+        clock: Arc<dyn Clock>,
+        wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
+    ) -> Result<Arc<Self>> {
         let counters = Arc::new(Counters::default());
-        let opened = match open_disk(&options, &clock, &counters, wrap) {
+        let opened = match open_disk(&options, eviction, &clock, &counters, wrap) {
             Ok(opened) => opened,
             Err(DirectoryError::Rejected(e)) => return Err(e),
             Err(DirectoryError::Io(error)) => {
@@ -119,10 +149,17 @@ impl Cached {
             Error::with_source(Reason::Io, "the system has no random numbers for the cache", e.to_string())
         })?;
         let fingerprints = disk.as_ref().map_or(Fingerprints::new(random), |disk| disk.fingerprints());
-        let ram = RamTier::new(options.memory_bytes, counters.clone());
-        let pins_path = directory.as_ref().map(CacheDirectory::pins_path);
         let session = directory.as_ref().map_or(MEMORY_SESSION, |directory| directory.session);
-        let tiers = Arc::new(Tiers::new(ram, disk, fingerprints, counters));
+        let stamp_bytes = match options.validation {
+            Validation::MaxAge(_) => options.memory_bytes / STAMP_SHARE_DIVISOR,
+            // No stamp is trusted, or a comparison is final and its head is stored again.
+            Validation::Always | Validation::Owner => 0,
+        };
+        let stamps = StampTable::new(stamp_bytes, session);
+        let ram_bytes = options.memory_bytes.saturating_sub(stamps.memory_bytes());
+        let ram = RamTier::new(ram_bytes, eviction, counters.clone());
+        let pins_path = directory.as_ref().map(CacheDirectory::pins_path);
+        let tiers = Arc::new(Tiers::new(ram, stamps, disk, fingerprints, counters));
         let pinned_prefixes = PinnedPrefixes::load(pins_path, &tiers);
         let checkpoints =
             directory.map(|directory| Checkpoints::start(tiers.clone(), directory, clock.clone()));
@@ -134,6 +171,7 @@ impl Cached {
             tiers,
             clock,
             validation: options.validation,
+            eviction,
             session,
             checkpoints,
             flights: Arc::default(),
@@ -156,7 +194,7 @@ impl Cached {
     /// Bytes in use by the memory tier.
     #[must_use]
     pub fn memory_used_bytes(&self) -> usize {
-        self.tiers.ram.used_bytes()
+        self.tiers.ram.used_bytes() + self.tiers.stamps.memory_bytes()
     }
 
     /// Extents on the SSD.
@@ -183,6 +221,7 @@ impl Cached {
 
 fn open_disk(
     options: &CachedOptions,
+    eviction: Eviction,
     clock: &Arc<dyn Clock>,
     counters: &Arc<Counters>,
     wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
@@ -193,9 +232,9 @@ fn open_disk(
     let (bytes, cache_id) = (options.disk_bytes, directory.cache_id);
     let (clock, counters) = (clock.clone(), counters.clone());
     let disk = if directory.has_index {
-        Disk::load(device, bytes, cache_id, clock, counters, &directory.index_path())?
+        Disk::load(device, bytes, eviction, cache_id, clock, counters, &directory.index_path())?
     } else {
-        Disk::new(device, bytes, cache_id, clock, counters)?
+        Disk::new(device, bytes, eviction, cache_id, clock, counters)?
     };
     Ok(Some(OpenedDisk { disk, directory }))
 }

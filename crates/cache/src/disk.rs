@@ -35,8 +35,8 @@ use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, blocks_f
 use crate::fingerprint::Fingerprints;
 use crate::io_threads::{IoThreads, Urgency};
 use crate::policy::{
-    AppliedPolicies, MAX_EXCESS_EVICTIONS, MAX_STEP_ENTRIES, PinReason, Policy, TierCapacity, TierPolicies,
-    new_policy,
+    AppliedPolicies, Eviction, MAX_EXCESS_EVICTIONS, MAX_STEP_ENTRIES, PinReason, Policy, TierCapacity,
+    TierPolicies, new_policy,
 };
 use crate::ram::Candidate;
 use checkpoint::{CheckpointHeader, CheckpointWriter, MAX_CHUNK_ENTRIES, read_checkpoint};
@@ -71,6 +71,7 @@ const MAX_REMOVALS_WHILE_LOADING: usize = 1 << 20;
 pub(crate) struct Disk {
     device: Arc<dyn Device>,
     bytes: u64,
+    eviction: Eviction,
     cache_id: u64,
     fingerprints: Fingerprints,
     state: Mutex<DiskState>,
@@ -114,25 +115,27 @@ impl Disk {
     pub fn new(
         device: Arc<dyn Device>,
         bytes: u64,
+        eviction: Eviction,
         cache_id: u64,
         clock: Arc<dyn Clock>,
         counters: Arc<Counters>,
     ) -> io::Result<Arc<Self>> {
-        let state = DiskState::empty(bytes);
-        Self::with_state(device, bytes, cache_id, clock, counters, state)
+        let state = DiskState::empty(bytes, eviction);
+        Self::with_state(device, bytes, eviction, cache_id, clock, counters, state)
     }
 
     /// A tier whose index is loaded in the background from a checkpoint. Until then, it is empty and stores nothing.
     pub fn load(
         device: Arc<dyn Device>,
         bytes: u64,
+        eviction: Eviction,
         cache_id: u64,
         clock: Arc<dyn Clock>,
         counters: Arc<Counters>,
         index_path: &Path,
     ) -> io::Result<Arc<Self>> {
-        let state = DiskState { removed_while_loading: Some(Vec::new()), ..DiskState::empty(0) };
-        let disk = Self::with_state(device, bytes, cache_id, clock, counters, state)?;
+        let state = DiskState { removed_while_loading: Some(Vec::new()), ..DiskState::empty(0, eviction) };
+        let disk = Self::with_state(device, bytes, eviction, cache_id, clock, counters, state)?;
         let (loading, path) = (disk.clone(), index_path.to_owned());
         disk.run_in_background(move || loading.load_checkpoint(&path));
         Ok(disk)
@@ -141,6 +144,7 @@ impl Disk {
     fn with_state(
         device: Arc<dyn Device>,
         bytes: u64,
+        eviction: Eviction,
         cache_id: u64,
         clock: Arc<dyn Clock>,
         counters: Arc<Counters>,
@@ -149,6 +153,7 @@ impl Disk {
         Ok(Arc::new(Self {
             device,
             bytes,
+            eviction,
             cache_id,
             fingerprints: Fingerprints::new(cache_id),
             state: Mutex::new(state),
@@ -345,7 +350,7 @@ impl Disk {
     }
 
     fn read_space(&self, space: Space) -> Option<Bytes> {
-        let mut buffer = AlignedBuffer::zeroed(space.blocks() as usize);
+        let mut buffer = AlignedBuffer::with_any_content(space.blocks() as usize);
         let offset = u64::from(space.block) * BLOCK_BYTES as u64;
         if let Err(e) = self.device.read(buffer.as_mut_slice(), offset) {
             self.health.record_error(&e);
@@ -496,14 +501,14 @@ impl Disk {
     }
 
     fn load_checkpoint(&self, path: &Path) {
-        let mut loaded = DiskState::empty(self.bytes);
+        let mut loaded = DiskState::empty(self.bytes, self.eviction);
         loaded.set_policies(self.state.lock().class_policies.current());
         let result = read_checkpoint(path, |entry| loaded.restore(entry));
         let is_usable = result.is_ok_and(|header| header.cache_id == self.cache_id);
         loaded.frames.finish_claims();
         if !is_usable {
             tracing::warn!("the index of the cache is damaged; the SSD tier starts empty");
-            loaded = DiskState::empty(self.bytes);
+            loaded = DiskState::empty(self.bytes, self.eviction);
         }
         self.finish_load(loaded);
     }
@@ -521,7 +526,7 @@ impl Disk {
             tracing::warn!(
                 "too much changed while the index of the cache was loaded; the SSD tier starts empty"
             );
-            loaded = DiskState::empty(self.bytes);
+            loaded = DiskState::empty(self.bytes, self.eviction);
         }
         for fingerprint in removed {
             loaded.remove(fingerprint);
@@ -568,14 +573,16 @@ fn disk_entry(candidate: Candidate) -> Entry {
 pub(crate) struct ReadLocation(Space);
 
 impl DiskState {
-    fn empty(bytes: u64) -> Self {
+    fn empty(bytes: u64, eviction: Eviction) -> Self {
         let frames = u32::try_from(bytes / FRAME_BYTES as u64).unwrap_or(u32::MAX / FRAME_BLOCKS as u32);
         let entries = usize::try_from(bytes / BYTES_PER_ENTRY).unwrap_or(usize::MAX).max(MIN_ENTRIES);
         // The slots of the policy are those of the table, of which 10 % stay free.
         let index = Index::new(entries.min(MAX_SLOTS as usize / 10 * 8));
         let blocks = u64::from(frames) * FRAME_BLOCKS as u64;
-        let policy =
-            new_policy(TierCapacity { blocks, slots: index.capacity(), max_entries: index.max_entries() });
+        let policy = new_policy(
+            eviction,
+            TierCapacity { blocks, slots: index.capacity(), max_entries: index.max_entries() },
+        );
         let class_policies = AppliedPolicies::new();
         Self { index, frames: Frames::new(frames), policy, class_policies, removed_while_loading: None }
     }

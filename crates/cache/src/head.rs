@@ -29,6 +29,11 @@ pub(crate) struct Stamp {
 impl Stamp {
     /// Of a head that was never compared: what a write is expected to have stored.
     pub const NEVER: Self = Self { session: 0, sequence: 0, time: Duration::ZERO };
+
+    /// Returns true if a stamp of the current session says more than `other`, which may be of another one.
+    pub fn is_later_than(&self, other: &Self) -> bool {
+        self.session != other.session || self.time > other.time
+    }
 }
 
 /// See the module's head.

@@ -20,7 +20,9 @@ mod options;
 mod pins;
 mod policy;
 mod ram;
+mod read_only;
 mod reader;
+mod stamps;
 mod tiers;
 mod write_back;
 
@@ -28,6 +30,8 @@ pub use cached::{Cached, CachedPart, OccupiedClass};
 pub use counters::{CacheCounters, NamedCount};
 pub use options::{CachedOptions, Validation};
 pub use pins::PinnedPrefix;
+pub use policy::Eviction;
+pub use read_only::ReadOnly;
 pub use write_back::{
     AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, MARKER_KEY, WriteBack, WriteBackOptions, WriteBackPolicy,
     WriteBackStatus,

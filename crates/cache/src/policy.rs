@@ -1,14 +1,15 @@
-//! The eviction policy of both tiers, and how a change of the policies of classes reaches what is cached.
+//! The policies of classes of a tier, and how a change of them reaches what is cached. The eviction policy itself is in
+//! [`eviction`].
+
+mod eviction;
 
 use tradewind_model::class_policy::ClassPolicyTable;
-use tradewind_model::eviction::{
-    AdaptiveWindow, Capacity, ClassPolicies, Entries, Entry, MAX_SLOTS, MissCost, Slot,
-};
+use tradewind_model::eviction::{ClassPolicies, Entries, Entry, Slot};
 
 use crate::counters::Counters;
 
-/// The policy of one tier.
-pub(crate) type Policy = AdaptiveWindow;
+pub use eviction::Eviction;
+pub(crate) use eviction::{Policy, TierCapacity, new_policy};
 
 /// Entries that are visited or evicted under one lock after a change of the policies.
 pub(crate) const MAX_STEP_ENTRIES: u32 = 1024;
@@ -16,26 +17,6 @@ pub(crate) const MAX_STEP_ENTRIES: u32 = 1024;
 /// Entries of classes that fill too much which one insertion evicts. It is enough for what the insertion adds, if
 /// entries are of a similar size. More is evicted in the background, or by the next insertions.
 pub(crate) const MAX_EXCESS_EVICTIONS: u32 = 128;
-
-/// The limits of a tier.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TierCapacity {
-    pub blocks: u64,
-    /// Slots are below this.
-    pub slots: usize,
-    pub max_entries: usize,
-}
-
-/// The default policy, with the default priorities of classes.
-pub(crate) fn new_policy(tier: TierCapacity) -> Policy {
-    let limit = |count: usize| u32::try_from(count).unwrap_or(MAX_SLOTS).min(MAX_SLOTS);
-    let capacity = Capacity { blocks: tier.blocks.max(1), slots: limit(tier.slots) };
-    let policies = ClassPolicyTable::default().eviction_policies();
-    let mut policy = AdaptiveWindow::class_aware(capacity, &policies, MissCost::default());
-    policy.set_max_entries(limit(tier.max_entries));
-    policy.set_class_policies(&policies);
-    policy
-}
 
 /// A table of policies in the form that the tiers need.
 #[derive(Debug, Clone, Copy)]

@@ -1,23 +1,25 @@
-//! The memory tier: heads and data extents under a limit of bytes, with an eviction policy. One lock, held briefly.
+//! The memory tier: heads and data extents under a limit of bytes. One lock, held briefly.
+//!
+//! Heads without data have a share of their own. They are small and each saves a read of the SSD, but a read of a large
+//! object uses one head and many extents: in one queue, the extents of a scan would displace the heads of everything.
+//! A small object is one entry, with its data, and shares the rest with the extents.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+mod partition;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tradewind_core::Address;
-use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entries, Entry, EvictionPolicy, MAX_SLOTS, Slot};
+use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entry};
 
 use crate::aligned::BLOCK_BYTES;
 use crate::changes::{Changes, Token};
 use crate::counters::Counters;
 use crate::extent::blocks_for;
 use crate::head::{ContentId, Head, Stamp};
-use crate::policy::{
-    AppliedPolicies, MAX_EXCESS_EVICTIONS, MAX_STEP_ENTRIES, PinReason, Policy, SlotEntries, TierCapacity,
-    TierPolicies, new_policy,
-};
+use crate::policy::{Eviction, PinReason, TierPolicies};
+use partition::{Partition, PartitionLimits, RamEntry, RamValue};
 
 /// Memory of an entry besides its bytes: table, slot, policy, allocator.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
@@ -25,24 +27,30 @@ const ENTRY_OVERHEAD_BYTES: usize = 128;
 /// The unit in which memory is counted.
 pub(crate) const RAM_BLOCK_BYTES: usize = 256;
 
-/// The policy has a slot for each of these bytes of the limit: smaller entries fill the slots before the memory.
-const BYTES_PER_SLOT: usize = 1024;
+/// Bytes of data and small objects for each slot of their policy.
+const DATA_BYTES_PER_SLOT: usize = 1024;
+
+/// Bytes of heads without data for each slot of their policy: about the size of a head.
+const HEAD_BYTES_PER_SLOT: usize = 512;
+
+/// The tier divided by the share of heads without data.
+const HEAD_SHARE_DIVISOR: usize = 16;
+
+/// A head that takes more than this part of the share of heads is stored with the data.
+const MAX_HEAD_DIVISOR: usize = 8;
 
 /// See the module's head.
 pub(crate) struct RamTier {
     state: Mutex<RamState>,
-    max_blocks: usize,
-    counters: Arc<Counters>,
+    limit_blocks: usize,
+    max_head_bytes: usize,
 }
 
 struct RamState {
-    slots: HashMap<u64, Slot, BuildHasherDefault<FingerprintHasher>>,
-    entries: RamEntries,
-    free: Vec<Slot>,
-    max_entries: usize,
-    policy: Policy,
-    class_policies: AppliedPolicies,
-    blocks: usize,
+    /// Heads without data.
+    heads: Partition,
+    /// Data extents, small objects and large heads.
+    data: Partition,
 }
 
 /// The treatment of an entry.
@@ -52,44 +60,6 @@ pub(crate) struct Placement {
     pub class: u8,
     /// It is pinned for this reason, as far as the bound of pins has room.
     pub pin: Option<PinReason>,
-}
-
-/// The entries by slot.
-#[derive(Default)]
-struct RamEntries(Vec<Option<RamEntry>>);
-
-struct RamEntry {
-    /// The view of the eviction policy; the key is the fingerprint.
-    entry: Entry,
-    value: RamValue,
-}
-
-impl RamEntries {
-    fn get(&self, slot: Slot) -> Option<&RamEntry> {
-        self.0.get(slot as usize)?.as_ref()
-    }
-}
-
-impl Entries for RamEntries {
-    fn entry(&self, slot: Slot) -> Entry {
-        // An empty slot is a broken invariant of the policy; this entry makes the caller find nothing in it.
-        self.get(slot).map_or(Entry { key: 0, blocks: 1, class: 0 }, |found| found.entry)
-    }
-}
-
-impl SlotEntries for RamEntries {
-    fn slots(&self) -> Slot {
-        Slot::try_from(self.0.len()).unwrap_or(Slot::MAX)
-    }
-
-    fn occupied(&self, slot: Slot) -> Option<Entry> {
-        self.get(slot).map(|found| found.entry)
-    }
-}
-
-enum RamValue {
-    Head(Arc<Head>),
-    Data { content: ContentId, number: u32, bytes: Bytes },
 }
 
 /// The result of inserting a head.
@@ -106,54 +76,33 @@ pub(crate) enum InsertedHead {
 }
 
 impl RamTier {
-    pub fn new(limit: usize, counters: Arc<Counters>) -> Self {
-        let max_blocks = limit / RAM_BLOCK_BYTES;
-        let max_entries = (limit / BYTES_PER_SLOT).clamp(1, MAX_SLOTS as usize);
-        let state = RamState {
-            slots: HashMap::default(),
-            entries: RamEntries::default(),
-            free: Vec::new(),
-            max_entries,
-            policy: new_policy(TierCapacity { blocks: max_blocks as u64, slots: max_entries, max_entries }),
-            class_policies: AppliedPolicies::new(),
-            blocks: 0,
-        };
-        Self { state: Mutex::new(state), max_blocks, counters }
+    /// An empty tier of `limit` bytes.
+    pub fn new(limit: usize, eviction: Eviction, counters: Arc<Counters>) -> Self {
+        let head_bytes = limit / HEAD_SHARE_DIVISOR;
+        let limits = PartitionLimits { bytes: head_bytes, bytes_per_slot: HEAD_BYTES_PER_SLOT, eviction };
+        let heads = Partition::new(limits, counters.clone());
+        let (bytes, bytes_per_slot) = (limit - head_bytes, DATA_BYTES_PER_SLOT);
+        let data = Partition::new(PartitionLimits { bytes, bytes_per_slot, eviction }, counters);
+        let limit_blocks = heads.max_blocks() + data.max_blocks();
+        let state = Mutex::new(RamState { heads, data });
+        Self { state, limit_blocks, max_head_bytes: head_bytes / MAX_HEAD_DIVISOR }
     }
 
     /// The head of an address.
     pub fn head(&self, fingerprint: u64, address: &Address) -> Option<Arc<Head>> {
-        let mut state = self.state.lock();
-        let slot = *state.slots.get(&fingerprint)?;
-        let found = state.entries.get(slot)?;
-        match found.value {
-            RamValue::Head(ref head) if head.address == *address => {
-                let (head, entry) = (head.clone(), found.entry);
-                state.policy.hit(slot, &entry);
-                Some(head)
-            }
-            _ => None,
-        }
+        let RamState { heads, data } = &mut *self.state.lock();
+        heads.use_head(fingerprint, address).or_else(|| data.use_head(fingerprint, address))
     }
 
     /// A data extent.
     pub fn data(&self, fingerprint: u64, content: ContentId, number: u32) -> Option<Bytes> {
-        let mut state = self.state.lock();
-        let slot = *state.slots.get(&fingerprint)?;
-        let found = state.entries.get(slot)?;
-        match found.value {
-            RamValue::Data { content: of, number: at, ref bytes } if of == content && at == number => {
-                let (bytes, entry) = (bytes.clone(), found.entry);
-                state.policy.hit(slot, &entry);
-                Some(bytes)
-            }
-            _ => None,
-        }
+        self.state.lock().data.use_data(fingerprint, content, number)
     }
 
     /// Returns true if the tier has an entry with this fingerprint. Not a use of it.
     pub fn contains(&self, fingerprint: u64) -> bool {
-        self.state.lock().slots.contains_key(&fingerprint)
+        let state = self.state.lock();
+        state.data.contains(fingerprint) || state.heads.contains(fingerprint)
     }
 
     /// Caches a head, unless the token is no longer current or a newer one is there.
@@ -184,12 +133,12 @@ impl RamTier {
                 return InsertedHead::Outdated;
             }
         }
+        // The old one may be in the other share.
+        state.remove(fingerprint);
         let entry = RamEntry::new(fingerprint, bytes, placement.class, RamValue::Head(head.clone()));
-        if self.insert(&mut state, entry, placement.pin) {
-            InsertedHead::New
-        } else {
-            InsertedHead::NotAdmitted
-        }
+        let is_with_data = head.data.is_some() || bytes > self.max_head_bytes;
+        let partition = if is_with_data { &mut state.data } else { &mut state.heads };
+        if partition.insert(entry, placement.pin) { InsertedHead::New } else { InsertedHead::NotAdmitted }
     }
 
     /// Caches a data extent.
@@ -203,124 +152,92 @@ impl RamTier {
     ) {
         let size = data_bytes(bytes.len());
         let value = RamValue::Data { content, number, bytes };
-        let mut state = self.state.lock();
         let entry = RamEntry::new(fingerprint, size, placement.class, value);
-        self.insert(&mut state, entry, placement.pin);
+        // An extent that does not fit is read from the SSD again.
+        let _is_cached = self.state.lock().data.insert(entry, placement.pin);
     }
 
     /// Pins an entry, if the bound of pins has room.
     pub fn pin(&self, fingerprint: u64, reason: PinReason) {
-        let state = &mut *self.state.lock();
-        let Some(slot) = state.slots.get(&fingerprint).copied() else { return };
-        let Some(found) = state.entries.get(slot) else { return };
-        let is_to_pin = state.class_policies.is_to_pin(found.entry.class, Some(reason));
-        if is_to_pin && !state.policy.pin(slot, &found.entry) {
-            self.counters.pins_ignored.increment();
-        }
+        self.for_each_partition(|partition| partition.pin(fingerprint, reason));
     }
 
-    /// Returns true if an entry with a payload of this size would be cached.
+    /// Returns true if an extent or a small object with a payload of this size would be cached.
     pub fn would_admit(&self, candidate: Candidate) -> bool {
-        let entry = candidate.ram_entry();
-        let state = self.state.lock();
-        entry.blocks as usize <= self.max_blocks
-            && (state.policy.would_admit(&entry)
-                || candidate.placement.pin.is_some() && state.policy.may_pin(&entry))
+        let is_pinned = candidate.placement.pin.is_some();
+        self.state.lock().data.would_admit(&candidate.ram_entry(), is_pinned)
     }
 
-    /// Records a request for an entry that is not cached: its class is to earn its rank.
+    /// Records a request for an extent or a small object that is not cached: its class is to earn its rank.
     pub fn record_bypass(&self, candidate: Candidate) {
-        self.state.lock().policy.admits(&candidate.ram_entry());
+        self.state.lock().data.record_bypass(&candidate.ram_entry());
     }
 
     /// Replaces the policies of classes, which apply to what is cached, too.
     pub fn set_policies(&self, policies: &TierPolicies) {
-        {
-            let state = &mut *self.state.lock();
-            state.class_policies.replace(*policies, &mut state.policy);
-        }
-        while self.apply_some_policies() {}
+        self.for_each_partition(|partition| partition.set_policies(policies));
+        self.apply_policies();
     }
 
     /// Unpins the entries of all classes that are not pinned.
     pub fn end_prefix_pins(&self) {
-        self.state.lock().class_policies.end_prefix_pins();
-        while self.apply_some_policies() {}
+        self.for_each_partition(Partition::end_prefix_pins);
+        self.apply_policies();
     }
 
-    /// Brings a change of the policies to some entries. Returns true if there may be more.
-    fn apply_some_policies(&self) -> bool {
-        let state = &mut *self.state.lock();
-        state.class_policies.apply_some(&mut state.policy, &state.entries, &self.counters)
-            || self.trim(state, MAX_STEP_ENTRIES)
+    /// Brings a change of the policies to all entries, in steps.
+    fn apply_policies(&self) {
+        while self.state.lock().heads.apply_some_policies() {}
+        while self.state.lock().data.apply_some_policies() {}
     }
 
-    /// Evicts up to `max_entries` entries of classes that fill too much. Returns true if there may be more.
-    fn trim(&self, state: &mut RamState, max_entries: u32) -> bool {
-        (0..max_entries).all(|_| state.policy.has_excess() && self.evict(state))
+    fn for_each_partition(&self, apply: impl Fn(&mut Partition)) {
+        let RamState { heads, data } = &mut *self.state.lock();
+        apply(heads);
+        apply(data);
     }
 
     /// The occupancy by class, in blocks of [`RAM_BLOCK_BYTES`].
     pub fn occupancy(&self) -> [ClassOccupancy; CLASSES] {
-        self.state.lock().policy.occupancy()
+        let state = self.state.lock();
+        let (heads, mut sum) = (state.heads.occupancy(), state.data.occupancy());
+        for (sum, heads) in sum.iter_mut().zip(heads) {
+            sum.blocks += heads.blocks;
+            sum.entries += heads.entries;
+        }
+        sum
     }
 
     /// Removes an entry, and returns the head if it was one.
     pub fn remove(&self, fingerprint: u64) -> Option<Arc<Head>> {
-        let mut state = self.state.lock();
-        let slot = *state.slots.get(&fingerprint)?;
-        match state.take(slot)?.value {
-            RamValue::Head(head) => Some(head),
-            RamValue::Data { .. } => None,
-        }
+        self.state.lock().remove(fingerprint)
     }
 
     /// The size of the tier in bytes.
     pub const fn limit_bytes(&self) -> usize {
-        self.max_blocks * RAM_BLOCK_BYTES
+        self.limit_blocks * RAM_BLOCK_BYTES
     }
 
     /// Bytes in use.
     pub fn used_bytes(&self) -> usize {
-        self.state.lock().blocks * RAM_BLOCK_BYTES
+        let state = self.state.lock();
+        (state.heads.used_blocks() + state.data.used_blocks()) * RAM_BLOCK_BYTES
+    }
+}
+
+impl RamState {
+    fn find_head(&self, fingerprint: u64, address: &Address) -> Option<Arc<Head>> {
+        let found = self.heads.find_head(fingerprint, address);
+        found.or_else(|| self.data.find_head(fingerprint, address))
     }
 
-    fn insert(&self, state: &mut RamState, value: RamEntry, pin: Option<PinReason>) -> bool {
-        let entry = value.entry;
-        if let Some(slot) = state.slots.get(&entry.key).copied() {
-            state.take(slot);
-        }
-        let blocks = entry.blocks as usize;
-        let is_pinned = state.class_policies.is_to_pin(entry.class, pin);
-        let is_admitted = state.policy.admits(&entry) || is_pinned && state.policy.may_pin(&entry);
-        if blocks > self.max_blocks || !is_admitted {
-            return false;
-        }
-        while state.blocks + blocks > self.max_blocks || state.is_out_of_slots() {
-            if !self.evict(state) {
-                return false;
-            }
-        }
-        let slot = state.free.pop().unwrap_or_else(|| {
-            state.entries.0.push(None);
-            Slot::try_from(state.entries.0.len() - 1).unwrap_or(Slot::MAX)
-        });
-        state.policy.insert(slot, &entry);
-        if is_pinned && !state.policy.pin(slot, &entry) {
-            self.counters.pins_ignored.increment();
-        }
-        state.slots.insert(entry.key, slot);
-        state.blocks += blocks;
-        state.entries.0[slot as usize] = Some(value);
-        self.trim(state, MAX_EXCESS_EVICTIONS);
-        true
-    }
-
-    fn evict(&self, state: &mut RamState) -> bool {
-        let Some(victim) = state.policy.evict(&state.entries) else { return false };
-        state.forget(victim);
-        self.counters.ram_evictions.increment();
-        true
+    /// Removes what has a fingerprint, from both shares: the fingerprints of a head and of an extent may be equal.
+    fn remove(&mut self, fingerprint: u64) -> Option<Arc<Head>> {
+        let removed = [self.heads.remove(fingerprint), self.data.remove(fingerprint)];
+        removed.into_iter().flatten().find_map(|entry| match entry.value {
+            RamValue::Head(head) => Some(head),
+            RamValue::Data { .. } => None,
+        })
     }
 }
 
@@ -346,61 +263,4 @@ const fn data_bytes(payload_bytes: usize) -> usize {
 
 fn ram_blocks(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(RAM_BLOCK_BYTES)).unwrap_or(u32::MAX)
-}
-
-impl RamEntry {
-    fn new(fingerprint: u64, bytes: usize, class: u8, value: RamValue) -> Self {
-        let blocks = ram_blocks(bytes);
-        Self { entry: Entry { key: fingerprint, blocks, class }, value }
-    }
-}
-
-impl RamState {
-    fn find_head(&self, fingerprint: u64, address: &Address) -> Option<Arc<Head>> {
-        let slot = *self.slots.get(&fingerprint)?;
-        match &self.entries.get(slot)?.value {
-            RamValue::Head(head) if head.address == *address => Some(head.clone()),
-            _ => None,
-        }
-    }
-
-    fn is_out_of_slots(&self) -> bool {
-        self.free.is_empty() && self.entries.0.len() >= self.max_entries
-    }
-
-    /// Removes an entry that the policy knows.
-    fn take(&mut self, slot: Slot) -> Option<RamEntry> {
-        let removed = self.forget(slot)?;
-        self.policy.remove(slot, &removed.entry);
-        Some(removed)
-    }
-
-    /// Removes an entry that the policy no longer knows.
-    fn forget(&mut self, slot: Slot) -> Option<RamEntry> {
-        let removed = self.entries.0.get_mut(slot as usize)?.take()?;
-        self.slots.remove(&removed.entry.key);
-        self.free.push(slot);
-        self.blocks -= removed.entry.blocks as usize;
-        Some(removed)
-    }
-}
-
-/// Fingerprints are hashes already.
-#[derive(Default)]
-struct FingerprintHasher(u64);
-
-impl Hasher for FingerprintHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
 }

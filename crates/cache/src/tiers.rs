@@ -13,8 +13,9 @@ use crate::counters::Counters;
 use crate::disk::{Disk, DiskRead, StoreRequest};
 use crate::extent::{EXTENT_BYTES, ExtentBuffer, ExtentKey, MAX_HEAD_BYTES};
 use crate::fingerprint::Fingerprints;
-use crate::head::{ContentId, Head, decode_head, encode_head};
+use crate::head::{ContentId, Head, Stamp, decode_head, encode_head};
 use crate::ram::{Candidate, InsertedHead, Placement, RamTier};
+use crate::stamps::StampTable;
 
 /// Extents of fills in memory that are not yet on the SSD. Further fills are skipped: a fill never delays a read.
 const MAX_PENDING_EXTENTS: usize = 128;
@@ -31,6 +32,7 @@ pub(crate) enum Tier {
 /// See the module's head.
 pub(crate) struct Tiers {
     pub ram: RamTier,
+    pub stamps: StampTable,
     pub disk: Option<Arc<Disk>>,
     pub fingerprints: Fingerprints,
     pub changes: Arc<Changes>,
@@ -42,13 +44,14 @@ pub(crate) struct Tiers {
 impl Tiers {
     pub fn new(
         ram: RamTier,
+        stamps: StampTable,
         disk: Option<Arc<Disk>>,
         fingerprints: Fingerprints,
         counters: Arc<Counters>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(MAX_PENDING_EXTENTS));
         let (changes, policies) = (Changes::new(), CachePolicies::default());
-        Self { ram, disk, fingerprints, changes, counters, policies, permits }
+        Self { ram, stamps, disk, fingerprints, changes, counters, policies, permits }
     }
 
     /// The right to fill one extent, unless too many are pending.
@@ -80,14 +83,35 @@ impl Tiers {
         }
         let payload = self.disk.as_ref()?.read(ExtentKey::Head(hash.key)).await?;
         let head = decode_head(&payload).filter(|head| head.address == *address)?;
+        if let Some(stamp) = self.stamps.stamp(head.content)
+            && stamp.is_later_than(&head.stamp())
+        {
+            head.set_stamp(stamp);
+        }
         let head = Arc::new(head);
-        let placement = self.policies.of_head(&head);
-        self.pin_again(hash.key, || placement);
-        match self.ram.insert_head(hash.key, &head, placement, &self.changes, token) {
+        self.pin_again(hash.key, || self.policies.of_head(&head));
+        match self.insert_head(&head, hash, token) {
             InsertedHead::Existing(head) => Some((head, Tier::Ram)),
             // A change began since: the read is concurrent with it, and may return either object.
             InsertedHead::New | InsertedHead::NotAdmitted | InsertedHead::Outdated => Some((head, Tier::Ssd)),
         }
+    }
+
+    /// Caches a head in memory.
+    pub fn insert_head(&self, head: &Arc<Head>, hash: KeyHash, token: &Token) -> InsertedHead {
+        let placement = self.policies.of_head(head);
+        let inserted = self.ram.insert_head(hash.key, head, placement, &self.changes, token);
+        if let InsertedHead::Existing(existing) = &inserted {
+            // It has the later stamp of both; on the SSD, it may have an earlier one.
+            self.stamps.record(existing.content, existing.stamp());
+        }
+        inserted
+    }
+
+    /// Records a later comparison of a head.
+    pub fn renew_head(&self, head: &Head, stamp: Stamp) {
+        head.set_stamp(stamp);
+        self.stamps.record(head.content, stamp);
     }
 
     /// Caches a head with the data that it has. Returns the head whose content the caller fills: another one if an
@@ -100,7 +124,7 @@ impl Tiers {
         token: &Token,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Option<Arc<Head>> {
-        match self.ram.insert_head(hash.key, &head, self.policies.of_head(&head), &self.changes, token) {
+        match self.insert_head(&head, hash, token) {
             InsertedHead::Outdated => return None,
             InsertedHead::Existing(existing) => {
                 if let Some(permit) = permit {

@@ -169,7 +169,8 @@ async fn labelled_small_files_survive_a_flood_without_labels() {
 /// reached the store.
 async fn misses_of_a_trace(label: impl Fn(usize) -> Classes) -> u64 {
     const OBJECTS: usize = 300;
-    let desk = Desk::open(Tiers { memory_bytes: 3 << 20, disk_bytes: 0 }).await;
+    // 3 MiB of it are for data.
+    let desk = Desk::open(Tiers { memory_bytes: (3 << 20) / 15 * 16, disk_bytes: 0 }).await;
     let size = |number: usize| if number < 200 { SMALL_BYTES } else { 60 << 10 };
     for number in 0..OBJECTS {
         desk.put(&format!("{number}"), size(number), label(number)).await;

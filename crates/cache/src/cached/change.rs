@@ -193,8 +193,7 @@ impl Staged for CachedStaged {
             if written.bytes.len() as u64 == committed.size {
                 let head = Arc::new(written.into_head(committed));
                 // Without memory for it, the first read fills the cache.
-                let placement = tiers.policies.of_head(&head);
-                let _inserted = tiers.ram.insert_head(hash.key, &head, placement, &tiers.changes, token);
+                let _inserted = tiers.insert_head(&head, hash, token);
             }
         };
         changer.apply_then(scope, inner.commit(expected), fill).await

@@ -61,9 +61,13 @@ impl Cached {
     /// beyond it they are ignored, and [`CacheCounters::pins_ignored`](crate::CacheCounters::pins_ignored) counts them.
     ///
     /// # Errors
-    /// [`InvalidArgument`](Reason::InvalidArgument) if too many prefixes are pinned; [`Io`](Reason::Io) if the pin
+    /// [`InvalidArgument`](Reason::InvalidArgument) if too many prefixes are pinned, or if the eviction policy has no pins; [`Io`](Reason::Io) if the pin
     /// cannot be made durable. It then has no effect.
     pub async fn pin(&self, bucket: &BucketName, prefix: &str) -> Result<()> {
+        if !self.eviction.obeys_classes() {
+            let message = "the eviction policy of this cache is a baseline for comparison, without pins";
+            return Err(Error::for_client(Reason::InvalidArgument, message));
+        }
         let pin = PinnedPrefix { bucket: bucket.clone(), prefix: prefix.to_owned() };
         self.change_pins(|pins| {
             if pins.contains(&pin) {

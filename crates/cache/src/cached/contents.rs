@@ -97,7 +97,7 @@ impl Cached {
     /// Size of the memory tier in bytes.
     #[must_use]
     pub fn memory_size_bytes(&self) -> usize {
-        self.tiers.ram.limit_bytes()
+        self.tiers.ram.limit_bytes() + self.tiers.stamps.memory_bytes()
     }
 
     /// The size of the larger tier in bytes: no larger object can be cached as a whole.

@@ -122,8 +122,9 @@ impl Cached {
         let found = found?;
         let reason = match cached {
             Some((head, _)) if head.info == found.info => {
+                // Another head would have another content, for which nothing is cached.
                 self.renew(&attempt, &head);
-                ForwardReason::Stale
+                return Ok(self.with_status(found, ForwardReason::Stale));
             }
             Some(_) => {
                 self.drop_head(attempt.hash);
@@ -216,9 +217,13 @@ impl Cached {
             return;
         }
         let is_of_this_session = head.stamp().session == self.session;
-        head.set_stamp(self.stamp(attempt));
-        // A later read from the SSD would have to compare again.
-        if !is_of_this_session && let Some(permit) = self.tiers.try_fill() {
+        self.tiers.renew_head(head, self.stamp(attempt));
+        // A later read from the SSD would have to compare again. A stamp that expires is not worth a write: the table of
+        // stamps has it.
+        let is_final = self.validation == Validation::Owner;
+        if (is_final || !is_of_this_session)
+            && let Some(permit) = self.tiers.try_fill()
+        {
             self.tiers.store_head(head, attempt.hash, &attempt.token, permit);
         }
     }
@@ -441,9 +446,7 @@ impl Cached {
     fn cache_head_only(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo) {
         let head = self.new_head(attempt, info);
         // Without memory for it, the next read asks the backing store again.
-        let (tiers, placement) = (&self.tiers, self.tiers.policies.of_head(&head));
-        let _inserted =
-            tiers.ram.insert_head(attempt.hash.key, &head, placement, &tiers.changes, &attempt.token);
+        let _inserted = self.tiers.insert_head(&head, attempt.hash, &attempt.token);
     }
 
     fn new_head(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo) -> Arc<Head> {

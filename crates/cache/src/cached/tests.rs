@@ -1,5 +1,7 @@
 //! The cache on SSDs that fail, hang, lie and are full; single flight of misses.
 
+mod heads;
+
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use tradewind_core::testing::{
 };
 
 use super::*;
+use crate::aligned::BLOCK_BYTES;
 use crate::disk::Device;
 
 /// The behaviour of the SSD.
@@ -36,6 +39,7 @@ struct FaultyDevice {
     inner: Arc<dyn Device>,
     mode: Arc<Mutex<Mode>>,
     calls: Arc<AtomicU64>,
+    block_reads: Arc<AtomicU64>,
 }
 
 impl FaultyDevice {
@@ -56,6 +60,9 @@ impl Device for FaultyDevice {
         let mode = self.mode();
         if mode == Mode::Fails {
             return Err(io::Error::other("injected"));
+        }
+        if buffer.len() == BLOCK_BYTES {
+            self.block_reads.fetch_add(1, Ordering::SeqCst);
         }
         self.inner.read(buffer, offset)?;
         if mode == Mode::Lies {
@@ -84,12 +91,18 @@ struct Desk {
     cached: Arc<Cached>,
     mode: Arc<Mutex<Mode>>,
     device_calls: Arc<AtomicU64>,
+    /// Reads of one block: of heads without data.
+    head_reads: Arc<AtomicU64>,
 }
 
 const OBJECTS: u64 = 12;
 
 impl Desk {
     async fn open(memory_bytes: usize, disk_bytes: u64) -> Self {
+        Self::open_validating(memory_bytes, disk_bytes, Validation::Owner).await
+    }
+
+    async fn open_validating(memory_bytes: usize, disk_bytes: u64, validation: Validation) -> Self {
         let root = TempDir::new().unwrap();
         let clock = SimulatedClock::new();
         let store = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
@@ -97,14 +110,16 @@ impl Desk {
             directory: Some(root.path().to_owned()),
             disk_bytes,
             memory_bytes,
-            validation: Validation::Owner,
+            validation,
             volume_id: "test".to_owned(),
         };
         let mode = Arc::new(Mutex::new(Mode::Works));
         let device_calls = Arc::new(AtomicU64::new(0));
         let (to_mode, to_calls) = (mode.clone(), device_calls.clone());
+        let head_reads = Arc::new(AtomicU64::new(0));
+        let block_reads = head_reads.clone();
         let wrap = move |inner| -> Arc<dyn Device> {
-            Arc::new(FaultyDevice { inner, mode: to_mode, calls: to_calls })
+            Arc::new(FaultyDevice { inner, mode: to_mode, calls: to_calls, block_reads })
         };
         let cached = Cached::open_with(store.clone(), options, clock.clone(), wrap).unwrap();
         cached.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
@@ -114,7 +129,7 @@ impl Desk {
             write_all(&mut *staged, content(number)).await.unwrap();
             staged.commit(Expected::default()).await.unwrap();
         }
-        Self { _root: root, clock, store, cached, mode, device_calls }
+        Self { _root: root, clock, store, cached, mode, device_calls, head_reads }
     }
 
     fn set(&self, mode: Mode) {

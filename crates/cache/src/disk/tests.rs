@@ -67,7 +67,15 @@ fn limited(class: u8, percent: u8) -> TierPolicies {
 /// A tier of this many frames on a device in memory.
 fn open(frames: usize) -> Arc<Disk> {
     let device = Arc::new(MemoryDevice(Mutex::new(vec![0; frames * FRAME_BYTES])));
-    Disk::new(device, (frames * FRAME_BYTES) as u64, 1, SystemClock::shared(), Arc::default()).unwrap()
+    Disk::new(
+        device,
+        (frames * FRAME_BYTES) as u64,
+        Eviction::default(),
+        1,
+        SystemClock::shared(),
+        Arc::default(),
+    )
+    .unwrap()
 }
 
 /// Stores an extent of `blocks` blocks, on this thread.
@@ -177,10 +185,19 @@ fn policies_apply_to_an_index_that_is_loaded_later() {
     let path = root.path().join("index");
     write_index(&path, 1 << 10);
     let bytes = (1 << 10) * FRAME_BYTES as u64;
-    let state = DiskState { removed_while_loading: Some(Vec::new()), ..DiskState::empty(0) };
-    let disk = Disk::with_state(Arc::new(NullDevice), bytes, 1, SystemClock::shared(), Arc::default(), state)
-        .unwrap();
-    let mut loaded = DiskState::empty(bytes);
+    let state =
+        DiskState { removed_while_loading: Some(Vec::new()), ..DiskState::empty(0, Eviction::default()) };
+    let disk = Disk::with_state(
+        Arc::new(NullDevice),
+        bytes,
+        Eviction::default(),
+        1,
+        SystemClock::shared(),
+        Arc::default(),
+        state,
+    )
+    .unwrap();
+    let mut loaded = DiskState::empty(bytes, Eviction::default());
     read_checkpoint(&path, |entry| loaded.restore(entry)).unwrap();
     loaded.frames.finish_claims();
     // The policies change while the index is read.
@@ -217,7 +234,9 @@ fn load(frames: u32) {
     let clock = SystemClock::shared();
     let bytes = u64::from(frames) * FRAME_BYTES as u64;
     let opened = clock.now();
-    let disk = Disk::load(Arc::new(NullDevice), bytes, 1, clock.clone(), Arc::default(), &path).unwrap();
+    let disk =
+        Disk::load(Arc::new(NullDevice), bytes, Eviction::default(), 1, clock.clone(), Arc::default(), &path)
+            .unwrap();
     assert!(!disk.contains(7), "lookups do not wait");
     disk.remove(disk.fingerprints().bucket(&tradewind_core::BucketName::new("bucket").unwrap()));
     println!("serving after {:?}", clock.now() - opened);

@@ -19,11 +19,17 @@ impl S3Fifo {
         let clock = WindowClock::new(capacity, shape);
         Self { small_queue_blocks: clock.window_share(capacity.blocks), clock }
     }
+
+    /// Returns true if the cache would admit an entry.
+    #[must_use]
+    pub const fn would_admit(&self, entry: &Entry) -> bool {
+        (entry.blocks as u64) < self.small_queue_blocks
+    }
 }
 
 impl EvictionPolicy for S3Fifo {
     fn admits(&mut self, entry: &Entry) -> bool {
-        u64::from(entry.blocks) < self.small_queue_blocks
+        self.would_admit(entry)
     }
 
     fn insert(&mut self, slot: Slot, entry: &Entry) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use prometheus_client::registry::Registry;
 use tradewind_backend::local::LocalStore;
-use tradewind_cache::{Cached, CachedOptions, Validation};
+use tradewind_cache::{Cached, CachedOptions, ReadOnly, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
 use tradewind_layers::{Instrumented, ReadAhead, Routed, Tier, Volume, Volumes};
@@ -169,6 +169,9 @@ impl ServedStores {
     ) -> anyhow::Result<Self> {
         let stores: Vec<StackedStore> =
             opened.into_iter().map(|opened| StackedStore::new(settings, opened, clock)).collect();
+        for note in settings.named.notes() {
+            tracing::warn!("{note}");
+        }
         let mut layers = VolumeLayers::default();
         let mut volumes = Vec::new();
         let policies = Arc::new(settings.named.class_policies());
@@ -280,7 +283,7 @@ async fn stack_volume(
                 }
                 let cache = open_cache(set, volume, &leaves, store, clock)?;
                 layers.caches.push(NamedCache { volume: volume.name.to_owned(), cache: cache.clone() });
-                store = cache;
+                store = if set.is_read_only() { ReadOnly::new(cache) } else { cache };
             }
             VolumeLayer::Routed(set) => {
                 let layer = route(set, policies, &leaves, store);
@@ -354,7 +357,7 @@ fn open_cache(
         validation,
         volume_id: volume.name.to_owned(),
     };
-    Cached::open(below, options, clock.clone())
+    Cached::open_with_eviction(below, options, set.policy.value, clock.clone())
         .with_context(|| format!("{}: cannot open the cache in {}", set.disk.source, directory.display()))
 }
 
@@ -383,6 +386,27 @@ mod tests {
         assert!(served.volumes.is_none() && served.each_volume().len() == 1);
         assert_eq!(served.store.capabilities().kind, "local");
         assert_eq!((served.max_requests(), served.max_connections()), (None, 0));
+        served.store.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn read_only_volume_is_served_without_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let bucket = tradewind_core::BucketName::new("bucket").unwrap();
+        let context = tradewind_core::testing::context();
+        let stack = |write: &str| {
+            let cache = "disk = \"cache\", size = \"64MiB\", memory = \"1MiB\", policy = \"lru\"";
+            format!("{DISK}[volume.v]\nstack = [{{ cached = {{ {cache}, write = {write:?} }} }}, \"disk\"]\n")
+        };
+        let served = serve(&directory, &stack("through")).await;
+        served.store.create_bucket(&context, &bucket).await.unwrap();
+        served.store.close().await.unwrap();
+        drop(served);
+        let served = serve(&directory, &stack("read-only")).await;
+        served.store.head_bucket(&context, &bucket).await.unwrap();
+        let error = served.store.delete_bucket(&context, &bucket).await.unwrap_err();
+        assert_eq!(error.reason(), tradewind_core::Reason::AccessDenied);
+        served.store.head_bucket(&context, &bucket).await.unwrap();
         served.store.close().await.unwrap();
     }
 

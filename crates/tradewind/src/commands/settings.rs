@@ -46,8 +46,10 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     match command {
         Command::Reference => write!(stdout, "{}", settings::reference())?,
         Command::Check { flags } => {
-            let volumes = super::volume::list_text(&flags.read()?)?;
-            write!(stdout, "the settings are valid\n{volumes}")?;
+            let settings = flags.read()?;
+            let volumes = super::volume::list_text(&settings)?;
+            let notes: String = settings.named.notes().iter().map(|note| format!("note: {note}\n")).collect();
+            write!(stdout, "the settings are valid\n{notes}{volumes}")?;
         }
         Command::Show { flags, json: true } => writeln!(stdout, "{:#}", flags.read()?.to_json())?,
         Command::Show { flags, json: false } => write!(stdout, "{}", flags.read()?)?,

@@ -165,6 +165,12 @@ impl NamedSettings {
         }
     }
 
+    /// Settings that are valid and have no effect, one sentence each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        volumes::notes(&self.volumes, &self.classes)
+    }
+
     /// The policies of classes: the default ones with the changes of these settings.
     #[must_use]
     pub fn class_policies(&self) -> ClassPolicyTable {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::Inputs;
+use super::class_policies::ClassSettings;
 use super::document::{Item, Table, Value as TomlValue};
 use super::fields::Fields;
 use super::named::Store;
@@ -14,6 +15,7 @@ use super::routed::{RoutedSettings, RoutedTier};
 use super::source::{SettingSource, Sourced};
 use super::transformed::TransformedSettings;
 use super::value::SettingValue;
+use tradewind_cache::Eviction;
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 /// A `[volume.NAME]`.
@@ -78,6 +80,8 @@ pub struct CachedSettings {
     pub memory: Sourced<ByteSize>,
     /// When cached data is compared with the store below.
     pub validate: Sourced<Validate>,
+    /// The eviction policy.
+    pub policy: Sourced<Eviction>,
     /// The event that completes a write.
     pub write: Sourced<CacheWrite>,
     /// Write-back: the limit of data that only the journal has.
@@ -108,6 +112,8 @@ pub enum CacheWrite {
     Through,
     /// The write to the journal.
     Back,
+    /// None: changes are rejected.
+    ReadOnly,
 }
 
 const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
@@ -150,7 +156,8 @@ impl SettingValue for CacheWrite {
         match text {
             "through" => Ok(Self::Through),
             "back" => Ok(Self::Back),
-            _ => Err(format!("{text:?} is neither \"through\" nor \"back\"")),
+            "read-only" => Ok(Self::ReadOnly),
+            _ => Err(format!("{text:?} is none of \"through\", \"back\" and \"read-only\"")),
         }
     }
 
@@ -158,6 +165,26 @@ impl SettingValue for CacheWrite {
         match self {
             Self::Through => "through".to_owned(),
             Self::Back => "back".to_owned(),
+            Self::ReadOnly => "read-only".to_owned(),
+        }
+    }
+}
+
+impl SettingValue for Eviction {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "adaptive-window" => Ok(Self::AdaptiveWindow),
+            "lru" => Ok(Self::Lru),
+            "s3-fifo" => Ok(Self::S3Fifo),
+            _ => Err(format!("{text:?} is none of \"adaptive-window\", \"lru\" and \"s3-fifo\"")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        match self {
+            Self::AdaptiveWindow => "adaptive-window".to_owned(),
+            Self::Lru => "lru".to_owned(),
+            Self::S3Fifo => "s3-fifo".to_owned(),
         }
     }
 }
@@ -175,6 +202,7 @@ impl CachedSettings {
         let size = fields.single("size", problems);
         let memory = fields.single("memory", problems);
         let validate = fields.single("validate", problems);
+        let policy = fields.single("policy", problems);
         let write = fields.single("write", problems);
         let max_dirty = fields.single("max_dirty", problems);
         let journal = fields.single::<PathBuf>("journal", problems).map(absolute);
@@ -193,6 +221,7 @@ impl CachedSettings {
             size: size?,
             memory: or_default(memory, DEFAULT_CACHE_MEMORY),
             validate: or_default(validate, Validate::Auto),
+            policy: or_default(policy, Eviction::default()),
             write: or_default(write, CacheWrite::Through),
             max_dirty: or_default(max_dirty, DEFAULT_MAX_DIRTY),
             journal,
@@ -204,6 +233,12 @@ impl CachedSettings {
     #[must_use]
     pub fn writes_back(&self) -> bool {
         self.write.value == CacheWrite::Back
+    }
+
+    /// True if changes are rejected.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.write.value == CacheWrite::ReadOnly
     }
 
     /// The directory of the journal: beside that of the cache, unless it is set.
@@ -253,10 +288,16 @@ impl CachedSettings {
                  else writes the store; `auto`, `never` over a local store and `always` over a service.",
             ),
             declared(
+                "policy",
+                Some(Eviction::default().to_text()),
+                "The eviction policy of memory and disk. `lru` and `s3-fifo` are baselines for comparison: they ignore \
+                 priority, occupancy and pins of classes, and pins of prefixes.",
+            ),
+            declared(
                 "write",
                 Some(CacheWrite::Through.to_text()),
                 "`through`: a write waits for the store below. `back`: it waits for the journal, and the store below gets it \
-                 later. Then nothing else may write that store.",
+                 later. Then nothing else may write that store. `read-only`: writes and all other changes are rejected with 403.",
             ),
             declared(
                 "max_dirty",
@@ -294,6 +335,9 @@ impl fmt::Display for VolumeLayer {
                     set.validate.value.to_text(),
                     set.write.value.to_text(),
                 )?;
+                if set.policy.value != Eviction::default() {
+                    write!(f, ", policy = {:?}", set.policy.value.to_text())?;
+                }
                 if set.writes_back() || set.max_dirty.value != DEFAULT_MAX_DIRTY {
                     write!(f, ", max_dirty = {:?}", set.max_dirty.value.to_text())?;
                 }
@@ -497,6 +541,32 @@ pub(super) fn check(volumes: &[Volume], known: &[Store], problems: &mut Problems
         let source = layer.cached().map_or(&store.source, |set| &set.disk.source);
         problems.add(source, message);
     }
+}
+
+/// Settings that are valid and have no effect: policies of classes in caches that ignore them.
+pub(super) fn notes(volumes: &[Volume], classes: &[ClassSettings]) -> Vec<String> {
+    let is_for_caches =
+        |set: &&ClassSettings| set.priority.is_some() || set.occupancy.is_some() || set.pin.is_some();
+    let classes: Vec<String> =
+        classes.iter().filter(is_for_caches).map(|set| set.class.value.value().to_string()).collect();
+    if classes.is_empty() {
+        return Vec::new();
+    }
+    let caches = volumes.iter().flat_map(|volume| {
+        let caches = volume.layers.iter().filter_map(VolumeLayer::cached);
+        caches.map(|set| (&volume.name.value, &set.policy))
+    });
+    let ignoring = caches.filter(|(_, policy)| !policy.value.obeys_classes());
+    let note = |(volume, policy): (&String, &Sourced<Eviction>)| {
+        format!(
+            "{}: the cache policy {:?} of the volume {volume:?} ignores priority, occupancy and pin; they are set for the \
+             classes {}",
+            policy.source,
+            policy.value.to_text(),
+            classes.join(", ")
+        )
+    };
+    ignoring.map(note).collect()
 }
 
 /// Checks that a volume which writes back is the only writer of its store, as far as the settings say.

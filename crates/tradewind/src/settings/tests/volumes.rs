@@ -120,11 +120,32 @@ fn a_shown_stack_parses_to_the_same_stack() {
         "",
         ", write = \"back\", sole_writer = true",
         ", write = \"back\", journal = \"/j\", max_dirty = \"2GiB\"",
+        ", write = \"read-only\", policy = \"lru\"",
+        ", policy = \"s3-fifo\"",
     ] {
         let layer = format!("{{ cached = {{ disk = \"/a \\\"b\\\"\", size = \"1GiB\"{more} }} }}");
         let shown = read(&text(&format!("[{layer}, \"b\"]"))).named.volumes[0].stack_text();
         assert_eq!(read(&text(&shown)).named.volumes[0].stack_text(), shown);
     }
+}
+
+#[test]
+fn class_policies_without_effect_are_noted() {
+    let volume = |policy: &str| {
+        format!("[volume.v]\nstack = [{{ cached = {{ disk = \"c\", size = \"1GiB\"{policy} }} }}, \"b\"]\n")
+    };
+    let notes = |text: String| read(&with_stores(&text)).named.notes();
+    let class = "[class.25]\npin = true\n[class.26]\npriority = 1\n[class.27]\nname = \"mail\"\n";
+    assert_eq!(
+        notes(volume(", policy = \"lru\"") + class),
+        [
+            "etc/tw.toml:8: the cache policy \"lru\" of the volume \"v\" ignores priority, occupancy and pin; they are set \
+          for the classes 25, 26"
+        ]
+    );
+    assert_eq!(notes(volume("") + class).len(), 0);
+    assert_eq!(notes(volume(", policy = \"adaptive-window\"") + class).len(), 0);
+    assert_eq!(notes(volume(", policy = \"lru\"") + "[class.27]\nname = \"mail\"\n").len(), 0);
 }
 
 #[test]
@@ -162,7 +183,10 @@ fn invalid_stacks_are_rejected_with_line_and_remedy() {
         ),
         (layer(&format!("{disk}, validate = \"0s\"")), "write \"always\" instead of 0"),
         (layer(&format!("{disk}, validate = \"sometimes\"")), "or \"always\", \"never\" or \"auto\""),
-        (layer(&format!("{disk}, write = \"around\"")), "\"around\" is neither \"through\" nor \"back\""),
+        (
+            layer(&format!("{disk}, write = \"around\"")),
+            "\"around\" is none of \"through\", \"back\" and \"read-only\"",
+        ),
         (
             layer(&format!("{disk}, write = \"back\", max_dirty = \"1MiB\"")),
             "volume.v.cached.max_dirty must be at least 64MiB",

@@ -1,0 +1,155 @@
+//! Heads in memory and on the SSD, and the stamps of their comparisons.
+
+use tradewind_core::ObjectInfo;
+
+use super::*;
+use crate::head::{Head, Stamp};
+
+const AGE: Duration = Duration::from_secs(60);
+const MEMORY_BYTES: usize = 1 << 20;
+const LARGE_OBJECTS: u64 = 48;
+/// Four extents, and a head on its own.
+const LARGE_BYTES: usize = 4 * 127 * 512;
+
+fn large(number: u64) -> Address {
+    Address::parse("bucket", &format!("large-{number}")).unwrap()
+}
+
+impl Desk {
+    async fn put_large(&self, number: u64, seed: u64) {
+        let mut staged = self.store.stage(&context(), &large(number), StageRequest::default()).await.unwrap();
+        write_all(&mut *staged, pattern(LARGE_BYTES, seed)).await.unwrap();
+        staged.commit(Expected::default()).await.unwrap();
+    }
+
+    async fn read_large(&self, number: u64, seed: u64) {
+        let found = self.cached.get(&context(), &large(number), GetRequest::default()).await.unwrap();
+        assert!(drain(found.body).await.unwrap() == pattern(LARGE_BYTES, seed), "object {number}");
+        self.cached.flush().await;
+    }
+
+    /// Reads all large objects, and returns the number of HEADs that reached the store.
+    async fn read_all_large(&self) -> u64 {
+        let before = self.store.calls(Operation::Head);
+        for number in 0..LARGE_OBJECTS {
+            self.read_large(number, number).await;
+        }
+        self.store.calls(Operation::Head) - before
+    }
+
+    fn head_reads(&self) -> u64 {
+        self.head_reads.load(Ordering::SeqCst)
+    }
+}
+
+/// The data is twelve times the memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_of_large_objects_stay_in_memory_while_their_data_passes() {
+    for (memory_bytes, expected) in [(MEMORY_BYTES, 0), (0, LARGE_OBJECTS)] {
+        let desk = Desk::open(memory_bytes, 64 << 20).await;
+        for number in 0..LARGE_OBJECTS {
+            desk.put_large(number, number).await;
+        }
+        desk.read_all_large().await;
+        let (reads, gets) = (desk.head_reads(), desk.store.calls(Operation::Get));
+        desk.read_all_large().await;
+        assert_eq!(desk.head_reads() - reads, expected, "memory {memory_bytes}");
+        assert_eq!(desk.store.calls(Operation::Get), gets);
+        assert!(desk.cached.counters().ssd_bytes > 0);
+        desk.cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn head_that_returns_from_the_ssd_keeps_its_comparison() {
+    for memory_bytes in [0, MEMORY_BYTES] {
+        let desk = Desk::open_validating(memory_bytes, 64 << 20, Validation::MaxAge(AGE)).await;
+        for number in 0..LARGE_OBJECTS {
+            desk.put_large(number, number).await;
+        }
+        assert_eq!(desk.read_all_large().await, 0);
+        desk.clock.advance(AGE);
+        assert_eq!(desk.read_all_large().await, LARGE_OBJECTS, "memory {memory_bytes}");
+        desk.clock.advance(AGE - Duration::from_secs(1));
+        assert_eq!(desk.read_all_large().await, 0, "memory {memory_bytes}");
+        desk.clock.advance(Duration::from_secs(1));
+        assert_eq!(desk.read_all_large().await, LARGE_OBJECTS, "memory {memory_bytes}");
+        desk.cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replaced_object_is_seen_after_the_age_also_from_the_ssd() {
+    let desk = Desk::open_validating(0, 64 << 20, Validation::MaxAge(AGE)).await;
+    desk.put_large(0, 1).await;
+    desk.read_large(0, 1).await;
+    desk.clock.advance(AGE);
+    desk.read_large(0, 1).await;
+    desk.put_large(0, 2).await;
+    desk.clock.advance(AGE - Duration::from_secs(1));
+    desk.read_large(0, 1).await;
+    desk.clock.advance(Duration::from_secs(1));
+    desk.read_large(0, 2).await;
+    let calls = desk.store.calls(Operation::Head) + desk.store.calls(Operation::Get);
+    desk.read_large(0, 2).await;
+    assert_eq!(desk.store.calls(Operation::Head) + desk.store.calls(Operation::Get), calls);
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stamp_of_a_head_is_not_used_for_the_next_one_of_its_key() {
+    let desk = Desk::open_validating(0, 64 << 20, Validation::MaxAge(AGE)).await;
+    desk.put_large(0, 1).await;
+    let tiers = &desk.cached.tiers;
+    let found = desk.store.head(&context(), &large(0), GetRequest::default()).await.unwrap();
+    let hash = tiers.fingerprints.key(&large(0));
+    let token = tiers.changes.token(hash).unwrap();
+    let stamp = |seconds: u64| Stamp {
+        session: desk.cached.session,
+        sequence: token.sequence,
+        time: Duration::from_secs(seconds),
+    };
+    let new_head = |info: &ObjectInfo| {
+        let content = desk.cached.new_content();
+        Head::new(large(0), info.clone(), content, None, stamp(1))
+    };
+    let (old, new) = (new_head(&found.info), new_head(&found.info));
+    tiers.renew_head(&old, stamp(100));
+    tiers.store_head(&new, hash, &token, tiers.try_fill().unwrap());
+    desk.cached.flush().await;
+    let (read, _) = tiers.head(&large(0), hash, &token).await.unwrap();
+    assert_eq!((read.content, read.stamp()), (new.content, stamp(1)));
+    tiers.renew_head(&new, stamp(50));
+    let (read, _) = tiers.head(&large(0), hash, &token).await.unwrap();
+    assert_eq!((read.content, read.stamp()), (new.content, stamp(50)));
+    desk.cached.close().await.unwrap();
+}
+
+/// A change of the bucket asks for another comparison of each object. Its result is on the SSD of no head.
+#[tokio::test(flavor = "multi_thread")]
+async fn comparison_after_a_change_of_the_bucket_is_kept() {
+    let desk = Desk::open(0, 64 << 20).await;
+    desk.put_large(0, 0).await;
+    desk.read_large(0, 0).await;
+    let bucket = BucketName::new("bucket").unwrap();
+    desk.cached.set_versioning(&context(), &bucket, Versioning::Suspended).await.unwrap();
+    desk.read_large(0, 0).await;
+    desk.read_large(0, 0).await;
+    let heads = desk.store.calls(Operation::Head);
+    desk.read_large(0, 0).await;
+    assert_eq!(desk.store.calls(Operation::Head), heads);
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn head_request_keeps_the_cached_data() {
+    let desk = Desk::open_validating(MEMORY_BYTES, 64 << 20, Validation::MaxAge(AGE)).await;
+    desk.put_large(0, 0).await;
+    desk.read_large(0, 0).await;
+    desk.clock.advance(AGE);
+    desk.cached.head(&context(), &large(0), GetRequest::default()).await.unwrap();
+    let calls = desk.store.calls(Operation::Head) + desk.store.calls(Operation::Get);
+    desk.read_large(0, 0).await;
+    assert_eq!(desk.store.calls(Operation::Head) + desk.store.calls(Operation::Get), calls);
+    desk.cached.close().await.unwrap();
+}
