@@ -17,7 +17,7 @@ SMALL_BYTES = 4096
 SMALL_OBJECTS = 2000
 WRK_SECONDS = 3
 CONNECTIONS = 16
-# Objects that exceed the memory of the cache, and their number. Heads of objects above 48 KiB are separate and fit into it.
+# Objects that exceed the memory of the cache, and their number. Heads of objects above 64 KiB are separate and fit into it.
 SSD_HIT_SIZES = {"4 KiB": (4 << 10, 4000), "64 KiB": (64 << 10, 600), "1 MiB": (MIB, 60)}
 SSD_HIT_MEMORY = 8 * MIB
 # A fill that the SSD cannot take at once is skipped, so that objects are read several times to be cached.

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 /// Blocks of the buffers that are recycled: those of a frame.
-const RECYCLED_BLOCKS: usize = 16;
+const RECYCLED_BLOCKS: usize = 18;
 
-/// Buffers that wait for their next use: up to 2 MiB.
+/// Buffers that wait for their next use: up to 2.25 MiB.
 const MAX_RECYCLED_BUFFERS: usize = 32;
 
 /// The buffers that wait for their next use.

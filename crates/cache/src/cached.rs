@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::{OnceCell, OwnedRwLockWriteGuard, RwLock};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tradewind_core::class::ClassUpdate;
 use tradewind_core::error::Result;
 use tradewind_core::multipart::{CompleteUpload, UploadId};
@@ -36,12 +38,12 @@ use tradewind_core::{
 
 use crate::changes::Scope;
 use crate::counters::{CacheCounters, Counters};
-use crate::disk::{CacheDirectory, Device, DirectoryError, Disk, FileDevice};
+use crate::disk::{CacheDirectory, Device, DirectoryError, Disk, FileDevice, Verifier};
 use crate::fill::WholeFills;
 use crate::fingerprint::Fingerprints;
 use crate::flights::Flights;
 use crate::head::ContentId;
-use crate::options::{CachedOptions, Validation};
+use crate::options::{CachedOptions, TierOptions, Validation};
 use crate::policy::Eviction;
 use crate::ram::RamTier;
 use crate::reader::Pins;
@@ -81,6 +83,8 @@ pub struct Cached {
     /// Initialized by the first call of `close`, with the guard that rejects later changes.
     closing: OnceCell<OwnedRwLockWriteGuard<()>>,
     pinned_prefixes: PinnedPrefixes,
+    /// Ends the verification in the background when it is dropped.
+    verification: Mutex<Option<DropGuard>>,
 }
 
 /// The SSD tier when it was opened.
@@ -100,40 +104,28 @@ impl Cached {
         options: CachedOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
-        Self::open_with_eviction(inner, options, Eviction::default(), clock)
+        Self::open_with_tiers(inner, options, TierOptions::default(), clock)
     }
 
-    /// Like [`Self::open`], with an eviction policy.
-    ///
-    /// # Errors
-    /// As of [`Self::open`].
-    pub fn open_with_eviction(
+    /// Like [`Self::open`], with options of its tiers.
+    pub fn open_with_tiers(
         inner: Arc<dyn ObjectStore>,
         options: CachedOptions,
-        eviction: Eviction,
+        tiers: TierOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
-        Self::open_tiers(inner, options, eviction, clock, |device| device)
+        Self::open_with(inner, options, tiers, clock, |device| device)
     }
 
-    /// Like [`Self::open`], with a device in between.
-    #[cfg(test)]
+    /// Like [`Self::open_with_tiers`], with a device in between.
     pub(crate) fn open_with(
         inner: Arc<dyn ObjectStore>,
         options: CachedOptions,
+        tier_options: TierOptions,
         clock: Arc<dyn Clock>,
         wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
     ) -> Result<Arc<Self>> {
-        Self::open_tiers(inner, options, Eviction::default(), clock, wrap)
-    }
-
-    fn open_tiers(
-        inner: Arc<dyn ObjectStore>,
-        options: CachedOptions,
-        eviction: Eviction,
-        clock: Arc<dyn Clock>,
-        wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
-    ) -> Result<Arc<Self>> {
+        let eviction = tier_options.eviction;
         let counters = Arc::new(Counters::default());
         let opened = match open_disk(&options, eviction, &clock, &counters, wrap) {
             Ok(opened) => opened,
@@ -145,6 +137,10 @@ impl Cached {
             }
         };
         let (disk, directory) = opened.map(|opened| (opened.disk, opened.directory)).unzip();
+        if let (Some(disk), Some(rate)) = (&disk, tier_options.max_write_bytes_per_second) {
+            disk.limit_writes(rate);
+        }
+        let verification = disk.as_ref().and_then(|disk| start_verification(disk, tier_options));
         let random = getrandom::u64().map_err(|e| {
             Error::with_source(Reason::Io, "the system has no random numbers for the cache", e.to_string())
         })?;
@@ -182,6 +178,7 @@ impl Cached {
             fills: Arc::default(),
             closing: OnceCell::new(),
             pinned_prefixes,
+            verification: Mutex::new(verification),
         }))
     }
 
@@ -217,6 +214,13 @@ impl Cached {
     fn new_content(&self) -> ContentId {
         ContentId(self.next_content.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+fn start_verification(disk: &Arc<Disk>, ssd: TierOptions) -> Option<DropGuard> {
+    let verifier = Verifier::new(disk.clone(), ssd.verify_bytes_per_second)?;
+    let stop = CancellationToken::new();
+    tokio::spawn(verifier.run(stop.clone()));
+    Some(stop.drop_guard())
 }
 
 fn open_disk(
@@ -282,7 +286,7 @@ impl ObjectStore for Cached {
         address: &Address,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
-        let written = WrittenObject::new(address, &request, self.new_content());
+        let written = WrittenObject::new(address, &request, self.new_content(), self.tiers.max_small_bytes());
         let inner = self.inner.stage(context, address, request).await?;
         Ok(Box::new(CachedStaged { inner, changer: self.changer(), scope: self.key_scope(address), written }))
     }
@@ -350,6 +354,7 @@ impl ObjectStore for Cached {
     async fn close(&self) -> Result<()> {
         let close_cache = async || {
             self.is_closed.store(true, Ordering::SeqCst);
+            drop(self.verification.lock().take());
             let no_changes = self.changes_in_flight.clone().write_owned().await;
             if let Some(checkpoints) = &self.checkpoints {
                 checkpoints.close().await;

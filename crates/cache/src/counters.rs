@@ -84,16 +84,23 @@ counters! {
     ssd_evictions,
     /// Extents that were stored.
     fills,
-    /// Extents that were not stored because the SSD could not keep up or is switched off.
+    /// Extents that were not stored because the SSD is switched off or fails, or has no space that can be freed
+    /// quickly.
     fills_skipped,
+    /// Extents that were not stored because the memory of fills that wait for the SSD was full.
+    fills_queue_full,
+    /// Extents that were not stored because of the budget of writes to the SSD.
+    fills_over_budget,
     /// Extents that were not stored because all others have a higher priority.
     fills_bypassed,
     /// Removed objects whose space is freed by eviction only, because too many others were being removed.
     removals_skipped,
     /// Entries that were not pinned because pins fill their share of the cache.
     pins_ignored,
-    /// Extents on the SSD that failed their verification.
+    /// Extents on the SSD that failed their verification, by a read or in the background.
     ssd_corrupt,
+    /// Bytes on the SSD that were verified in the background.
+    ssd_verified_bytes,
     /// Errors of the SSD.
     ssd_errors,
     /// Times that the SSD was switched off because of errors.

@@ -8,61 +8,60 @@
 mod checkpoint;
 mod device;
 mod directory;
+mod fill_run;
 mod frames;
 mod health;
 mod index;
+mod load;
+mod reads;
 mod removals;
 #[cfg(test)]
 mod tests;
+mod verification;
+mod write_budget;
+mod writes;
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use futures::future::{Either, select};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::OwnedSemaphorePermit;
 use tradewind_core::Clock;
 use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entry, EvictionPolicy, MAX_SLOTS, Slot};
 
-use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
+use crate::aligned::BLOCK_BYTES;
 use crate::changes::{Changes, Token};
 use crate::counters::Counters;
-use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, blocks_for, read_header, verify};
+use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, blocks_for, verify};
 use crate::fingerprint::Fingerprints;
 use crate::io_threads::{IoThreads, Urgency};
 use crate::policy::{
-    AppliedPolicies, Eviction, MAX_EXCESS_EVICTIONS, MAX_STEP_ENTRIES, PinReason, Policy, TierCapacity,
-    TierPolicies, new_policy,
+    AppliedPolicies, Eviction, MAX_STEP_ENTRIES, PinReason, Policy, TierCapacity, TierPolicies, new_policy,
 };
 use crate::ram::Candidate;
-use checkpoint::{CheckpointHeader, CheckpointWriter, MAX_CHUNK_ENTRIES, read_checkpoint};
-use frames::{Frames, MAX_ORDER, Space};
+use frames::{Frames, Space};
 use health::Health;
-use index::{BUCKET_ENTRIES, Index, IndexEntry};
+use index::{Index, IndexEntry};
 use removals::Removals;
+use write_budget::WriteBudget;
 
 pub(crate) use device::{Device, FileDevice};
 pub(crate) use directory::{CacheDirectory, DirectoryError, replace as replace_file};
+pub(crate) use fill_run::FillRun;
+pub(crate) use reads::{DiskRead, MAX_READ_EXTENTS};
+pub(crate) use verification::Verifier;
 
 /// Threads for the I/O of the SSD.
 const IO_THREADS: usize = 8;
-
-/// The time that a read waits for the SSD before it uses the backing store.
-const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes of the SSD for each entry of the index: small extents fill it before the SSD is full.
 const BYTES_PER_ENTRY: u64 = 32 << 10;
 
 /// The lowest number of entries of the index.
 const MIN_ENTRIES: usize = 64;
-
-/// Victims of one allocation at most. The other extents in the frame of a victim leave with it, unless one of them is
-/// pinned or being written. If that is so for all victims, the extent is not stored.
-const MAX_VICTIMS: usize = 16;
 
 /// Removals that are remembered while the index is loaded. More of them let the load be discarded.
 const MAX_REMOVALS_WHILE_LOADING: usize = 1 << 20;
@@ -78,6 +77,7 @@ pub(crate) struct Disk {
     health: Health,
     io: IoThreads,
     removals: Arc<Removals>,
+    write_budget: OnceLock<WriteBudget>,
     /// True if a job that applies the policies of classes is queued, and not yet running.
     is_applying_queued: AtomicBool,
     clock: Arc<dyn Clock>,
@@ -100,14 +100,12 @@ pub(crate) struct StoreRequest {
     pub pin: Option<PinReason>,
     /// Let the extent be dropped if the token is no longer current.
     pub validity: Option<(Arc<Changes>, Token)>,
+    /// The same each time that the extent is read from the backing store; see [`WriteBudget::admits`].
+    pub miss_key: Option<u64>,
+    /// The space of its neighbours.
+    pub run: Option<Arc<FillRun>>,
     /// Released when the extent is stored or dropped. It bounds the queue.
     pub permit: OwnedSemaphorePermit,
-}
-
-/// A read in flight.
-pub(crate) struct DiskRead {
-    receiver: oneshot::Receiver<Option<Bytes>>,
-    deadline: Duration,
 }
 
 impl Disk {
@@ -160,10 +158,16 @@ impl Disk {
             health: Health::new(clock.clone(), counters.clone()),
             io: IoThreads::start(IO_THREADS)?,
             removals: Arc::default(),
+            write_budget: OnceLock::new(),
             is_applying_queued: AtomicBool::new(false),
             clock,
             counters,
         }))
+    }
+
+    /// Limits what is written to bytes per second. Only the first call has an effect.
+    pub fn limit_writes(&self, bytes_per_second: u64) {
+        self.write_budget.get_or_init(|| WriteBudget::new(bytes_per_second, self.clock.now()));
     }
 
     /// The fingerprints of this tier.
@@ -179,46 +183,6 @@ impl Disk {
     /// Returns true if the index has the extent.
     pub fn contains(&self, fingerprint: u64) -> bool {
         self.state.lock().index.find(fingerprint).is_some()
-    }
-
-    /// Begins to read an extent. `None` if the index does not have it, or the SSD is switched off.
-    pub fn start_read(self: &Arc<Self>, key: ExtentKey) -> Option<DiskRead> {
-        let fingerprint = self.fingerprints.extent(key);
-        let space = {
-            let mut state = self.state.lock();
-            let slot = state.index.find(fingerprint)?;
-            let entry = state.index.get(slot)?;
-            state.policy.hit(slot, &entry.as_entry());
-            entry.space
-        };
-        if !self.health.may_use() {
-            return None;
-        }
-        let (sender, receiver) = oneshot::channel();
-        let disk = self.clone();
-        let is_accepted = self.io.spawn(Urgency::Foreground, move || {
-            // The reader may have stopped waiting.
-            let _ = sender.send(disk.read_extent(key, space));
-        });
-        is_accepted.then(|| DiskRead { receiver, deadline: self.clock.now() + READ_TIMEOUT })
-    }
-
-    /// Waits for a read. `None` if the extent is not there after all, or the SSD fails or is too slow.
-    pub async fn finish_read(&self, read: DiskRead) -> Option<Bytes> {
-        let time_out = self.clock.sleep_until(read.deadline);
-        match select(read.receiver, time_out).await {
-            Either::Left((found, _)) => found.ok().flatten(),
-            Either::Right(_) => {
-                self.health.record_error(&format!("a read took over {READ_TIMEOUT:?}"));
-                None
-            }
-        }
-    }
-
-    /// Reads an extent.
-    pub async fn read(self: &Arc<Self>, key: ExtentKey) -> Option<Bytes> {
-        let read = self.start_read(key)?;
-        self.finish_read(read).await
     }
 
     /// Pins an extent, if the bound of pins has room.
@@ -319,220 +283,10 @@ impl Disk {
         verify(&bytes, self.cache_id, key)
     }
 
-    /// Writes a checkpoint, on the calling thread. It need not be of one moment: each entry is verified when it is
-    /// used. Returns false if the index is not loaded yet.
-    pub fn write_checkpoint(&self, index_path: &Path, header: &CheckpointHeader) -> io::Result<bool> {
-        let buckets = {
-            let state = self.state.lock();
-            if state.removed_while_loading.is_some() {
-                return Ok(false);
-            }
-            state.index.buckets()
-        };
-        let mut writer = CheckpointWriter::create(index_path, header)?;
-        let step = MAX_CHUNK_ENTRIES / BUCKET_ENTRIES;
-        for first in (0..buckets).step_by(step) {
-            let entries: Vec<IndexEntry> = {
-                let state = self.state.lock();
-                let range = first..(first + step).min(buckets);
-                range.flat_map(|bucket| state.index.bucket_entries(bucket)).collect()
-            };
-            writer.chunk(&entries)?;
-        }
-        writer.finish()?;
-        Ok(true)
-    }
-
     /// Finishes the queued I/O, the load of a checkpoint included, rejects more, and makes the extents durable. Blocks.
     pub fn close(&self) -> io::Result<()> {
         self.io.close();
         self.device.sync()
-    }
-
-    fn read_space(&self, space: Space) -> Option<Bytes> {
-        let mut buffer = AlignedBuffer::with_any_content(space.blocks() as usize);
-        let offset = u64::from(space.block) * BLOCK_BYTES as u64;
-        if let Err(e) = self.device.read(buffer.as_mut_slice(), offset) {
-            self.health.record_error(&e);
-            return None;
-        }
-        self.health.record_success();
-        Some(buffer.into_bytes())
-    }
-
-    fn read_extent(&self, key: ExtentKey, space: Space) -> Option<Bytes> {
-        let payload = verify(&self.read_space(space)?, self.cache_id, key);
-        if payload.is_none() {
-            let mut state = self.state.lock();
-            let fingerprint = self.fingerprints.extent(key);
-            let slot = state.index.find(fingerprint);
-            // An entry that moved since is another extent.
-            if slot.and_then(|slot| state.index.get(slot)).is_some_and(|entry| entry.space == space) {
-                state.remove(fingerprint);
-                self.counters.ssd_corrupt.increment();
-            }
-        }
-        payload
-    }
-
-    fn write_extent(self: &Arc<Self>, request: StoreRequest) {
-        let StoreRequest { extent, pin, validity, permit } = request;
-        let is_valid = || validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token));
-        let fingerprint = self.fingerprints.extent(extent.key);
-        let is_present = matches!(extent.key, ExtentKey::Data(..)) && self.contains(fingerprint);
-        if is_present || !is_valid() {
-            return;
-        }
-        let Some(order) = self.admit(fingerprint, &extent, pin) else { return };
-        // Before anything is evicted for it.
-        let space = if self.health.may_use() { self.allocate(order) } else { None };
-        let Some(space) = space else {
-            self.counters.fills_skipped.increment();
-            return;
-        };
-        let is_written = self.write(&extent.bytes, space);
-        let mut state = self.state.lock();
-        // Under the lock, under which a change removes the extent after it made the token obsolete.
-        if !is_written || !is_valid() {
-            state.frames.release(space);
-            return;
-        }
-        state.remove(fingerprint);
-        // Others may have taken the entry that was free before the write.
-        if state.index.is_full() {
-            state.evict(&self.counters);
-        }
-        let entry = IndexEntry { fingerprint, space, class: extent.class };
-        let Some(slot) = state.index.insert(entry) else {
-            state.frames.release(space);
-            return;
-        };
-        state.policy.insert(slot, &entry.as_entry());
-        state.pin(slot, pin, &self.counters);
-        let has_excess = state.trim(MAX_EXCESS_EVICTIONS, &self.counters);
-        drop(state);
-        if has_excess {
-            self.apply_in_background();
-        }
-        self.counters.fills.increment();
-        drop(permit);
-    }
-
-    fn write(&self, bytes: &[u8], space: Space) -> bool {
-        match self.device.write(bytes, u64::from(space.block) * BLOCK_BYTES as u64) {
-            Ok(()) => {
-                self.health.record_success();
-                self.counters.ssd_written_bytes.add(bytes.len() as u64);
-                true
-            }
-            Err(e) => {
-                self.health.record_error(&e);
-                false
-            }
-        }
-    }
-
-    /// The order of the space for an extent, if the policy wants to store it.
-    fn admit(&self, fingerprint: u64, extent: &SealedExtent, pin: Option<PinReason>) -> Option<u8> {
-        let order = u8::try_from((extent.bytes.len() / BLOCK_BYTES).ilog2()).ok()?;
-        let entry =
-            IndexEntry { fingerprint, space: Space { block: 0, order }, class: extent.class }.as_entry();
-        let mut state = self.state.lock();
-        (state.policy.admits(&entry) || pin.is_some() && state.policy.may_pin(&entry)).then_some(order)
-    }
-
-    /// Free space of `1 << order` blocks and a free entry of the index, after evictions if need be. `None` while the index
-    /// is loaded, or if too much would have to be evicted.
-    fn allocate(&self, order: u8) -> Option<Space> {
-        for _ in 0..MAX_VICTIMS {
-            let victim = {
-                let mut state = self.state.lock();
-                if state.removed_while_loading.is_some() {
-                    return None;
-                }
-                if state.index.is_full() {
-                    state.evict(&self.counters)?;
-                }
-                if let Some(space) = state.frames.allocate(order) {
-                    return Some(space);
-                }
-                let victim = state.evict(&self.counters)?;
-                if let Some(space) = state.frames.allocate(order) {
-                    return Some(space);
-                }
-                victim
-            };
-            // The victim was smaller: its neighbours in the frame follow.
-            self.drain_frame(victim.space.frame());
-        }
-        None
-    }
-
-    /// Evicts all extents of a frame, unless it would not be free then: because of one that is pinned, is being written
-    /// or has a damaged header. Headers say which extents it has: the index has no way from a frame to its entries.
-    fn drain_frame(&self, frame: u32) {
-        let space = Space { block: frame << MAX_ORDER, order: MAX_ORDER };
-        let Some(bytes) = self.read_space(space) else { return };
-        let headers: Vec<(u32, u64)> = (space.block..)
-            .zip(bytes.chunks_exact(BLOCK_BYTES))
-            .filter_map(|(block, bytes)| Some((block, read_header(bytes)?)))
-            .filter(|(_, header)| header.cache_id == self.cache_id)
-            .map(|(block, header)| (block, self.fingerprints.extent(header.key)))
-            .collect();
-        let mut state = self.state.lock();
-        let (mut slots, mut evictable_blocks) = (Vec::new(), 0);
-        for (block, fingerprint) in headers {
-            let Some(slot) = state.index.find(fingerprint) else { continue };
-            let Some(entry) = state.index.get(slot).filter(|entry| entry.space.block == block) else {
-                continue;
-            };
-            if !state.policy.is_pinned(slot) {
-                slots.push(slot);
-                evictable_blocks += entry.space.blocks();
-            }
-        }
-        if state.frames.used_blocks_of(frame) > evictable_blocks {
-            return;
-        }
-        for slot in slots {
-            state.remove_slot(slot);
-            self.counters.ssd_evictions.increment();
-        }
-    }
-
-    fn load_checkpoint(&self, path: &Path) {
-        let mut loaded = DiskState::empty(self.bytes, self.eviction);
-        loaded.set_policies(self.state.lock().class_policies.current());
-        let result = read_checkpoint(path, |entry| loaded.restore(entry));
-        let is_usable = result.is_ok_and(|header| header.cache_id == self.cache_id);
-        loaded.frames.finish_claims();
-        if !is_usable {
-            tracing::warn!("the index of the cache is damaged; the SSD tier starts empty");
-            loaded = DiskState::empty(self.bytes, self.eviction);
-        }
-        self.finish_load(loaded);
-    }
-
-    fn finish_load(&self, loaded: DiskState) {
-        self.replace_state(loaded);
-        // The policies may have changed since the load began.
-        self.apply_policies();
-    }
-
-    fn replace_state(&self, mut loaded: DiskState) {
-        let mut state = self.state.lock();
-        let removed = state.removed_while_loading.take().unwrap_or_default();
-        if removed.len() >= MAX_REMOVALS_WHILE_LOADING {
-            tracing::warn!(
-                "too much changed while the index of the cache was loaded; the SSD tier starts empty"
-            );
-            loaded = DiskState::empty(self.bytes, self.eviction);
-        }
-        for fingerprint in removed {
-            loaded.remove(fingerprint);
-        }
-        loaded.set_policies(state.class_policies.current());
-        *state = loaded;
     }
 
     /// True if the index is complete.

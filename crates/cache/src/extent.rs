@@ -14,11 +14,15 @@ use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
 use crate::fields::{FieldReader, FieldWriter};
 use crate::head::ContentId;
 
-/// The largest extent with its header: a frame of the SSD.
-pub(crate) const FRAME_BYTES: usize = 64 << 10;
+/// Blocks in a frame of the SSD: an object of 64 KiB and its head fit into it.
+pub(crate) const FRAME_BLOCKS: usize = 18;
 
-/// Blocks in a frame.
-pub(crate) const FRAME_BLOCKS: usize = FRAME_BYTES / BLOCK_BYTES;
+/// The largest extent with its header: a frame.
+pub(crate) const FRAME_BYTES: usize = FRAME_BLOCKS * BLOCK_BYTES;
+
+/// The sizes of extents on the SSD in blocks, ascending. Objects of a power of two of bytes, with a head of up to 4
+/// KiB, take such a size exactly up to 8 KiB, and waste at most a block of it above.
+pub(crate) const EXTENT_SIZES_BLOCKS: [usize; 8] = [1, 2, 3, 4, 6, 9, 13, FRAME_BLOCKS];
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -52,9 +56,22 @@ pub(crate) struct ExtentHeader {
     pub length: usize,
 }
 
-/// Blocks of an extent with this payload, rounded up to a power of two.
+/// Blocks of the buffer of an extent with this payload. Its space on the SSD may have more.
+pub(crate) const fn buffer_blocks_for(payload_bytes: usize) -> usize {
+    (HEADER_BYTES + payload_bytes).div_ceil(BLOCK_BYTES)
+}
+
+/// Blocks of an extent with this payload, rounded up to one of [`EXTENT_SIZES_BLOCKS`] if a frame can hold it.
 pub(crate) const fn blocks_for(payload_bytes: usize) -> usize {
-    (HEADER_BYTES + payload_bytes).div_ceil(BLOCK_BYTES).next_power_of_two()
+    let blocks = buffer_blocks_for(payload_bytes);
+    let mut size = 0;
+    while size < EXTENT_SIZES_BLOCKS.len() {
+        if EXTENT_SIZES_BLOCKS[size] >= blocks {
+            return EXTENT_SIZES_BLOCKS[size];
+        }
+        size += 1;
+    }
+    blocks
 }
 
 /// The buffer of an extent whose payload is still being filled.
@@ -66,7 +83,7 @@ pub(crate) struct ExtentBuffer {
 impl ExtentBuffer {
     /// A buffer for a payload of at most `payload_bytes`.
     pub fn new(payload_bytes: usize) -> Self {
-        Self { buffer: AlignedBuffer::zeroed(blocks_for(payload_bytes)), length: 0 }
+        Self { buffer: AlignedBuffer::zeroed(buffer_blocks_for(payload_bytes)), length: 0 }
     }
 
     /// Appends bytes that fit.
@@ -104,6 +121,12 @@ pub(crate) struct SealedExtent {
 }
 
 impl SealedExtent {
+    /// The size of its space as an index in [`EXTENT_SIZES_BLOCKS`].
+    pub fn size(&self) -> Option<u8> {
+        let blocks = self.bytes.len() / BLOCK_BYTES;
+        EXTENT_SIZES_BLOCKS.iter().position(|size| *size >= blocks).and_then(|size| u8::try_from(size).ok())
+    }
+
     pub fn payload(&self) -> Bytes {
         self.bytes.slice(HEADER_BYTES..HEADER_BYTES + self.length)
     }
@@ -170,9 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn small_object_and_its_head_fit_into_two_blocks() {
-        assert_eq!((blocks_for(4096 + 500), blocks_for(100), blocks_for(EXTENT_BYTES)), (2, 1, FRAME_BLOCKS));
-        assert_eq!((blocks_for(MAX_HEAD_BYTES), EXTENT_BYTES), (FRAME_BLOCKS, 127 * 512));
+    fn objects_and_their_heads_fit_into_their_blocks() {
+        let with_head = [0, 4, 8, 16, 32, 48, 64].map(|kib| blocks_for((kib << 10) + 500));
+        assert_eq!(with_head, [1, 2, 3, 6, 9, 13, FRAME_BLOCKS]);
+        assert_eq!(blocks_for(EXTENT_BYTES), FRAME_BLOCKS);
+        assert_eq!((blocks_for(MAX_HEAD_BYTES), EXTENT_BYTES), (FRAME_BLOCKS, 143 * 512));
+        assert_eq!(blocks_for(MAX_HEAD_BYTES + 1), FRAME_BLOCKS + 1, "it does not fit");
     }
 
     #[test]

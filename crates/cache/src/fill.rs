@@ -14,6 +14,7 @@ use tradewind_core::error::Result;
 use tradewind_core::{Body, Span};
 
 use crate::changes::{KeyHash, Token};
+use crate::disk::FillRun;
 use crate::extent::{EXTENT_BYTES, ExtentBuffer};
 use crate::head::Head;
 use crate::reader::Pins;
@@ -88,13 +89,16 @@ pub(crate) struct Filler {
     offset: u64,
     /// End of the bytes that follow.
     end: u64,
+    /// The space of the extents on the SSD.
+    run: Option<Arc<FillRun>>,
     current: Option<(ExtentBuffer, OwnedSemaphorePermit)>,
 }
 
 impl Filler {
     /// A filler for the bytes `span` of an object.
-    pub const fn new(tiers: Arc<Tiers>, head: Arc<Head>, span: Span) -> Self {
-        Self { tiers, head, offset: span.offset, end: span.end(), current: None }
+    pub fn new(tiers: Arc<Tiers>, head: Arc<Head>, span: Span) -> Self {
+        let run = tiers.fill_run(&head, span);
+        Self { tiers, head, offset: span.offset, end: span.end(), run, current: None }
     }
 
     fn feed(&mut self, mut bytes: &[u8]) {
@@ -121,7 +125,7 @@ impl Filler {
             if self.offset == end
                 && let Some((buffer, permit)) = self.current.take()
             {
-                self.tiers.put_data(&self.head, number, buffer, permit);
+                self.tiers.put_data(&self.head, number, buffer, self.run.clone(), permit);
             }
         }
     }
@@ -135,8 +139,9 @@ impl Filler {
             self.tiers.record_bypass(candidate);
             return None;
         }
-        let permit = self.tiers.try_fill()?;
-        Some((ExtentBuffer::new(usize::try_from(length).ok()?), permit))
+        let length = usize::try_from(length).ok()?;
+        let permit = self.tiers.try_fill_bytes(length)?;
+        Some((ExtentBuffer::new(length), permit))
     }
 }
 

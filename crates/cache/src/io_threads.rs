@@ -35,6 +35,8 @@ struct JobQueue {
 struct JobQueueState {
     foreground: VecDeque<Job>,
     background: VecDeque<Job>,
+    /// Jobs that a thread runs.
+    running: usize,
     is_closed: bool,
 }
 
@@ -62,6 +64,12 @@ impl IoThreads {
         }
         self.queue.ready.notify_one();
         true
+    }
+
+    /// Returns true if a job runs or waits.
+    pub fn is_busy(&self) -> bool {
+        let state = self.queue.state.lock();
+        state.running > 0 || !state.foreground.is_empty() || !state.background.is_empty()
     }
 
     /// Number of jobs that wait for a thread.
@@ -102,6 +110,7 @@ impl JobQueue {
                 loop {
                     let next = state.foreground.pop_front();
                     if let Some(job) = next.or_else(|| state.background.pop_front()) {
+                        state.running += 1;
                         break job;
                     }
                     if state.is_closed {
@@ -113,6 +122,7 @@ impl JobQueue {
             if std::panic::catch_unwind(AssertUnwindSafe(job)).is_err() {
                 tracing::error!("a job of an I/O thread of the cache panicked");
             }
+            self.state.lock().running -= 1;
         }
     }
 }

@@ -28,7 +28,7 @@ mod write_back;
 
 pub use cached::{Cached, CachedPart, OccupiedClass};
 pub use counters::{CacheCounters, NamedCount};
-pub use options::{CachedOptions, Validation};
+pub use options::{CachedOptions, DEFAULT_VERIFY_BYTES_PER_SECOND, TierOptions, Validation};
 pub use pins::PinnedPrefix;
 pub use policy::Eviction;
 pub use read_only::ReadOnly;

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::policy::Eviction;
+
 /// When a cached object is compared with the backing store before it is served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Validation {
@@ -23,10 +25,37 @@ pub struct CachedOptions {
     pub directory: Option<PathBuf>,
     /// Bytes of the SSD tier.
     pub disk_bytes: u64,
-    /// Bytes of the memory tier, its overhead included. The index of the SSD tier and the buffers of fills are extra.
+    /// Bytes of the memory tier, its overhead included. The index of the SSD tier is extra, and so are the fills that
+    /// wait for the SSD: an eighth of it, from 9 to 64 MiB.
     pub memory_bytes: usize,
     /// When a cached object is compared with the backing store.
     pub validation: Validation,
     /// The name of the cached volume. A directory belongs to one volume.
     pub volume_id: String,
+}
+
+/// Options of the tiers of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TierOptions {
+    /// The eviction policy of both tiers.
+    pub eviction: Eviction,
+    /// Bytes per second at which all that the SSD stores is read and verified in the background, while there is no other
+    /// I/O; 0 for never.
+    pub verify_bytes_per_second: u64,
+    /// Bytes per second that are written to the SSD on average, with a burst of five minutes; `None` for no limit. Checkpoints
+    /// of the index are not counted.
+    pub max_write_bytes_per_second: Option<u64>,
+}
+
+/// 100 GiB take about a week.
+pub const DEFAULT_VERIFY_BYTES_PER_SECOND: u64 = 176 << 10;
+
+impl Default for TierOptions {
+    fn default() -> Self {
+        Self {
+            eviction: Eviction::default(),
+            verify_bytes_per_second: DEFAULT_VERIFY_BYTES_PER_SECOND,
+            max_write_bytes_per_second: None,
+        }
+    }
 }

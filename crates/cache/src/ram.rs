@@ -16,7 +16,7 @@ use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entry};
 use crate::aligned::BLOCK_BYTES;
 use crate::changes::{Changes, Token};
 use crate::counters::Counters;
-use crate::extent::blocks_for;
+use crate::extent::buffer_blocks_for;
 use crate::head::{ContentId, Head, Stamp};
 use crate::policy::{Eviction, PinReason, TierPolicies};
 use partition::{Partition, PartitionLimits, RamEntry, RamValue};
@@ -258,7 +258,7 @@ impl Candidate {
 
 /// Memory of a data extent: its bytes are a slice of a whole extent.
 const fn data_bytes(payload_bytes: usize) -> usize {
-    blocks_for(payload_bytes) * BLOCK_BYTES + ENTRY_OVERHEAD_BYTES
+    buffer_blocks_for(payload_bytes) * BLOCK_BYTES + ENTRY_OVERHEAD_BYTES
 }
 
 fn ram_blocks(bytes: usize) -> u32 {

@@ -1,6 +1,6 @@
-//! The body of a cached object, from its extents: those in memory, those on the SSD (a few are read ahead), and those
-//! that are in neither, in runs, from the backing store. All bytes are of one content: if the backing store has another
-//! object by then, the body fails.
+//! The body of a cached object, from its extents: those in memory, those on the SSD (neighbours by one request, and a
+//! few requests ahead), and those that are in neither, in runs, from the backing store. All bytes are of one content:
+//! if the backing store has another object by then, the body fails.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -18,14 +18,14 @@ use tradewind_core::{
 };
 
 use crate::changes::KeyHash;
-use crate::disk::DiskRead;
+use crate::disk::{DiskRead, MAX_READ_EXTENTS};
 use crate::extent::{EXTENT_BYTES, FRAME_BYTES};
 use crate::fill::{FillBody, Filler};
 use crate::head::{ContentId, Head};
 use crate::tiers::Tiers;
 use crate::write_back::is_dirty_generation;
 
-/// Extents read from the SSD ahead of the one that is delivered.
+/// Requests to the SSD ahead of the one that is delivered.
 const MAX_READS_AHEAD: usize = 4;
 
 /// Contents that are being read. The extents of a replaced content are not freed until the read ends.
@@ -77,30 +77,88 @@ impl Origin {
     /// All cached bytes of a short span. Then neither an eviction nor a change of the object ends the body early.
     pub async fn gather(&self, span: Span) -> Gathered {
         let (head, tiers) = (&self.head, &self.tiers);
+        let Range { start: mut number, end } = extents(span);
+        let is_in_ram = |number: &u32| tiers.ram.contains(tiers.fingerprints.data(head.content, *number));
+        let mut reserved = (number..end).filter(|number| !is_in_ram(number)).count();
+        let reservation = self.context.window.try_reserve_leaving(reserved * FRAME_BYTES, FRAME_BYTES);
+        let Some(reservation) = reservation.map(Arc::new) else { return Gathered::NoMemory };
+        let mut sources = Vec::new();
+        // All reads begin before the first one is awaited.
+        while number < end {
+            if let Some(bytes) = tiers.ram_data(head, number) {
+                sources.push(Source::Ram { number, bytes });
+                number += 1;
+                continue;
+            }
+            let limit = self.end_of_read(number..end).min(number + u32::try_from(reserved).unwrap_or(0));
+            if limit == number {
+                // An extent left memory meanwhile.
+                return Gathered::NoMemory;
+            }
+            let Some(read) = tiers.start_read(head, number..limit) else { return Gathered::Missing };
+            let (first, count) = (number, read.count());
+            reserved -= count;
+            number += u32::try_from(count).unwrap_or(0);
+            sources.push(Source::Ssd { first, read });
+        }
         let mut pieces = VecDeque::new();
-        for number in extents(span) {
-            let (bytes, reservation) = match tiers.ram_data(head, number) {
-                Some(bytes) => (Some(bytes), None),
-                None => {
-                    let reservation = self.context.window.try_reserve_leaving(FRAME_BYTES, FRAME_BYTES);
-                    let Some(reservation) = reservation else { return Gathered::NoMemory };
-                    let bytes = match tiers.start_read(head, number) {
-                        Some(read) => tiers.finish_read(head, number, read).await,
-                        None => None,
-                    };
-                    (bytes, Some(reservation))
+        for source in sources {
+            let (first, found, counter) = match source {
+                Source::Ram { number, bytes } => (number, vec![Some(bytes)], &tiers.counters.ram_bytes),
+                Source::Ssd { first, read } => {
+                    (first, tiers.finish_read(head, first, read).await, &tiers.counters.ssd_bytes)
                 }
             };
-            let counters = &tiers.counters;
-            let counter = if reservation.is_some() { &counters.ssd_bytes } else { &counters.ram_bytes };
-            let Some(bytes) = bytes.and_then(|bytes| slice_of_extent(&bytes, head, number, span)) else {
-                return Gathered::Missing;
-            };
-            counter.add(bytes.len() as u64);
-            pieces.push_back(GatheredPiece { bytes, _reservation: reservation });
+            for (number, bytes) in (first..).zip(found) {
+                let Some(bytes) = bytes.and_then(|bytes| slice_of_extent(&bytes, head, number, span)) else {
+                    return Gathered::Missing;
+                };
+                counter.add(bytes.len() as u64);
+                pieces.push_back(GatheredPiece { bytes, _reservation: reservation.clone() });
+            }
         }
         let stream = futures::stream::iter(pieces.into_iter().map(|piece| Ok(piece.bytes)));
         Gathered::All(Body::from_stream(span.length, stream))
+    }
+
+    /// The end of a read from the SSD that begins with the first of these extents: the next one in memory, at most
+    /// [`MAX_READ_EXTENTS`] on.
+    fn end_of_read(&self, numbers: Range<u32>) -> u32 {
+        let (tiers, content) = (&self.tiers, self.head.content);
+        let is_in_ram = |number: &u32| tiers.ram.contains(tiers.fingerprints.data(content, *number));
+        let end = numbers.end.min(numbers.start.saturating_add(MAX_READ_EXTENTS as u32));
+        (numbers.start + 1..end).find(is_in_ram).unwrap_or(end)
+    }
+
+    /// Begins to read the first of these extents that one request to the SSD reads, as far as there is memory.
+    fn start_read(&self, numbers: Range<u32>) -> Started {
+        let first = numbers.start;
+        let end = self.end_of_read(numbers);
+        let mut count = self.tiers.count_neighbours(self.head.content, first..end);
+        while count > 0 {
+            if let Some(reservation) =
+                self.context.window.try_reserve_leaving(count * FRAME_BYTES, FRAME_BYTES)
+            {
+                let last = first + u32::try_from(count).unwrap_or(0);
+                return self.start_reserved(first..last, Some(reservation));
+            }
+            if count == 1 {
+                return Started::NoMemory;
+            }
+            count = count.div_ceil(2);
+        }
+        Started::Missing
+    }
+
+    fn start_reserved(&self, numbers: Range<u32>, reservation: Option<Reservation>) -> Started {
+        let first = numbers.start;
+        match self.tiers.start_read(&self.head, numbers) {
+            Some(read) => {
+                let numbers = first..first + u32::try_from(read.count()).unwrap_or(0);
+                Started::Read(StartedRead { numbers, read, reservation })
+            }
+            None => Started::Missing,
+        }
     }
 
     /// Drops the head: the backing store has another object.
@@ -159,9 +217,38 @@ pub(crate) enum Gathered {
     NoMemory,
 }
 
-/// A part of a gathered body, with the memory that it occupies.
+/// A part of a gathered body, with the memory of all of it.
 struct GatheredPiece {
     bytes: Bytes,
+    _reservation: Arc<Reservation>,
+}
+
+/// Where a part of a gathered body comes from.
+enum Source {
+    Ram { number: u32, bytes: Bytes },
+    Ssd { first: u32, read: DiskRead },
+}
+
+/// See [`Origin::start_read`].
+enum Started {
+    Read(StartedRead),
+    /// The SSD does not have the first extent.
+    Missing,
+    /// The window has no memory for it.
+    NoMemory,
+}
+
+/// A read of extents from the SSD. The reservation bounds the memory of the request.
+struct StartedRead {
+    numbers: Range<u32>,
+    read: DiskRead,
+    reservation: Option<Reservation>,
+}
+
+/// The extents of a finished read that are not delivered yet.
+struct FinishedRead {
+    next: u32,
+    extents: VecDeque<Option<Bytes>>,
     _reservation: Option<Reservation>,
 }
 
@@ -171,7 +258,7 @@ pub(crate) fn extents(span: Span) -> Range<u32> {
     number(span.offset)..number(span.end() - 1) + 1
 }
 
-fn extents_span(extents: &Range<u32>, size: u64) -> Span {
+pub(crate) fn extents_span(extents: &Range<u32>, size: u64) -> Span {
     let offset = u64::from(extents.start) * EXTENT_BYTES as u64;
     let end = (u64::from(extents.end) * EXTENT_BYTES as u64).min(size);
     Span { offset, length: end.saturating_sub(offset) }
@@ -188,17 +275,12 @@ pub(crate) struct CachedReader {
     span: Span,
     /// Extents that are not delivered yet.
     left: Range<u32>,
-    ahead: VecDeque<ReadAhead>,
+    /// Reads that began before their turn.
+    ahead: VecDeque<StartedRead>,
+    finished: Option<FinishedRead>,
     run: Option<FillBody>,
     run_end: u32,
     _pin: Pin,
-}
-
-/// A read from the SSD that began before its turn. The reservation bounds the memory of the request.
-struct ReadAhead {
-    number: u32,
-    read: DiskRead,
-    _reservation: Option<Reservation>,
 }
 
 impl CachedReader {
@@ -206,7 +288,7 @@ impl CachedReader {
     pub fn new(origin: Origin, span: Span, pin: Pin) -> Self {
         let left = extents(span);
         let run_end = left.start;
-        Self { origin, span, left, ahead: VecDeque::new(), run: None, run_end, _pin: pin }
+        Self { origin, span, left, ahead: VecDeque::new(), finished: None, run: None, run_end, _pin: pin }
     }
 
     /// Turns it into a body.
@@ -247,6 +329,7 @@ impl CachedReader {
             self.run_end =
                 (number + 1..self.left.end).find(|number| !is_missing(number)).unwrap_or(self.left.end);
             self.ahead.clear();
+            self.finished = None;
             let opened = self.origin.open_run(number..self.run_end, self.span).await;
             if opened.as_ref().is_err_and(|e| e.reason() == Reason::Conflict) {
                 self.origin.drop_head();
@@ -259,40 +342,70 @@ impl CachedReader {
     async fn cached(&mut self, number: u32) -> Option<Bytes> {
         let tiers = self.origin.tiers.clone();
         let head = self.origin.head.clone();
-        self.ahead.retain(|ahead| ahead.number >= number);
-        let started = self.ahead.front().is_some_and(|ahead| ahead.number == number);
-        let started = if started { self.ahead.pop_front() } else { None };
-        let (bytes, counter) = match tiers.ram_data(&head, number) {
-            Some(bytes) => (bytes, &tiers.counters.ram_bytes),
-            None => {
-                let read = match started {
-                    Some(ahead) => ahead.read,
-                    None => tiers.start_read(&head, number)?,
-                };
-                self.read_ahead(number + 1);
-                (tiers.finish_read(&head, number, read).await?, &tiers.counters.ssd_bytes)
-            }
+        let (bytes, counter) = match self.take_finished(number) {
+            Some(found) => (found?, &tiers.counters.ssd_bytes),
+            None => match tiers.ram_data(&head, number) {
+                Some(bytes) => (bytes, &tiers.counters.ram_bytes),
+                None => {
+                    let StartedRead { numbers, read, reservation } = self.started(number)?;
+                    self.read_ahead(numbers.end);
+                    let extents = tiers.finish_read(&head, numbers.start, read).await.into();
+                    self.finished =
+                        Some(FinishedRead { next: numbers.start, extents, _reservation: reservation });
+                    (self.take_finished(number)??, &tiers.counters.ssd_bytes)
+                }
+            },
         };
         let bytes = slice_of_extent(&bytes, &head, number, self.span)?;
         counter.add(bytes.len() as u64);
         Some(bytes)
     }
 
+    /// An extent of the finished read, which is `None` if it was not there after all. `None` if the read did not have
+    /// it.
+    fn take_finished(&mut self, number: u32) -> Option<Option<Bytes>> {
+        let finished = self.finished.as_mut()?;
+        let mut found = None;
+        while finished.next <= number && !finished.extents.is_empty() {
+            let bytes = finished.extents.pop_front()?;
+            found = (finished.next == number).then_some(bytes);
+            finished.next += 1;
+        }
+        if finished.extents.is_empty() {
+            self.finished = None;
+        }
+        found
+    }
+
+    /// The read of an extent, which may have begun ahead. Without memory, one of this extent alone.
+    fn started(&mut self, number: u32) -> Option<StartedRead> {
+        self.ahead.retain(|ahead| ahead.numbers.end > number);
+        if self.ahead.front().is_some_and(|ahead| ahead.numbers.contains(&number)) {
+            return self.ahead.pop_front();
+        }
+        let started = match self.origin.start_read(number..self.left.end) {
+            Started::NoMemory => self.origin.start_reserved(number..number + 1, None),
+            started => started,
+        };
+        match started {
+            Started::Read(read) => Some(read),
+            Started::Missing | Started::NoMemory => None,
+        }
+    }
+
     /// Begins to read the next extents that are on the SSD, if there is memory for them.
     fn read_ahead(&mut self, from: u32) {
-        let tiers = &self.origin.tiers;
-        let content = self.origin.head.content;
-        let next = self.ahead.back().map_or(from, |last| last.number + 1);
-        for number in next..self.left.end.min(from + MAX_READS_AHEAD as u32) {
-            if tiers.ram.contains(tiers.fingerprints.data(content, number)) {
+        let (tiers, content) = (self.origin.tiers.clone(), self.origin.head.content);
+        let mut next = self.ahead.back().map_or(from, |last| last.numbers.end.max(from));
+        let end = self.left.end.min(from.saturating_add(MAX_READ_EXTENTS as u32));
+        while next < end && self.ahead.len() < MAX_READS_AHEAD {
+            if tiers.ram.contains(tiers.fingerprints.data(content, next)) {
+                next += 1;
                 continue;
             }
-            let reservation = self.origin.context.window.try_reserve_leaving(FRAME_BYTES, FRAME_BYTES);
-            if reservation.is_none() {
-                return;
-            }
-            let Some(read) = tiers.start_read(&self.origin.head, number) else { return };
-            self.ahead.push_back(ReadAhead { number, read, _reservation: reservation });
+            let Started::Read(read) = self.origin.start_read(next..self.left.end) else { return };
+            next = read.numbers.end;
+            self.ahead.push_back(read);
         }
     }
 }

@@ -1,24 +1,37 @@
 //! The tiers together: memory in front of the SSD, either of which may be missing.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tradewind_core::Address;
+use tradewind_core::{Address, Span};
 use tradewind_model::class_policy::ClassPolicyTable;
 
+use crate::aligned::BLOCK_BYTES;
 use crate::changes::{Changes, KeyHash, Token};
 use crate::classes::CachePolicies;
 use crate::counters::Counters;
-use crate::disk::{Disk, DiskRead, StoreRequest};
-use crate::extent::{EXTENT_BYTES, ExtentBuffer, ExtentKey, MAX_HEAD_BYTES};
+use crate::disk::{Disk, DiskRead, FillRun, StoreRequest};
+use crate::extent::{EXTENT_BYTES, ExtentBuffer, ExtentKey, MAX_HEAD_BYTES, blocks_for};
 use crate::fingerprint::Fingerprints;
 use crate::head::{ContentId, Head, Stamp, decode_head, encode_head};
 use crate::ram::{Candidate, InsertedHead, Placement, RamTier};
+use crate::reader::{extents, extents_span};
 use crate::stamps::StampTable;
 
-/// Extents of fills in memory that are not yet on the SSD. Further fills are skipped: a fill never delays a read.
-const MAX_PENDING_EXTENTS: usize = 128;
+/// Fills that wait for the SSD may have this part of the size of the memory tier, in addition to it. Further fills are
+/// skipped: a fill never delays a read.
+const MEMORY_BYTES_PER_PENDING_BYTE: usize = 8;
+/// The least memory of fills that wait for the SSD.
+const MIN_PENDING_BYTES: usize = 9 << 20;
+/// The most memory of fills that wait for the SSD.
+const MAX_PENDING_BYTES: usize = 64 << 20;
+
+/// The largest object that is cached together with its head, so that reading it is one read of the SSD.
+const MAX_SMALL_BYTES: u64 = 64 << 10;
+/// The same without an SSD.
+const MAX_SMALL_BYTES_IN_MEMORY: u64 = 48 << 10;
 /// Extents of a removed content that are freed at once.
 const MAX_FREED_EXTENTS: u32 = 1 << 16;
 
@@ -38,7 +51,9 @@ pub(crate) struct Tiers {
     pub changes: Arc<Changes>,
     pub counters: Arc<Counters>,
     pub policies: CachePolicies,
+    /// Blocks of memory for fills that wait for the SSD.
     permits: Arc<Semaphore>,
+    max_pending_blocks: usize,
 }
 
 impl Tiers {
@@ -49,28 +64,36 @@ impl Tiers {
         fingerprints: Fingerprints,
         counters: Arc<Counters>,
     ) -> Self {
-        let permits = Arc::new(Semaphore::new(MAX_PENDING_EXTENTS));
+        let pending_bytes = ram.limit_bytes() / MEMORY_BYTES_PER_PENDING_BYTE;
+        let max_pending_blocks = pending_bytes.clamp(MIN_PENDING_BYTES, MAX_PENDING_BYTES) / BLOCK_BYTES;
+        let permits = Arc::new(Semaphore::new(max_pending_blocks));
         let (changes, policies) = (Changes::new(), CachePolicies::default());
-        Self { ram, stamps, disk, fingerprints, changes, counters, policies, permits }
+        Self { ram, stamps, disk, fingerprints, changes, counters, policies, permits, max_pending_blocks }
     }
 
-    /// The right to fill one extent, unless too many are pending.
+    /// The right to fill one extent of any size, unless too much is pending.
     pub fn try_fill(&self) -> Option<OwnedSemaphorePermit> {
-        let permit = self.permits.clone().try_acquire_owned().ok();
+        self.try_fill_bytes(EXTENT_BYTES)
+    }
+
+    /// The right to fill one extent with a payload of up to this size, unless too much is pending.
+    pub fn try_fill_bytes(&self, payload_bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let blocks = u32::try_from(blocks_for(payload_bytes)).unwrap_or(u32::MAX);
+        let permit = self.permits.clone().try_acquire_many_owned(blocks).ok();
         if permit.is_none() {
-            self.counters.fills_skipped.increment();
+            self.counters.fills_queue_full.increment();
         }
         permit
     }
 
     /// True if several reads can fill the cache without being skipped.
     pub fn has_free_fills(&self) -> bool {
-        self.permits.available_permits() >= MAX_PENDING_EXTENTS / 2
+        self.permits.available_permits() >= self.max_pending_blocks / 2
     }
 
     /// Waits until all fills are stored.
     pub async fn flush(&self) {
-        let all = u32::try_from(MAX_PENDING_EXTENTS).unwrap_or(u32::MAX);
+        let all = u32::try_from(self.max_pending_blocks).unwrap_or(u32::MAX);
         // An error means that the semaphore was closed, which it never is.
         let _all = self.permits.acquire_many(all).await;
     }
@@ -169,7 +192,9 @@ impl Tiers {
         let Placement { class, pin } = self.policies.of_head(head);
         let extent = buffer.seal(disk.cache_id(), ExtentKey::Head(hash.key), class);
         let validity = Some((self.changes.clone(), *token));
-        disk.store(StoreRequest { extent, pin, validity, permit });
+        // Data without its head is lost when memory is short, so that the head follows it.
+        let miss_key = head.data.as_ref().map(|_| hash.key);
+        disk.store(StoreRequest { extent, pin, validity, miss_key, run: None, permit });
     }
 
     /// Pins an entry that was cached before its class or prefix was pinned.
@@ -207,6 +232,11 @@ impl Tiers {
             payload_bytes: EXTENT_BYTES,
             placement: self.policies.of_extent(head, number),
         }
+    }
+
+    /// The largest object that is cached together with its head.
+    pub const fn max_small_bytes(&self) -> u64 {
+        if self.disk.is_some() { MAX_SMALL_BYTES } else { MAX_SMALL_BYTES_IN_MEMORY }
     }
 
     /// A small object that may be cached together with its head.
@@ -304,24 +334,63 @@ impl Tiers {
         Some(found)
     }
 
-    /// Begins to read a data extent from the SSD.
-    pub fn start_read(&self, head: &Head, number: u32) -> Option<DiskRead> {
-        let fingerprint = self.fingerprints.data(head.content, number);
-        self.pin_again(fingerprint, || self.policies.of_extent(head, number));
-        self.disk.as_ref()?.start_read(ExtentKey::Data(head.content, number))
+    /// Number of the first of these data extents that one request to the SSD reads. Not a use of them.
+    pub fn count_neighbours(&self, content: ContentId, numbers: Range<u32>) -> usize {
+        let keys = numbers.map(|number| ExtentKey::Data(content, number));
+        self.disk.as_ref().map_or(0, |disk| disk.count_neighbours(keys))
     }
 
-    /// Finishes such a read, and caches the extent in memory.
-    pub async fn finish_read(&self, head: &Head, number: u32, read: DiskRead) -> Option<Bytes> {
-        let bytes = self.disk.as_ref()?.finish_read(read).await?;
-        let fingerprint = self.fingerprints.data(head.content, number);
-        let placement = self.policies.of_extent(head, number);
-        self.ram.insert_data(fingerprint, head.content, number, placement, bytes.clone());
-        Some(bytes)
+    /// Begins to read the first of these data extents that one request to the SSD reads.
+    pub fn start_read(&self, head: &Head, numbers: Range<u32>) -> Option<DiskRead> {
+        let content = head.content;
+        let keys = numbers.clone().map(|number| ExtentKey::Data(content, number));
+        let read = self.disk.as_ref()?.start_read(keys)?;
+        for number in numbers.take(read.count()) {
+            let fingerprint = self.fingerprints.data(content, number);
+            self.pin_again(fingerprint, || self.policies.of_extent(head, number));
+        }
+        Some(read)
+    }
+
+    /// Finishes such a read of extents from `first` on, and caches them in memory.
+    pub async fn finish_read(&self, head: &Head, first: u32, read: DiskRead) -> Vec<Option<Bytes>> {
+        let Some(disk) = &self.disk else { return Vec::new() };
+        let extents = disk.finish_read(read).await;
+        for (number, bytes) in (first..).zip(&extents) {
+            let Some(bytes) = bytes else { continue };
+            let fingerprint = self.fingerprints.data(head.content, number);
+            let placement = self.policies.of_extent(head, number);
+            // The buffer of a smaller extent may have more blocks than its payload takes in memory.
+            let is_whole = bytes.len() == EXTENT_BYTES;
+            let cached = if is_whole { bytes.clone() } else { Bytes::copy_from_slice(bytes) };
+            self.ram.insert_data(fingerprint, head.content, number, placement, cached);
+        }
+        extents
+    }
+
+    /// Reads a data extent from the SSD.
+    pub async fn read_data(&self, head: &Head, number: u32) -> Option<Bytes> {
+        let read = self.start_read(head, number..number + 1)?;
+        self.finish_read(head, number, read).await.pop().flatten()
+    }
+
+    /// Space on the SSD for the extents of a fill of `span`.
+    pub fn fill_run(&self, head: &Head, span: Span) -> Option<Arc<FillRun>> {
+        let disk = self.disk.as_ref().filter(|_| span.length > EXTENT_BYTES as u64)?;
+        let numbers = extents(span);
+        let last = extents_span(&(numbers.end - 1..numbers.end), head.info.size);
+        FillRun::new(disk, numbers, usize::try_from(last.length).ok()?)
     }
 
     /// Caches a data extent.
-    pub fn put_data(&self, head: &Head, number: u32, buffer: ExtentBuffer, permit: OwnedSemaphorePermit) {
+    pub fn put_data(
+        &self,
+        head: &Head,
+        number: u32,
+        buffer: ExtentBuffer,
+        run: Option<Arc<FillRun>>,
+        permit: OwnedSemaphorePermit,
+    ) {
         let cache_id = self.disk.as_ref().map_or(0, |disk| disk.cache_id());
         let placement = self.policies.of_extent(head, number);
         let extent = buffer.seal(cache_id, ExtentKey::Data(head.content, number), placement.class);
@@ -330,7 +399,10 @@ impl Tiers {
         match &self.disk {
             Some(disk) => {
                 let pin = placement.pin;
-                disk.store(StoreRequest { extent, pin, validity: None, permit });
+                // Each fill is another content.
+                let address = ContentId(self.fingerprints.key(&head.address).key);
+                let miss_key = Some(self.fingerprints.data(address, number));
+                disk.store(StoreRequest { extent, pin, validity: None, miss_key, run, permit });
             }
             None => self.counters.fills.increment(),
         }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use tradewind_cache::{Cached, CachedOptions, Eviction, Validation};
+use tradewind_cache::{Cached, CachedOptions, Eviction, TierOptions, Validation};
 use tradewind_core::object::Expected;
 use tradewind_core::observation::CacheSource;
 use tradewind_core::store::{GetRequest, StageRequest};
@@ -43,8 +43,8 @@ impl Desk {
             validation: Validation::Owner,
             volume_id: "test".to_owned(),
         };
-        let cached =
-            Cached::open_with_eviction(store.clone(), options, eviction, SystemClock::shared()).unwrap();
+        let tiers = TierOptions { eviction, ..TierOptions::default() };
+        let cached = Cached::open_with_tiers(store.clone(), options, tiers, SystemClock::shared()).unwrap();
         Self { _root: root, store, cached }
     }
 

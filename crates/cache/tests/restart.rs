@@ -123,7 +123,7 @@ fn address(number: u64) -> Address {
 
 /// Small and large objects.
 fn content(number: u64) -> Bytes {
-    pattern([100, 4096, 60_000, 65_024, 300_000, 1_000_001][number as usize], number)
+    pattern([100, 4096, 60_000, 73_216, 300_000, 1_000_001][number as usize], number)
 }
 
 async fn put(store: &dyn ObjectStore, number: u64, bytes: Bytes) {
@@ -400,11 +400,33 @@ async fn foreign_directory_is_rejected_by_name() {
     assert!(other.contains("\"photos\"") && other.contains("\"mail\""), "{other}");
     let identity = desk.directory().join("volume");
     let text = fs::read_to_string(&identity).unwrap();
-    fs::write(&identity, text.replace("tradewind-cache 1", "tradewind-cache 2")).unwrap();
-    assert!(message("photos").contains("format version 2"));
+    fs::write(&identity, text.replace("tradewind-cache 2", "tradewind-cache 3")).unwrap();
+    assert!(message("photos").contains("format version 3"));
     fs::write(&identity, "x").unwrap();
     assert!(message("photos").contains("damaged"));
     fs::remove_file(&identity).unwrap();
     assert!(message("photos").contains("not a cache directory"));
     assert_eq!(reason(desk.try_open("photos").map(drop)), Reason::InvalidArgument);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn directory_of_an_older_version_starts_empty() {
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    assert_eq!(desk.read_all(&cached).await, ALL_MISSES);
+    cached.close().await.unwrap();
+    drop(cached);
+    let identity = desk.directory().join("volume");
+    let text = fs::read_to_string(&identity).unwrap();
+    fs::write(&identity, text.replace("tradewind-cache 2", "tradewind-cache 1")).unwrap();
+    let other = desk.try_open("mail").map(drop).unwrap_err();
+    assert!(other.message().contains("belongs to volume"), "{other}");
+    let cached = desk.open().await;
+    assert_eq!((cached.ssd_extents(), desk.read_all(&cached).await), (0, ALL_MISSES));
+    assert_eq!(desk.read_all(&cached).await, NONE);
+    cached.close().await.unwrap();
+    drop(cached);
+    let id = |text: &str| text.lines().nth(1).unwrap().to_owned();
+    let renewed = fs::read_to_string(&identity).unwrap();
+    assert!(renewed.starts_with("tradewind-cache 2\n") && id(&renewed) != id(&text), "{renewed}");
 }

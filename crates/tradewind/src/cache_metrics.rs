@@ -15,11 +15,16 @@ const READS: Family = Family::counter(
 );
 const BYTES: Family = Family::counter("tradewind_cache_bytes", "Bytes served, by tier: ram, ssd, backing.");
 const WRITTEN: Family = Family::counter("tradewind_cache_ssd_written_bytes", "Bytes written to the SSD.");
+const VERIFIED: Family = Family::counter(
+    "tradewind_cache_ssd_verified_bytes",
+    "Bytes on the SSD that were verified in the background.",
+);
 const EVICTIONS: Family = Family::counter("tradewind_cache_evictions", "Entries evicted, by tier: ram, ssd.");
 const FILLS: Family = Family::counter(
     "tradewind_cache_fills",
-    "Extents read from the store below, by outcome: stored, skipped because the SSD cannot keep up or is switched off, or \
-     bypassed because all others have a higher priority.",
+    "Extents read from the store below, by outcome: stored, skipped (the SSD is switched off, fails or has no space), \
+     queue_full (the SSD cannot keep up), over_budget (of max_write_rate), or bypassed (all others have a higher \
+     priority).",
 );
 const VALIDATIONS: Family = Family::counter(
     "tradewind_cache_validations",
@@ -92,6 +97,7 @@ const COUNTERS: [(Family, &[Sample]); 9] = [
     (PINS_IGNORED, &[sample(None, |counters| counters.pins_ignored)]),
     (REMOVALS_SKIPPED, &[sample(None, |counters| counters.removals_skipped)]),
     (WRITTEN, &[sample(None, |counters| counters.ssd_written_bytes)]),
+    (VERIFIED, &[sample(None, |counters| counters.ssd_verified_bytes)]),
     (
         EVICTIONS,
         &[
@@ -104,6 +110,8 @@ const COUNTERS: [(Family, &[Sample]); 9] = [
         &[
             sample(Some(("outcome", "stored")), |counters| counters.fills),
             sample(Some(("outcome", "skipped")), |counters| counters.fills_skipped),
+            sample(Some(("outcome", "queue_full")), |counters| counters.fills_queue_full),
+            sample(Some(("outcome", "over_budget")), |counters| counters.fills_over_budget),
             sample(Some(("outcome", "bypassed")), |counters| counters.fills_bypassed),
         ],
     ),

@@ -12,7 +12,6 @@ use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Clock, Error, ErrorKind, Metadata, ObjectInfo, Observation, Reason, Staged};
 
 use super::Cached;
-use super::read::MAX_SMALL_BYTES;
 use crate::changes::{Change, Scope, Token};
 use crate::head::{ContentId, Head, Stamp};
 use crate::reader::Pins;
@@ -144,13 +143,20 @@ pub(super) struct WrittenObject {
     metadata: Metadata,
     content: ContentId,
     bytes: BytesMut,
+    max_bytes: u64,
 }
 
 impl WrittenObject {
-    pub fn new(address: &Address, request: &StageRequest, content: ContentId) -> Option<Self> {
-        let is_small = request.size.is_some_and(|size| size <= MAX_SMALL_BYTES);
+    /// `None` for an object of more than `max_bytes`, or of unknown size.
+    pub fn new(
+        address: &Address,
+        request: &StageRequest,
+        content: ContentId,
+        max_bytes: u64,
+    ) -> Option<Self> {
+        let is_small = request.size.is_some_and(|size| size <= max_bytes);
         let (address, metadata) = (address.clone(), request.metadata.clone());
-        is_small.then(|| Self { address, metadata, content, bytes: BytesMut::new() })
+        is_small.then(|| Self { address, metadata, content, bytes: BytesMut::new(), max_bytes })
     }
 
     /// The head that the backing store is expected to report.
@@ -177,7 +183,7 @@ impl WrittenObject {
 impl Staged for CachedStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         match &mut self.written {
-            Some(written) if (written.bytes.len() + bytes.len()) as u64 <= MAX_SMALL_BYTES => {
+            Some(written) if (written.bytes.len() + bytes.len()) as u64 <= written.max_bytes => {
                 written.bytes.extend_from_slice(&bytes);
             }
             _ => self.written = None,

@@ -14,13 +14,10 @@ use super::Cached;
 use crate::changes::{KeyHash, Token};
 use crate::fill::{FillBody, FillTarget, Filler, WholeFill};
 use crate::flights::Flight;
-use crate::head::{Head, Stamp};
+use crate::head::{Head, Stamp, is_one_extent};
 use crate::options::Validation;
 use crate::reader::{CachedReader, Gathered, Origin, extents, is_same_object, slice_of_extent};
 use crate::tiers::Tier;
-
-/// The largest object that is cached together with its head, so that reading it is one read of the device.
-pub(super) const MAX_SMALL_BYTES: u64 = 48 << 10;
 
 /// Extents of which is examined whether they are cached before a body begins.
 const MAX_EXAMINED_EXTENTS: u32 = 4096;
@@ -260,7 +257,7 @@ impl Cached {
             return Ok(Ok(self.hit(attempt, head, span, source, body)));
         }
         let is_whole = span == Span::whole(head.info.size);
-        if is_whole && span.length <= MAX_SMALL_BYTES {
+        if is_whole && span.length <= self.tiers.max_small_bytes() {
             return Ok(Err(ForwardReason::Miss));
         }
         let origin = Origin {
@@ -344,8 +341,7 @@ impl Cached {
             let bytes = slice_of_extent(&extent, head, number, span)?;
             return Some(SmallData { bytes, tier: Tier::Ram });
         }
-        let read = self.tiers.start_read(head, number)?;
-        let extent = self.tiers.finish_read(head, number, read).await?;
+        let extent = self.tiers.read_data(head, number).await?;
         let bytes = slice_of_extent(&extent, head, number, span)?;
         Some(SmallData { bytes, tier: Tier::Ssd })
     }
@@ -375,7 +371,7 @@ impl Cached {
         let is_whole = span == Span::whole(info.size);
         let mut reason = reason;
         let head = self.new_head(attempt, &info);
-        let body = if is_whole && info.size <= MAX_SMALL_BYTES {
+        let body = if is_whole && info.size <= self.tiers.max_small_bytes() && is_one_extent(&head) {
             let candidate = self.tiers.small_candidate(&head, attempt.hash);
             if self.tiers.is_under_pressure(candidate) {
                 self.tiers.record_bypass(candidate);
@@ -396,7 +392,9 @@ impl Cached {
 
     /// Caches a small object with its data, which is read at once.
     async fn fill_small(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo, body: Body) -> Result<Body> {
-        let Some(permit) = self.tiers.try_fill() else { return Ok(body) };
+        let candidate = self.tiers.small_candidate(&self.new_head(attempt, info), attempt.hash);
+        // Without it, the object is cached in memory only.
+        let permit = self.tiers.try_fill_bytes(candidate.payload_bytes);
         let bytes = match body.into_bytes() {
             Ok(bytes) => bytes,
             Err(body) => collect(body).await?,
@@ -410,7 +408,7 @@ impl Cached {
         let data = Some(Bytes::copy_from_slice(&bytes));
         let (address, info) = (attempt.address.clone(), info.clone());
         let head = Head::new(address, info, self.new_content(), data, self.stamp(attempt));
-        self.tiers.put_head(Arc::new(head), attempt.hash, &attempt.token, Some(permit));
+        self.tiers.put_head(Arc::new(head), attempt.hash, &attempt.token, permit);
         Ok(Body::from_bytes(bytes))
     }
 

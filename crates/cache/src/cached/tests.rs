@@ -1,8 +1,9 @@
 //! The cache on SSDs that fail, hang, lie and are full; single flight of misses.
 
 mod heads;
+mod ssd;
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -14,12 +15,13 @@ use tradewind_core::Budget;
 use tradewind_core::object::Expected;
 use tradewind_core::testing::{
     Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock, context, context_until,
-    drain, pattern, write_all,
+    drain, pattern, unbounded_context, write_all,
 };
 
 use super::*;
 use crate::aligned::BLOCK_BYTES;
 use crate::disk::Device;
+use crate::extent::EXTENT_BYTES;
 
 /// The behaviour of the SSD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +73,18 @@ impl Device for FaultyDevice {
         Ok(())
     }
 
+    fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        let mode = self.mode();
+        if mode == Mode::Fails {
+            return Err(io::Error::other("injected"));
+        }
+        self.inner.read_vectored(buffers, offset)?;
+        if mode == Mode::Lies {
+            buffers.iter_mut().flat_map(|buffer| buffer.iter_mut()).for_each(|byte| *byte ^= 1);
+        }
+        Ok(())
+    }
+
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         match self.mode() {
             Mode::Fails => Err(io::Error::other("injected")),
@@ -103,6 +117,20 @@ impl Desk {
     }
 
     async fn open_validating(memory_bytes: usize, disk_bytes: u64, validation: Validation) -> Self {
+        let tiers = TierOptions { verify_bytes_per_second: 0, ..TierOptions::default() };
+        Self::open_all(memory_bytes, disk_bytes, validation, tiers).await
+    }
+
+    async fn open_with(memory_bytes: usize, disk_bytes: u64, tiers: TierOptions) -> Self {
+        Self::open_all(memory_bytes, disk_bytes, Validation::Owner, tiers).await
+    }
+
+    async fn open_all(
+        memory_bytes: usize,
+        disk_bytes: u64,
+        validation: Validation,
+        tiers: TierOptions,
+    ) -> Self {
         let root = TempDir::new().unwrap();
         let clock = SimulatedClock::new();
         let store = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
@@ -121,7 +149,7 @@ impl Desk {
         let wrap = move |inner| -> Arc<dyn Device> {
             Arc::new(FaultyDevice { inner, mode: to_mode, calls: to_calls, block_reads })
         };
-        let cached = Cached::open_with(store.clone(), options, clock.clone(), wrap).unwrap();
+        let cached = Cached::open_with(store.clone(), options, tiers, clock.clone(), wrap).unwrap();
         cached.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
         for number in 0..OBJECTS {
             let mut staged =
@@ -130,6 +158,23 @@ impl Desk {
             staged.commit(Expected::default()).await.unwrap();
         }
         Self { _root: root, clock, store, cached, mode, device_calls, head_reads }
+    }
+
+    /// Writes an object to the backing store.
+    async fn write(&self, number: u64, size: usize) {
+        let mut staged =
+            self.store.stage(&context(), &address(number), StageRequest::default()).await.unwrap();
+        write_all(&mut *staged, pattern(size, number)).await.unwrap();
+        staged.commit(Expected::default()).await.unwrap();
+    }
+
+    /// Reads an object, checks it, and returns the number of calls of the device.
+    async fn read(&self, number: u64, size: usize) -> u64 {
+        let before = self.device_calls.load(Ordering::SeqCst);
+        let context = unbounded_context(&Budget::new(8 << 20));
+        let found = self.cached.get(&context, &address(number), GetRequest::default()).await.unwrap();
+        assert!(drain(found.body).await.unwrap() == pattern(size, number), "object {number}");
+        self.device_calls.load(Ordering::SeqCst) - before
     }
 
     fn set(&self, mode: Mode) {
@@ -152,7 +197,7 @@ fn address(number: u64) -> Address {
 }
 
 fn content(number: u64) -> Bytes {
-    pattern([4096, 30_000, 65_024, 500_000][number as usize % 4], number)
+    pattern([4096, 30_000, EXTENT_BYTES, 500_000][number as usize % 4], number)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,7 +273,7 @@ async fn fills_are_skipped_while_the_ssd_cannot_keep_up() {
     staged.commit(Expected::default()).await.unwrap();
     let found = desk.cached.get(&context(), &address(99), GetRequest::default()).await.unwrap();
     assert!(drain(found.body).await.unwrap() == large);
-    assert!(desk.cached.counters().fills_skipped > 0);
+    assert!(desk.cached.counters().fills_queue_full > 0);
     desk.set(Mode::Works);
     desk.cached.close().await.unwrap();
 }
@@ -242,17 +287,19 @@ async fn queue_of_a_hanging_ssd_is_bounded() {
         let mut staged =
             desk.store.stage(&context(), &address(number), StageRequest::default()).await.unwrap();
         // Not small: the head is stored apart from the data.
-        write_all(&mut *staged, pattern(65_024, number)).await.unwrap();
+        write_all(&mut *staged, pattern(EXTENT_BYTES, number)).await.unwrap();
         staged.commit(Expected::default()).await.unwrap();
         let found = desk.cached.get(&context(), &address(number), GetRequest::default()).await.unwrap();
-        assert!(drain(found.body).await.unwrap() == pattern(65_024, number));
+        assert!(drain(found.body).await.unwrap() == pattern(EXTENT_BYTES, number));
     }
     let queued = desk.cached.tiers.disk.as_ref().unwrap().queued_jobs();
     assert!(queued <= 128, "{queued} jobs");
+    let counters = desk.cached.counters();
+    assert!(counters.fills_queue_full >= 2 * MANY - 128, "{counters:?}");
     // Extents that do not fit into the queue are in memory.
     let gets = desk.store.calls(Operation::Get);
     let found = desk.cached.head(&context(), &address(99 + MANY), GetRequest::default()).await.unwrap();
-    assert_eq!((found.info.size, desk.store.calls(Operation::Head)), (65_024, 0));
+    assert_eq!((found.info.size, desk.store.calls(Operation::Head)), (EXTENT_BYTES as u64, 0));
     assert_eq!(desk.store.calls(Operation::Get), gets);
     desk.set(Mode::Works);
     desk.cached.close().await.unwrap();

@@ -2,8 +2,8 @@
 //! hold, because each extent says what it is: entries that no longer apply are misses.
 //!
 //! ```text
-//! header:  magic u32 | version u32 | cache id u64 | session u64 | trusted since u64 | is clean u8 | CRC-64/NVME
-//! chunks:  count u32 | count x (fingerprint u64, first block u32, order << 5 | class u8)   count 0 ends them
+//! header:  magic u32 | version u32 | cache id u64 | session u64 | CRC-64/NVME
+//! chunks:  count u32 | count x (fingerprint u64, first block u32, size << 5 | class u8)   count 0 ends them
 //! trailer: CRC-64/NVME of all before it
 //! ```
 
@@ -18,7 +18,7 @@ use super::index::IndexEntry;
 use crate::fields::{FieldReader, FieldWriter};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TWci");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 32;
 const CRC_BYTES: usize = 8;
 const ENTRY_BYTES: usize = 13;
@@ -93,7 +93,7 @@ impl CheckpointWriter {
         for entry in entries {
             out.u64(entry.fingerprint);
             out.u32(entry.space.block);
-            out.u8(entry.space.order << 5 | entry.class & 31);
+            out.u8(entry.space.size << 5 | entry.class & 31);
         }
         self.write(&out.finish())
     }
@@ -154,7 +154,7 @@ pub(crate) fn read_checkpoint(path: &Path, mut add: impl FnMut(IndexEntry)) -> i
 fn decode_entry(bytes: &[u8]) -> Option<IndexEntry> {
     let mut fields = FieldReader::new(bytes);
     let (fingerprint, block, kind) = (fields.u64()?, fields.u32()?, fields.u8()?);
-    Some(IndexEntry { fingerprint, space: Space { block, order: kind >> 5 }, class: kind & 31 })
+    Some(IndexEntry { fingerprint, space: Space { block, size: kind >> 5 }, class: kind & 31 })
 }
 
 fn damaged() -> io::Error {
@@ -170,7 +170,7 @@ mod tests {
     fn write(path: &Path) -> Vec<IndexEntry> {
         let entry = |n: u32| IndexEntry {
             fingerprint: u64::from(n) + 1,
-            space: Space { block: n, order: 0 },
+            space: Space { block: n, size: 0 },
             class: (n % 32) as u8,
         };
         let entries: Vec<_> = (0..40).map(entry).collect();

@@ -1,7 +1,7 @@
 //! The file on the SSD that holds the extents.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -13,6 +13,9 @@ use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
 pub(crate) trait Device: Send + Sync + 'static {
     /// Fills `buffer`.
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills the buffers in sequence with consecutive bytes, by one request to the device.
+    fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()>;
 
     /// Writes all bytes. They may be lost in a crash, or torn.
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
@@ -61,6 +64,21 @@ impl FileDevice {
 impl Device for FileDevice {
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(buffer, offset)
+    }
+
+    fn read_vectored(&self, mut buffers: &mut [IoSliceMut<'_>], mut offset: u64) -> io::Result<()> {
+        while !buffers.is_empty() {
+            match rustix::io::preadv(&self.file, buffers, offset) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    IoSliceMut::advance_slices(&mut buffers, count);
+                    offset += count as u64;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

@@ -9,6 +9,8 @@
 //! | `pins` | the pinned prefixes |
 //! | `lock` | locked by the process that uses the directory |
 //!
+//! A directory of an older format version is emptied, except for its pins: the cache is disposable.
+//!
 //! A *session* is the time from open to close. Heads name the session that stored them. Those of earlier sessions are not
 //! trusted: between two sessions the backing store may have been written, restored or replaced.
 
@@ -24,7 +26,7 @@ use tradewind_core::{Error, Reason};
 use super::checkpoint::{CheckpointHeader, read_checkpoint_header};
 
 /// The version of the format of the directory.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const TITLE: &str = "tradewind-cache";
 
 /// The reason for which a directory cannot be used.
@@ -68,8 +70,12 @@ impl CacheDirectory {
         let lock = lock(path)?;
         let index_path = path.join("index");
         let previous = read_session(path)?;
-        let checkpoint = read_checkpoint_header(&index_path)
-            .filter(|header| identity.is_some_and(|cache_id| cache_id == header.cache_id));
+        let checkpoint = match identity {
+            Identity::Current(id) => {
+                read_checkpoint_header(&index_path).filter(|header| header.cache_id == id)
+            }
+            Identity::Absent | Identity::Outdated(_) => None,
+        };
         let directory = match checkpoint {
             Some(header) => Self::continued(path, header, previous, lock),
             None => {
@@ -78,9 +84,18 @@ impl CacheDirectory {
                     Err(e) if e.kind() != ErrorKind::NotFound => return Err(e.into()),
                     _ => {}
                 }
-                if identity.is_some() {
-                    let directory = path.display();
-                    tracing::warn!(%directory, "the index of the cache is missing or damaged; it starts empty");
+                let directory = path.display();
+                match identity {
+                    Identity::Absent => {}
+                    Identity::Current(_) => {
+                        tracing::warn!(%directory, "the index of the cache is missing or damaged; it starts empty");
+                    }
+                    Identity::Outdated(version) => {
+                        tracing::warn!(
+                            %directory,
+                            "the cache has format version {version}, and this program has {VERSION}; it starts empty"
+                        );
+                    }
                 }
                 let cache_id = random()?;
                 write_identity(path, cache_id, volume_id)?;
@@ -162,8 +177,19 @@ fn read_session(path: &Path) -> Result<PreviousSession, DirectoryError> {
     }
 }
 
-/// The id of the cache in the directory; `None` if the directory is empty. Rejects what is not a cache of this volume.
-fn read_identity(path: &Path, volume_id: &str) -> Result<Option<u64>, DirectoryError> {
+/// The cache that a directory holds.
+#[derive(Debug, Clone, Copy)]
+enum Identity {
+    /// The directory is empty.
+    Absent,
+    /// A cache with this id.
+    Current(u64),
+    /// A cache of this older format version.
+    Outdated(u32),
+}
+
+/// The cache in the directory. Rejects what is not a cache of this volume, and newer versions.
+fn read_identity(path: &Path, volume_id: &str) -> Result<Identity, DirectoryError> {
     let shown = path.display();
     let text = match fs::read(path.join("volume")) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -176,7 +202,7 @@ fn read_identity(path: &Path, volume_id: &str) -> Result<Option<u64>, DirectoryE
                     return Err(rejected(format!("{message}; name an empty directory")));
                 }
             }
-            return Ok(None);
+            return Ok(Identity::Absent);
         }
         Err(e) => return Err(e.into()),
     };
@@ -197,7 +223,7 @@ fn read_identity(path: &Path, volume_id: &str) -> Result<Option<u64>, DirectoryE
             "cache directory {shown} belongs to volume {owner:?}, not {volume_id:?}"
         )));
     }
-    Ok(Some(cache_id))
+    Ok(if version < VERSION { Identity::Outdated(version) } else { Identity::Current(cache_id) })
 }
 
 fn write_identity(path: &Path, cache_id: u64, volume_id: &str) -> io::Result<()> {

@@ -1,47 +1,83 @@
-//! Space on the SSD: frames of 64 KiB, each one extent, or several small ones by buddy allocation in blocks of 4 KiB.
+//! Space on the SSD: frames of 72 KiB, each one extent, or several small ones in runs of blocks of 4 KiB.
 //!
-//! The state is one bit for each block. The free lists hold hints: an entry counts only if it is a maximal free block
-//! of its order when it is taken, and every maximal free block has an entry.
+//! The state is one bit for each block. The lists of free space hold hints: a frame counts in the list of its longest
+//! free run only, and every frame with free space has an entry there.
 
-use crate::extent::FRAME_BLOCKS;
+use crate::extent::{EXTENT_SIZES_BLOCKS, FRAME_BLOCKS};
 
-/// A frame has `1 << MAX_ORDER` blocks.
-pub(crate) const MAX_ORDER: u8 = 4;
+/// The size of an extent that takes a whole frame.
+pub(crate) const WHOLE_FRAME: u8 = EXTENT_SIZES_BLOCKS.len() as u8 - 1;
 
-const _: () = assert!(FRAME_BLOCKS == 1 << MAX_ORDER);
+/// The bits of a frame.
+const FRAME_MASK: u32 = (1 << FRAME_BLOCKS) - 1;
 
-/// Space for one extent: `1 << order` blocks from `block` on.
+/// Free frames that are examined for a run at most.
+const MAX_EXAMINED_FRAMES: usize = 8;
+
+/// Hints that are kept besides two for each frame.
+const MIN_HINTS: usize = 1024;
+
+const _: () = assert!(EXTENT_SIZES_BLOCKS[WHOLE_FRAME as usize] == FRAME_BLOCKS && FRAME_BLOCKS < 32);
+
+/// Space for one extent, from `block` on. It is within one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Space {
     pub block: u32,
-    pub order: u8,
+    /// The index in [`EXTENT_SIZES_BLOCKS`].
+    pub size: u8,
 }
 
 impl Space {
+    /// The first space of a frame.
+    pub const fn at_frame(frame: u32, size: u8) -> Self {
+        Self { block: frame * FRAME_BLOCKS as u32, size }
+    }
+
     /// The frame.
     pub const fn frame(self) -> u32 {
-        self.block >> MAX_ORDER
+        self.block / FRAME_BLOCKS as u32
     }
 
     /// Number of blocks.
     pub const fn blocks(self) -> u32 {
-        1 << self.order
+        EXTENT_SIZES_BLOCKS[self.size as usize] as u32
+    }
+
+    const fn offset(self) -> u32 {
+        self.block % FRAME_BLOCKS as u32
     }
 
     /// The bits of the frame's state.
-    const fn mask(self) -> u16 {
-        let ones = if self.order == MAX_ORDER { u16::MAX } else { (1_u16 << (1 << self.order)) - 1 };
-        ones << (self.block & (FRAME_BLOCKS as u32 - 1))
+    const fn mask(self) -> u32 {
+        ((1 << self.blocks()) - 1) << self.offset()
     }
+}
+
+/// Consecutive frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FrameRun {
+    pub first: u32,
+    pub count: u32,
+}
+
+/// Consecutive free blocks of one frame.
+#[derive(Debug, Clone, Copy)]
+struct FreeBlocks {
+    offset: u32,
+    count: u32,
 }
 
 /// The allocator.
 #[derive(Debug)]
 pub(crate) struct Frames {
     /// A set bit is a used block.
-    used: Vec<u16>,
+    used: Vec<u32>,
     used_blocks: u64,
-    free: [Vec<u32>; MAX_ORDER as usize + 1],
+    /// Frames that are free as a whole.
+    free_frames: u32,
+    /// Frames by the length of their longest free run.
+    hints: [Vec<u32>; FRAME_BLOCKS + 1],
+    hint_count: usize,
     /// Frames from here on are free and on no list.
     first_untouched: u32,
 }
@@ -49,7 +85,14 @@ pub(crate) struct Frames {
 impl Frames {
     /// `count` free frames.
     pub fn new(count: u32) -> Self {
-        Self { used: vec![0; count as usize], used_blocks: 0, free: Default::default(), first_untouched: 0 }
+        Self {
+            used: vec![0; count as usize],
+            used_blocks: 0,
+            free_frames: count,
+            hints: Default::default(),
+            hint_count: 0,
+            first_untouched: 0,
+        }
     }
 
     /// Number of frames.
@@ -57,83 +100,148 @@ impl Frames {
         u32::try_from(self.used.len()).unwrap_or(u32::MAX)
     }
 
-    /// Takes free space of `1 << order` blocks.
-    pub fn allocate(&mut self, order: u8) -> Option<Space> {
-        let mut found = self.take_hint(order)?;
-        while found.order > order {
-            found.order -= 1;
-            self.free[usize::from(found.order)].push(found.block + found.blocks());
-        }
-        self.used[found.frame() as usize] |= found.mask();
-        self.used_blocks += u64::from(found.blocks());
-        Some(found)
+    /// Number of frames that are free as a whole.
+    pub const fn free_frames(&self) -> u32 {
+        self.free_frames
     }
 
-    /// The smallest maximal free block of at least this order.
-    fn take_hint(&mut self, order: u8) -> Option<Space> {
-        for order in order..=MAX_ORDER {
-            while let Some(block) = self.free[usize::from(order)].pop() {
-                let space = Space { block, order };
-                if self.is_maximal(space) {
-                    return Some(space);
-                }
-            }
-        }
-        if self.first_untouched >= self.count() {
-            return None;
-        }
-        let space = Space { block: self.first_untouched << MAX_ORDER, order: MAX_ORDER };
-        self.first_untouched += 1;
+    /// Takes free space of a size.
+    pub fn allocate(&mut self, size: u8) -> Option<Space> {
+        let blocks = EXTENT_SIZES_BLOCKS[usize::from(size)];
+        let frame = (blocks..=FRAME_BLOCKS).find_map(|run| self.take_hint(run)).or_else(|| {
+            let is_left = self.first_untouched < self.count();
+            self.first_untouched += u32::from(is_left);
+            is_left.then(|| self.first_untouched - 1)
+        })?;
+        let used = self.used[frame as usize];
+        let fitting = free_runs(used).filter(|run| run.count as usize >= blocks);
+        let run = fitting.min_by_key(|run| run.count)?;
+        let space = Space { block: frame * FRAME_BLOCKS as u32 + run.offset, size };
+        self.mark(frame, used | space.mask());
+        self.add_hint(frame);
         Some(space)
     }
 
-    /// Marks space as used while the state is built; false if it is not within the frames, or used.
+    /// Takes consecutive frames: up to `max_count` of them, and fewer if no such run is found quickly. The caller
+    /// releases each block of them.
+    pub fn allocate_run(&mut self, max_count: u32) -> Option<FrameRun> {
+        let untouched = FrameRun {
+            first: self.first_untouched,
+            count: max_count.min(self.count() - self.first_untouched),
+        };
+        let mut best = untouched;
+        let mut examined = Vec::new();
+        while best.count < max_count && examined.len() < MAX_EXAMINED_FRAMES {
+            let Some(frame) = self.take_hint(FRAME_BLOCKS) else { break };
+            examined.push(frame);
+            let run = self.free_frames_around(frame, max_count);
+            if run.count > best.count {
+                best = run;
+            }
+        }
+        for frame in examined {
+            if !(best.first..best.first + best.count).contains(&frame) {
+                self.add_hint(frame);
+            }
+        }
+        if best.count == 0 {
+            return None;
+        }
+        if best == untouched {
+            self.first_untouched += best.count;
+        }
+        (best.first..best.first + best.count).for_each(|frame| self.mark(frame, FRAME_MASK));
+        Some(best)
+    }
+
+    /// The longest run of at most `max_count` free frames that has `frame`, as far to the left as possible.
+    fn free_frames_around(&self, frame: u32, max_count: u32) -> FrameRun {
+        let is_free = |frame: &u32| self.used[*frame as usize] == 0;
+        let lowest = frame.saturating_sub(max_count - 1);
+        let first = (lowest..frame).rev().take_while(is_free).last().unwrap_or(frame);
+        let end = (first + max_count).min(self.first_untouched);
+        let count = (first..end).take_while(is_free).count();
+        FrameRun { first, count: u32::try_from(count).unwrap_or(0) }
+    }
+
+    /// A frame whose longest free run has this length.
+    fn take_hint(&mut self, run: usize) -> Option<u32> {
+        while let Some(frame) = self.hints[run].pop() {
+            self.hint_count -= 1;
+            if self.longest_run(frame) == run {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    fn add_hint(&mut self, frame: u32) {
+        let run = self.longest_run(frame);
+        if run > 0 {
+            self.hints[run].push(frame);
+            self.hint_count += 1;
+        }
+    }
+
+    /// Marks space as used while the state is built; false if it is not within a frame, or used.
     pub fn claim(&mut self, space: Space) -> bool {
-        if space.order > MAX_ORDER || space.block & (space.blocks() - 1) != 0 {
+        if space.size > WHOLE_FRAME || space.offset() + space.blocks() > FRAME_BLOCKS as u32 {
             return false;
         }
-        let Some(used) = self.used.get_mut(space.frame() as usize) else { return false };
-        if *used & space.mask() != 0 {
+        let frame = space.frame();
+        let Some(used) = self.used.get(frame as usize).copied() else { return false };
+        if used & space.mask() != 0 {
             return false;
         }
-        *used |= space.mask();
-        self.used_blocks += u64::from(space.blocks());
+        self.mark(frame, used | space.mask());
         true
     }
 
-    /// Builds the free lists after the last [`Self::claim`].
+    /// Builds the hints after the last [`Self::claim`].
     pub fn finish_claims(&mut self) {
         let last_used = self.used.iter().rposition(|used| *used != 0);
         self.first_untouched = last_used.map_or(0, |last| u32::try_from(last + 1).unwrap_or(u32::MAX));
-        for frame in 0..self.first_untouched {
-            for order in 0..=MAX_ORDER {
-                for block in (0..FRAME_BLOCKS as u32).step_by(1 << order) {
-                    let space = Space { block: (frame << MAX_ORDER) + block, order };
-                    if self.is_maximal(space) {
-                        self.free[usize::from(order)].push(space.block);
-                    }
-                }
-            }
-        }
+        (0..self.first_untouched).for_each(|frame| self.add_hint(frame));
     }
 
     /// Frees space.
-    pub fn release(&mut self, mut space: Space) {
-        self.used[space.frame() as usize] &= !space.mask();
-        self.used_blocks -= u64::from(space.blocks());
-        while space.order < MAX_ORDER && self.is_free(buddy(space)) {
-            space = Space { block: space.block & !space.blocks(), order: space.order + 1 };
+    pub fn release(&mut self, space: Space) {
+        self.release_blocks(space.frame(), space.mask());
+    }
+
+    /// Frees what follows `space` in its frame, of which all blocks were taken by [`Self::allocate_run`].
+    pub fn release_rest(&mut self, space: Space) {
+        self.release_blocks(space.frame(), FRAME_MASK & !space.mask());
+    }
+
+    fn release_blocks(&mut self, frame: u32, mask: u32) {
+        let before = self.longest_run(frame);
+        self.mark(frame, self.used[frame as usize] & !mask);
+        if self.longest_run(frame) == before {
+            return;
         }
-        let list = &mut self.free[usize::from(space.order)];
-        list.push(space.block);
-        let max_hints = 1024 + 2 * ((self.used.len() * FRAME_BLOCKS) >> space.order);
-        if list.len() > max_hints {
-            let mut hints = std::mem::take(list);
+        self.add_hint(frame);
+        if self.hint_count > MIN_HINTS + 2 * self.used.len() {
+            self.compact_hints();
+        }
+    }
+
+    fn compact_hints(&mut self) {
+        for run in 1..=FRAME_BLOCKS {
+            let mut hints = std::mem::take(&mut self.hints[run]);
             hints.sort_unstable();
             hints.dedup();
-            hints.retain(|block| self.is_maximal(Space { block: *block, order: space.order }));
-            self.free[usize::from(space.order)] = hints;
+            hints.retain(|frame| self.longest_run(*frame) == run);
+            self.hints[run] = hints;
         }
+        self.hint_count = self.hints.iter().map(Vec::len).sum();
+    }
+
+    fn mark(&mut self, frame: u32, used: u32) {
+        let word = &mut self.used[frame as usize];
+        let before = std::mem::replace(word, used);
+        self.used_blocks = self.used_blocks + u64::from(used.count_ones()) - u64::from(before.count_ones());
+        self.free_frames = self.free_frames + u32::from(used == 0) - u32::from(before == 0);
     }
 
     /// Number of blocks in use.
@@ -146,17 +254,26 @@ impl Frames {
         self.used[frame as usize].count_ones()
     }
 
-    fn is_free(&self, space: Space) -> bool {
-        self.used[space.frame() as usize] & space.mask() == 0
-    }
-
-    fn is_maximal(&self, space: Space) -> bool {
-        self.is_free(space) && (space.order == MAX_ORDER || !self.is_free(buddy(space)))
+    fn longest_run(&self, frame: u32) -> usize {
+        free_runs(self.used[frame as usize]).map(|run| run.count as usize).max().unwrap_or(0)
     }
 }
 
-const fn buddy(space: Space) -> Space {
-    Space { block: space.block ^ space.blocks(), order: space.order }
+/// The runs of free blocks of a frame with these used blocks.
+fn free_runs(used: u32) -> impl Iterator<Item = FreeBlocks> {
+    let mut free = !used & FRAME_MASK;
+    let mut offset = 0;
+    std::iter::from_fn(move || {
+        if free == 0 {
+            return None;
+        }
+        let skipped = free.trailing_zeros();
+        let count = (free >> skipped).trailing_ones();
+        let run = FreeBlocks { offset: offset + skipped, count };
+        free = (free >> skipped) >> count;
+        offset += skipped + count;
+        Some(run)
+    })
 }
 
 #[cfg(test)]
@@ -164,55 +281,86 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const COUNT: u32 = 4;
+
     #[test]
-    fn freed_buddies_merge_into_a_frame() {
+    fn freed_blocks_merge_into_a_frame() {
         let mut frames = Frames::new(1);
-        let small: Vec<Space> = (0..16).map(|_| frames.allocate(0).unwrap()).collect();
+        let small: Vec<Space> = (0..FRAME_BLOCKS).map(|_| frames.allocate(0).unwrap()).collect();
         assert!(frames.allocate(0).is_none());
         small.into_iter().for_each(|space| frames.release(space));
-        assert_eq!(frames.allocate(MAX_ORDER), Some(Space { block: 0, order: MAX_ORDER }));
+        assert_eq!(frames.allocate(WHOLE_FRAME), Some(Space::at_frame(0, WHOLE_FRAME)));
         assert!(frames.allocate(0).is_none());
+    }
+
+    #[test]
+    fn run_is_consecutive_also_among_freed_frames() {
+        let mut frames = Frames::new(12);
+        let all: Vec<Space> = (0..12).map(|_| frames.allocate(WHOLE_FRAME).unwrap()).collect();
+        assert_eq!(frames.allocate_run(4), None);
+        // Frame 1 is alone; 5 to 8 are neighbours and were freed in another order.
+        [1, 8, 6, 5, 7].into_iter().for_each(|frame| frames.release(all[frame]));
+        assert_eq!(frames.allocate_run(3), Some(FrameRun { first: 5, count: 3 }));
+        assert_eq!(frames.free_frames(), 2);
+        let rest = frames.allocate_run(3).unwrap();
+        assert_eq!(rest.count, 1);
+        let tail = Space::at_frame(6, 2);
+        frames.release_rest(tail);
+        assert_eq!(frames.used_blocks_of(6), tail.blocks());
     }
 
     proptest! {
         #[test]
         fn spaces_never_overlap_and_none_is_lost(
-            steps in prop::collection::vec((0_u8..=MAX_ORDER, any::<prop::sample::Index>(), any::<bool>()), 0..400),
+            steps in prop::collection::vec(
+                (0_u8..=WHOLE_FRAME, any::<prop::sample::Index>(), 0_u8..5, 1_u32..4), 0..400),
         ) {
-            let mut frames = Frames::new(4);
+            let mut frames = Frames::new(COUNT);
             let mut held: Vec<Space> = Vec::new();
+            let all_blocks = COUNT * FRAME_BLOCKS as u32;
             let overlaps = |a: &Space, b: &Space| a.block < b.block + b.blocks() && b.block < a.block + a.blocks();
-            for (order, choice, is_release) in steps {
-                if is_release && !held.is_empty() {
+            for (size, choice, action, count) in steps {
+                if action < 2 && !held.is_empty() {
                     frames.release(held.swap_remove(choice.index(held.len())));
-                    continue;
-                }
-                match frames.allocate(order) {
-                    Some(space) => {
-                        prop_assert!(space.block % space.blocks() == 0 && space.block + space.blocks() <= 64);
-                        prop_assert!(!held.iter().any(|other| overlaps(other, &space)));
+                } else if action == 2 {
+                    let free = frames.free_frames();
+                    let run = frames.allocate_run(count);
+                    prop_assert_eq!(run.is_some(), free > 0);
+                    for frame in run.map_or(0..0, |run| run.first..run.first + run.count) {
+                        let space = Space::at_frame(frame, size);
+                        prop_assert!(!held.iter().any(|other| other.frame() == frame));
+                        frames.release_rest(space);
                         held.push(space);
                     }
-                    None => {
-                        // No aligned free run of this size is left.
-                        for block in (0..64).step_by(1 << order) {
-                            let wanted = Space { block, order };
-                            prop_assert!(held.iter().any(|other| overlaps(other, &wanted)));
-                        }
+                } else if let Some(space) = frames.allocate(size) {
+                    let offset = space.block % FRAME_BLOCKS as u32;
+                    prop_assert!(offset + space.blocks() <= FRAME_BLOCKS as u32 && space.frame() < COUNT);
+                    prop_assert!(!held.iter().any(|other| overlaps(other, &space)));
+                    held.push(space);
+                } else {
+                    // No free run of this size is left in a frame.
+                    for block in 0..all_blocks {
+                        let wanted = Space { block, size };
+                        let is_within = block % FRAME_BLOCKS as u32 + wanted.blocks() <= FRAME_BLOCKS as u32;
+                        prop_assert!(!is_within || held.iter().any(|other| overlaps(other, &wanted)));
                     }
                 }
+                let used = (0..COUNT).filter(|frame| held.iter().any(|space| space.frame() == *frame));
+                prop_assert_eq!(frames.free_frames(), COUNT - used.count() as u32);
             }
-            let mut rebuilt = Frames::new(4);
+            let mut rebuilt = Frames::new(COUNT);
             for space in &held {
                 prop_assert!(rebuilt.claim(*space) && !rebuilt.claim(*space));
             }
             rebuilt.finish_claims();
+            let used: u32 = held.iter().map(|space| space.blocks()).sum();
             for frames in [&mut frames, &mut rebuilt] {
+                prop_assert_eq!(frames.used_blocks(), u64::from(used));
                 let mut free = 0;
                 while frames.allocate(0).is_some() {
                     free += 1;
                 }
-                prop_assert_eq!(free + held.iter().map(|space| space.blocks()).sum::<u32>(), 64);
+                prop_assert_eq!(free + used, all_blocks);
             }
         }
     }

@@ -57,7 +57,7 @@ impl SlotEntries for Index {
 struct Bucket {
     fingerprints: [u64; BUCKET_ENTRIES],
     blocks: [u32; BUCKET_ENTRIES],
-    /// The order of the space in the upper three bits, the class in the lower five.
+    /// The size of the space in the upper three bits, the class in the lower five.
     kinds: [u8; BUCKET_ENTRIES],
     /// Entries that belong here and are in a later bucket.
     overflown: u8,
@@ -127,7 +127,7 @@ impl Index {
         let bucket = self.buckets.get(bucket)?;
         let fingerprint = bucket.fingerprints[position];
         let kind = bucket.kinds[position];
-        let space = Space { block: bucket.blocks[position], order: kind >> 5 };
+        let space = Space { block: bucket.blocks[position], size: kind >> 5 };
         (fingerprint != EMPTY).then_some(IndexEntry { fingerprint, space, class: kind & 31 })
     }
 
@@ -142,7 +142,7 @@ impl Index {
             if let Some(position) = bucket.fingerprints.iter().position(|other| *other == EMPTY) {
                 bucket.fingerprints[position] = entry.fingerprint;
                 bucket.blocks[position] = entry.space.block;
-                bucket.kinds[position] = entry.space.order << 5 | entry.class & 31;
+                bucket.kinds[position] = entry.space.size << 5 | entry.class & 31;
                 self.entries += 1;
                 return Some(slot(at, position));
             }
@@ -209,7 +209,7 @@ mod tests {
         ) {
             let mut index = Index::new(capacity);
             let mut model: HashMap<u64, IndexEntry> = HashMap::new();
-            for (is_insert, number, block, order, class) in steps {
+            for (is_insert, number, block, size, class) in steps {
                 // Few homes, so that buckets overflow.
                 let fingerprint = (number % 3) << 62 | number;
                 match (index.find(fingerprint), is_insert) {
@@ -217,7 +217,7 @@ mod tests {
                         prop_assert_eq!(index.remove(slot), model.remove(&fingerprint));
                     }
                     (None, true) => {
-                        let entry = IndexEntry { fingerprint, space: Space { block, order }, class };
+                        let entry = IndexEntry { fingerprint, space: Space { block, size }, class };
                         let inserted = index.insert(entry);
                         prop_assert_eq!(inserted.is_some(), model.len() < capacity);
                         if inserted.is_some() {

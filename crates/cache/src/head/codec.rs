@@ -10,6 +10,7 @@ use tradewind_core::metadata::{Metadata, SystemHeaders, Tags, UserMetadata};
 use tradewind_core::{Address, ETag, Generation, ObjectInfo, Timestamp, VersionId};
 
 use super::{ContentId, Head, Stamp};
+use crate::extent::MAX_HEAD_BYTES;
 use crate::fields::{FieldReader, FieldWriter};
 
 /// The version of the format.
@@ -33,6 +34,12 @@ pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
         out.bytes(data);
     }
     out.finish()
+}
+
+/// Returns true if a head without data, and all bytes of its object, fit into one extent.
+pub(crate) fn is_one_extent(head: &Head) -> bool {
+    let bytes = encode_head(head).len() as u64 + u64::from(u32::BITS / 8);
+    bytes.saturating_add(head.info.size) <= MAX_HEAD_BYTES as u64
 }
 
 /// The head in `bytes`; `None` if they are not one.

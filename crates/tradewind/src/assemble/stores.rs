@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use prometheus_client::registry::Registry;
 use tradewind_backend::local::LocalStore;
-use tradewind_cache::{Cached, CachedOptions, ReadOnly, Validation};
+use tradewind_cache::{Cached, CachedOptions, ReadOnly, TierOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
 use tradewind_layers::{Instrumented, ReadAhead, Routed, Tier, Volume, Volumes};
@@ -357,7 +357,12 @@ fn open_cache(
         validation,
         volume_id: volume.name.to_owned(),
     };
-    Cached::open_with_eviction(below, options, set.policy.value, clock.clone())
+    let tiers = TierOptions {
+        eviction: set.policy.value,
+        verify_bytes_per_second: set.verify_rate.value.0,
+        max_write_bytes_per_second: set.max_write_rate.as_ref().map(|rate| rate.value.0),
+    };
+    Cached::open_with_tiers(below, options, tiers, clock.clone())
         .with_context(|| format!("{}: cannot open the cache in {}", set.disk.source, directory.display()))
 }
 

@@ -15,7 +15,7 @@ use super::routed::{RoutedSettings, RoutedTier};
 use super::source::{SettingSource, Sourced};
 use super::transformed::TransformedSettings;
 use super::value::SettingValue;
-use tradewind_cache::Eviction;
+use tradewind_cache::{DEFAULT_VERIFY_BYTES_PER_SECOND, Eviction};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 /// A `[volume.NAME]`.
@@ -82,6 +82,10 @@ pub struct CachedSettings {
     pub validate: Sourced<Validate>,
     /// The eviction policy.
     pub policy: Sourced<Eviction>,
+    /// Bytes of the cache on the fast disk that are verified per second; 0 for none.
+    pub verify_rate: Sourced<ByteSize>,
+    /// The limit of bytes that reads write to the fast disk per second.
+    pub max_write_rate: Option<Sourced<ByteSize>>,
     /// The event that completes a write.
     pub write: Sourced<CacheWrite>,
     /// Write-back: the limit of data that only the journal has.
@@ -121,6 +125,8 @@ const STACK_EXAMPLE: &str = "stack = [\"disk\"]";
 const MIN_CACHE_SIZE: ByteSize = ByteSize(64 << 20);
 const MIN_CACHE_MEMORY: ByteSize = ByteSize(1 << 20);
 const DEFAULT_CACHE_MEMORY: ByteSize = ByteSize(64 << 20);
+const DEFAULT_VERIFY_RATE: ByteSize = ByteSize(DEFAULT_VERIFY_BYTES_PER_SECOND);
+const MIN_MAX_WRITE_RATE: ByteSize = ByteSize(64 << 10);
 const MIN_MAX_DIRTY: ByteSize = ByteSize(64 << 20);
 const DEFAULT_MAX_DIRTY: ByteSize = ByteSize(1 << 30);
 
@@ -203,6 +209,8 @@ impl CachedSettings {
         let memory = fields.single("memory", problems);
         let validate = fields.single("validate", problems);
         let policy = fields.single("policy", problems);
+        let verify_rate = fields.single("verify_rate", problems);
+        let max_write_rate = fields.single("max_write_rate", problems);
         let write = fields.single("write", problems);
         let max_dirty = fields.single("max_dirty", problems);
         let journal = fields.single::<PathBuf>("journal", problems).map(absolute);
@@ -222,6 +230,8 @@ impl CachedSettings {
             memory: or_default(memory, DEFAULT_CACHE_MEMORY),
             validate: or_default(validate, Validate::Auto),
             policy: or_default(policy, Eviction::default()),
+            verify_rate: or_default(verify_rate, DEFAULT_VERIFY_RATE),
+            max_write_rate,
             write: or_default(write, CacheWrite::Through),
             max_dirty: or_default(max_dirty, DEFAULT_MAX_DIRTY),
             journal,
@@ -262,6 +272,13 @@ impl CachedSettings {
                 problems.add(&set.source, format!("volume.{volume}.cached.{key} must be at least {min}"));
             }
         }
+        if let Some(rate) = &self.max_write_rate
+            && rate.value < MIN_MAX_WRITE_RATE
+        {
+            let message =
+                format!("volume.{volume}.cached.max_write_rate must be at least {MIN_MAX_WRITE_RATE}");
+            problems.add(&rate.source, message);
+        }
         if self.max_dirty.value < MIN_MAX_DIRTY {
             let message = format!("volume.{volume}.cached.max_dirty must be at least {MIN_MAX_DIRTY}");
             problems.add(&self.max_dirty.source, message);
@@ -292,6 +309,19 @@ impl CachedSettings {
                 Some(Eviction::default().to_text()),
                 "The eviction policy of memory and disk. `lru` and `s3-fifo` are baselines for comparison: they ignore \
                  priority, occupancy and pins of classes, and pins of prefixes.",
+            ),
+            declared(
+                "verify_rate",
+                Some(DEFAULT_VERIFY_RATE.to_string()),
+                "Bytes of the cache on the fast disk that are read and verified per second, while that disk is idle. With \
+                 the default, 100GiB take about a week. 0 turns it off.",
+            ),
+            declared(
+                "max_write_rate",
+                None,
+                "Limit of the bytes per second that reads write to the fast disk on average, at least 64KiB. Bursts of five \
+                 minutes are allowed. What exceeds it is cached in memory only, unless it is missed a second time. \
+                 Default: no limit.",
             ),
             declared(
                 "write",
@@ -337,6 +367,12 @@ impl fmt::Display for VolumeLayer {
                 )?;
                 if set.policy.value != Eviction::default() {
                     write!(f, ", policy = {:?}", set.policy.value.to_text())?;
+                }
+                if set.verify_rate.value != DEFAULT_VERIFY_RATE {
+                    write!(f, ", verify_rate = {:?}", set.verify_rate.value.to_text())?;
+                }
+                if let Some(rate) = &set.max_write_rate {
+                    write!(f, ", max_write_rate = {:?}", rate.value.to_text())?;
                 }
                 if set.writes_back() || set.max_dirty.value != DEFAULT_MAX_DIRTY {
                     write!(f, ", max_dirty = {:?}", set.max_dirty.value.to_text())?;

@@ -299,6 +299,7 @@ fn status_text(volume: &Json) -> String {
         lines += &format!("bytes    {} from memory", size(&counters["ram_bytes"]));
         lines += &format!(", {} from the ssd", size(&counters["ssd_bytes"]));
         lines += &format!(", {} from the store\n", size(&counters["backing_bytes"]));
+        lines += &writes_text(counters);
         for class in cache["classes"].as_array().into_iter().flatten() {
             let (memory, ssd) = (size(&class["memory_bytes"]), size(&class["ssd_bytes"]));
             lines += &format!("class    {}: {memory} of memory, {ssd} of the ssd\n", class["class"]);
@@ -321,6 +322,21 @@ fn status_text(volume: &Json) -> String {
         }
     }
     lines
+}
+
+/// The bytes that were written to the SSD, and the extents that were not.
+fn writes_text(counters: &Json) -> String {
+    let count = |name: &str| counters[name].as_u64().unwrap_or(0);
+    let mut line = format!("written  {} to the ssd", rounded(ByteSize(count("ssd_written_bytes"))));
+    for (skipped, reason) in [
+        (count("fills_over_budget"), "over max_write_rate"),
+        (count("fills_queue_full"), "because the ssd did not keep up"),
+    ] {
+        if skipped > 0 {
+            line += &format!(", {skipped} extents not stored {reason}");
+        }
+    }
+    line + "\n"
 }
 
 pub(in super::super) fn pin(arguments: Pin) -> anyhow::Result<CommandOutcome> {
@@ -463,7 +479,7 @@ mod tests {
     fn status_shows_what_a_cache_holds() {
         let counters = json!({
             "ram_hits": 1, "ssd_hits": 2, "partial_hits": 3, "misses": 4, "ram_bytes": 5, "ssd_bytes": 6,
-            "backing_bytes": 7, "ssd_errors": 0, "ssd_corrupt": 0,
+            "backing_bytes": 7, "ssd_errors": 0, "ssd_corrupt": 0, "ssd_written_bytes": 8, "fills_over_budget": 9,
         });
         let volume = json!({
             "name": "v", "default": true, "stack": "[\"disk\"]", "store": { "name": "disk", "type": "local" },
@@ -481,6 +497,7 @@ mod tests {
             "ssd      64KiB of 1GiB, 1 extents, the index is still loaded",
             "reads    1 from memory, 2 from the ssd, 3 in part, 4 from the store",
             "bytes    5B from memory, 6B from the ssd, 7B from the store",
+            "written  8B to the ssd, 9 extents not stored over max_write_rate",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
         }

@@ -106,6 +106,7 @@ fn cached_layers_are_read_with_defaults() {
     assert_eq!(second.disk.value, Path::new("/nvme"));
     assert_eq!((second.validate.value, second.write.value), (Validate::Auto, CacheWrite::Through));
     assert_eq!(second.validate.source, SettingSource::Default);
+    assert_eq!((second.verify_rate.value, &second.max_write_rate), (ByteSize(176 << 10), &None));
     let shown = settings.to_string();
     let stack = "[{ cached = { disk = \"etc/ssd\", size = \"1GiB\", memory = \"32MiB\", validate = \"1m\", write = \
                  \"through\" } }, { cached = { disk = \"/nvme\", size = \"10GiB\", memory = \"8MiB\", validate = \"auto\", \
@@ -122,6 +123,7 @@ fn a_shown_stack_parses_to_the_same_stack() {
         ", write = \"back\", journal = \"/j\", max_dirty = \"2GiB\"",
         ", write = \"read-only\", policy = \"lru\"",
         ", policy = \"s3-fifo\"",
+        ", verify_rate = \"0\", max_write_rate = \"5MiB\"",
     ] {
         let layer = format!("{{ cached = {{ disk = \"/a \\\"b\\\"\", size = \"1GiB\"{more} }} }}");
         let shown = read(&text(&format!("[{layer}, \"b\"]"))).named.volumes[0].stack_text();
@@ -180,6 +182,10 @@ fn invalid_stacks_are_rejected_with_line_and_remedy() {
         (
             layer(&format!("{disk}, memory = \"65MiB\"")),
             "caches may have at most half of memory.budget, 64MiB",
+        ),
+        (
+            layer(&format!("{disk}, max_write_rate = \"0\"")),
+            "volume.v.cached.max_write_rate must be at least 64KiB",
         ),
         (layer(&format!("{disk}, validate = \"0s\"")), "write \"always\" instead of 0"),
         (layer(&format!("{disk}, validate = \"sometimes\"")), "or \"always\", \"never\" or \"auto\""),

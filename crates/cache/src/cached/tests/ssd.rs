@@ -1,0 +1,170 @@
+//! What a read costs on the SSD, and what is kept off it.
+
+use super::*;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+fn without_verification() -> TierOptions {
+    TierOptions { verify_bytes_per_second: 0, ..TierOptions::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hit_of_an_object_up_to_64_kib_is_one_device_read() {
+    let desk = Desk::open(0, 64 << 20).await;
+    for (number, size) in (100..).zip([1, 4 * KIB, 16 * KIB, 48 * KIB, 64 * KIB]) {
+        desk.write(number, size).await;
+        desk.read(number, size).await;
+        desk.cached.flush().await;
+        assert_eq!(desk.read(number, size).await, 1, "{size} bytes");
+    }
+    assert_eq!(desk.cached.counters().misses, 5);
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hit_of_a_mib_is_two_device_reads() {
+    let desk = Desk::open(0, 64 << 20).await;
+    for number in 100..110 {
+        desk.write(number, MIB).await;
+        desk.read(number, MIB).await;
+    }
+    desk.cached.flush().await;
+    for number in 100..110 {
+        assert_eq!(desk.read(number, MIB).await, 2, "its head and its data");
+    }
+    desk.cached.close().await.unwrap();
+}
+
+/// Objects of several sizes leave free space of all kinds.
+#[tokio::test(flavor = "multi_thread")]
+async fn neighbours_stay_together_in_a_full_cache() {
+    const OBJECTS: u64 = 150;
+    let size = |number: u64| [MIB, 3 * MIB / 2, 20 * KIB, 300 * KIB][number as usize % 4];
+    let desk = Desk::open(0, 32 << 20).await;
+    for number in 100..100 + OBJECTS {
+        desk.write(number, size(number)).await;
+        desk.read(number, size(number)).await;
+        desk.cached.flush().await;
+    }
+    let counters = desk.cached.counters();
+    assert!(counters.ssd_evictions > 500, "{counters:?}");
+    let (mut hits, mut calls) = (0, 0);
+    for number in (100..100 + OBJECTS).filter(|number| size(*number) == MIB) {
+        let before = desk.cached.counters().ssd_hits;
+        let cost = desk.read(number, MIB).await;
+        if desk.cached.counters().ssd_hits > before {
+            (hits, calls) = (hits + 1, calls + cost);
+        }
+        desk.cached.flush().await;
+    }
+    println!("{calls} reads of the device for {hits} hits of 1 MiB");
+    assert!(hits >= 3 && calls <= 3 * hits, "{calls} reads for {hits} hits");
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn read_of_neighbours_without_memory_is_in_parts() {
+    let desk = Desk::open(0, 64 << 20).await;
+    desk.write(100, 3 * MIB).await;
+    desk.read(100, 3 * MIB).await;
+    desk.cached.flush().await;
+    let budget = Budget::new(MIB);
+    let window = budget.admit(MIB / 4, &context().deadline).await.unwrap();
+    let narrow = Context { window, ..context() };
+    let gets = desk.store.calls(Operation::Get);
+    let found = desk.cached.get(&narrow, &address(100), GetRequest::default()).await.unwrap();
+    assert!(drain(found.body).await.unwrap() == pattern(3 * MIB, 100));
+    assert_eq!(desk.store.calls(Operation::Get), gets);
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_extents_are_found_in_the_background() {
+    let tiers = TierOptions { verify_bytes_per_second: 1 << 40, ..TierOptions::default() };
+    let desk = Desk::open_with(0, 64 << 20, tiers).await;
+    desk.read_all().await;
+    desk.cached.flush().await;
+    let verify = async |desk: &Desk, is_done: &dyn Fn(&CacheCounters) -> bool| {
+        for _ in 0..2000 {
+            desk.clock.advance(Duration::from_secs(1));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            if is_done(&desk.cached.counters()) {
+                return;
+            }
+        }
+        panic!("{:?}", desk.cached.counters());
+    };
+    let extents = desk.cached.ssd_extents();
+    verify(&desk, &|counters| counters.ssd_verified_bytes > 10 << 20).await;
+    assert_eq!((desk.cached.ssd_extents(), desk.cached.counters().ssd_corrupt), (extents, 0));
+    desk.set(Mode::Lies);
+    verify(&desk, &|counters| counters.ssd_corrupt >= extents as u64).await;
+    assert_eq!(desk.cached.ssd_extents(), 0);
+    desk.set(Mode::Works);
+    assert_eq!(desk.read_all().await, OBJECTS, "they are read from the store again");
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verification_pauses_while_the_ssd_is_busy() {
+    let tiers = TierOptions { verify_bytes_per_second: 1 << 40, ..TierOptions::default() };
+    let desk = Desk::open_with(0, 64 << 20, tiers).await;
+    desk.read_all().await;
+    desk.cached.flush().await;
+    let disk = desk.cached.tiers.disk.clone().unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    disk.run_in_background(move || released.recv().unwrap());
+    // One verification may have begun before.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let before = desk.cached.counters().ssd_verified_bytes;
+    for _ in 0..20 {
+        desk.clock.advance(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(desk.cached.counters().ssd_verified_bytes, before);
+    release.send(()).unwrap();
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fills_over_the_write_budget_stay_in_memory() {
+    const COUNT: u64 = 64;
+    let tiers = TierOptions { max_write_bytes_per_second: Some(1), ..without_verification() };
+    let desk = Desk::open_with(32 << 20, 64 << 20, tiers).await;
+    for number in 100..100 + COUNT {
+        desk.write(number, 64 * KIB).await;
+        desk.read(number, 64 * KIB).await;
+    }
+    desk.cached.flush().await;
+    let counters = desk.cached.counters();
+    assert!(counters.ssd_written_bytes <= 1 << 20, "{counters:?}");
+    assert_eq!(counters.fills_over_budget + counters.fills, COUNT, "{counters:?}");
+    for number in 100..100 + COUNT {
+        assert_eq!(desk.read(number, 64 * KIB).await, 0, "it is in memory");
+    }
+    assert_eq!(desk.cached.counters().misses, COUNT);
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn second_miss_is_stored_beyond_the_write_budget() {
+    let tiers = TierOptions { max_write_bytes_per_second: Some(1), ..without_verification() };
+    let desk = Desk::open_with(0, 64 << 20, tiers).await;
+    for number in 100..120 {
+        desk.write(number, 2 * EXTENT_BYTES).await;
+        desk.read(number, 2 * EXTENT_BYTES).await;
+        desk.cached.flush().await;
+    }
+    assert!(desk.cached.counters().fills_over_budget > 0);
+    // The burst is spent; a second miss of these is admitted.
+    for _ in 0..2 {
+        desk.read(119, 2 * EXTENT_BYTES).await;
+        desk.cached.flush().await;
+    }
+    let gets = desk.store.calls(Operation::Get);
+    desk.read(119, 2 * EXTENT_BYTES).await;
+    assert_eq!(desk.store.calls(Operation::Get), gets, "{:?}", desk.cached.counters());
+    let written = desk.cached.counters().ssd_written_bytes;
+    assert!(written <= 2 << 20, "{written} bytes: two bursts");
+    desk.cached.close().await.unwrap();
+}
