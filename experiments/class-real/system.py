@@ -29,12 +29,15 @@ path = "{path}/store"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of the two file systems, of the cache on the SSD and in memory, and of the memory with the page cache."""
+    """Bytes of the two file systems, of the cache on the SSD and in memory, of the memory with the page cache, and of the journal.
+
+    The journal is part of the cache on the SSD: a stack without one has all of it for reads."""
 
     file_system: int
     cache: int
     cache_memory: int
     memory: int | None
+    journal: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,11 @@ class Mode:
     tables: str = ""
 
     def settings(self, sizes: Sizes, directories: dict[str, Path]) -> str:
-        cache = f'disk = "{directories["ssd"]}/cache", size = "{sizes.cache}B", memory = "{sizes.cache_memory}B"'
-        volumes = f"[volume.v]\nstack = {self.stack.replace('CACHE', cache)}\n"
+        has_journal = "JOURNAL" in self.stack
+        size = sizes.cache - sizes.journal if has_journal else sizes.cache
+        cache = f'disk = "{directories["ssd"]}/cache", size = "{size}B", memory = "{sizes.cache_memory}B"'
+        journal = f'write = "back", max_dirty = "{sizes.journal}B"'
+        volumes = f"[volume.v]\nstack = {self.stack.replace('CACHE', cache).replace('JOURNAL', journal)}\n"
         # A store in no stack would be opened as well.
         used = [STORE.format(name=name, path=path) for name, path in directories.items() if f'"{name}"' in self.stack]
         buckets = f'[bucket.{BUCKET}]\nanonymous_read = true\nvolume = "v"\n'

@@ -33,6 +33,6 @@ pub use pins::PinnedPrefix;
 pub use policy::Eviction;
 pub use read_only::ReadOnly;
 pub use write_back::{
-    AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, MARKER_KEY, WriteBack, WriteBackOptions, WriteBackPolicy,
-    WriteBackStatus,
+    AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, MARKER_KEY, MIN_WRITE_BACK_MEMORY_BYTES, WriteBack,
+    WriteBackOptions, WriteBackPolicy, WriteBackStatus,
 };

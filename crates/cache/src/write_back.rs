@@ -6,7 +6,8 @@
 //! - A dirty key is read from the journal. If that fails, the read fails: older data is never served instead.
 //! - A change that cannot be written back goes *through*: under the locks of its keys, what is dirty of them is written
 //!   back and removed from the journal first. So no older dirty data ever replaces a newer change, also after a crash.
-//! - Changes run in tasks of their own, so that a request that is dropped does not leave index and journal different.
+//! - Changes run to their end, if need be in a task of their own, so that a request that is dropped does not leave index and
+//!   journal different.
 //! - Two locks for each key: *commit* orders the changes of the journal, *transfer* the changes of the backing store. A
 //!   change that goes through takes both, in the order transfer, commit. Writing back takes the second only to remove the
 //!   key from the journal, so that clients can write the key meanwhile.
@@ -29,7 +30,7 @@ mod uncertain;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -61,10 +62,11 @@ use uncertain::UncertainKeys;
 pub use counters::WriteBackStatus;
 pub(crate) use journal::is_dirty_generation;
 pub use marker::MARKER_KEY;
-pub use options::{AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, WriteBackOptions, WriteBackPolicy};
-
-/// Memory for the bytes of one object that is written back.
-const DRAIN_WINDOW_BYTES: usize = 1 << 20;
+use options::DRAIN_WINDOW_BYTES;
+pub use options::{
+    AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, MIN_WRITE_BACK_MEMORY_BYTES, WriteBackOptions,
+    WriteBackPolicy,
+};
 
 /// The longest time that a request of write-back itself takes, besides the time for bytes.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -95,6 +97,8 @@ struct Shared {
     counters: Counters,
     budget: Budget,
     drain_wakeup: Notify,
+    /// Writes of clients to the backing store in flight.
+    writes_through: AtomicUsize,
     /// True while the store is being closed: everything is written back at once.
     is_closing: AtomicBool,
     /// Held for reading by each change in flight.
@@ -113,7 +117,7 @@ impl WriteBack {
         options: WriteBackOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
-        let drain_bytes = options.concurrency.max(1).saturating_mul(2 * DRAIN_WINDOW_BYTES);
+        let drain_bytes = options.concurrency.max(1).saturating_mul(DRAIN_WINDOW_BYTES);
         let shared = Arc::new(Shared {
             backing,
             journal: Journal::new(journal),
@@ -129,6 +133,7 @@ impl WriteBack {
             counters: Counters::default(),
             budget: Budget::new(drain_bytes),
             drain_wakeup: Notify::new(),
+            writes_through: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             changes_in_flight: Arc::default(),
             stop: CancellationToken::new(),

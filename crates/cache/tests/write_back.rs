@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "write_back/admission.rs"]
+mod admission;
 #[path = "write_back/outcomes.rs"]
 mod outcomes;
 #[path = "write_back/ownership.rs"]
@@ -12,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tradewind_cache::{AllowAll, AllowNone, MARKER_KEY, WriteBack, WriteBackOptions};
+use tradewind_cache::{AllowAll, AllowNone, MARKER_KEY, WriteBack, WriteBackOptions, WriteBackPolicy};
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::object::{Committed, Expected, ObjectInfo};
 use tradewind_core::store::{CopyRequest, ETagForm, GetRequest, StageRequest};
@@ -62,9 +64,16 @@ impl Stores {
     }
 
     async fn open_with(&self, options: WriteBackOptions) -> Arc<WriteBack> {
+        self.open_with_policy(Arc::new(AllowAll), options).await
+    }
+
+    async fn open_with_policy(
+        &self,
+        policy: Arc<dyn WriteBackPolicy>,
+        options: WriteBackOptions,
+    ) -> Arc<WriteBack> {
         let (backing, journal) = (self.backing.clone(), self.journal.clone());
-        let clock = SystemClock::shared();
-        WriteBack::open(backing, journal, Arc::new(AllowAll), options, clock).await.unwrap()
+        WriteBack::open(backing, journal, policy, options, SystemClock::shared()).await.unwrap()
     }
 }
 
@@ -465,7 +474,10 @@ async fn random_operations_match_a_model_across_lost_processes() {
         let mut model = BTreeMap::new();
         for _ in 0..6 {
             let delay = [Duration::ZERO, Duration::from_millis(2), NEVER][rng.usize(..3)];
-            let layer = stores.open_with(WriteBackOptions { max_dirty_bytes: 160, ..options(delay) }).await;
+            let policy: Arc<dyn WriteBackPolicy> =
+                if rng.bool() { Arc::new(AllowAll) } else { Arc::new(admission::ByScaledSize) };
+            let options = WriteBackOptions { max_dirty_bytes: 160, ..options(delay) };
+            let layer = stores.open_with_policy(policy, options).await;
             for _ in 0..40 {
                 random_step(&layer, &mut model, &mut rng).await;
                 if rng.u8(..4) == 0 {

@@ -1,6 +1,7 @@
 //! Decisions without I/O, clocks or randomness of their own: time and random numbers are arguments, so that the same
 //! code runs in tests, in simulations and over real stores.
 
+pub mod admission;
 pub mod affinity;
 pub mod bundle;
 pub mod class_policy;

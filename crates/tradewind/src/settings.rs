@@ -31,6 +31,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use tradewind_cache::MIN_WRITE_BACK_MEMORY_BYTES;
+
 pub use access::{AccessKey, RootKey};
 pub use class_policies::ClassSettings;
 pub(crate) use class_rules::read_class_rules;
@@ -54,7 +56,7 @@ pub use value::{
     AccessKeyIds, AccountId, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, Percent, Permissions, Secret,
     SettingValue, StoreProxy,
 };
-pub use volumes::{CacheWrite, CachedSettings, Validate, Volume, VolumeLayer};
+pub use volumes::{CacheWrite, CachedSettings, Validate, Volume, VolumeLayer, WriteAdmissionBy};
 
 use document::Table;
 
@@ -240,12 +242,40 @@ impl Settings {
         }
     }
 
-    /// Checks that caches leave at least half of the memory to requests.
-    fn check_cache_memory(&self, problems: &mut Problems) {
-        let max = ByteSize(self.scalars.memory.budget.value.0 / 2);
-        let mut sum = 0_u64;
+    /// The caches of all volumes.
+    fn caches(&self) -> impl Iterator<Item = &CachedSettings> {
         let layers = self.named.volumes.iter().flat_map(|volume| &volume.layers);
-        for set in layers.filter_map(VolumeLayer::cached) {
+        layers.filter_map(VolumeLayer::cached)
+    }
+
+    /// The share of `memory.budget` for the write-back of each volume: three quarters of the budget less the memory of the
+    /// caches, divided by the volumes that write back.
+    #[must_use]
+    pub fn write_back_memory(&self) -> ByteSize {
+        let caches = self.caches().fold(0_u64, |sum, set| sum.saturating_add(set.memory.value.0));
+        let volumes = self.caches().filter(|set| set.writes_back()).count() as u64;
+        let budget = self.scalars.memory.budget.value.0;
+        ByteSize((budget / 4 * 3).saturating_sub(caches) / volumes.max(1))
+    }
+
+    /// Checks that caches leave at least half of the memory to requests, and caches and write-back a quarter.
+    fn check_cache_memory(&self, problems: &mut Problems) {
+        let budget = self.scalars.memory.budget.value;
+        let max = ByteSize(budget.0 / 2);
+        let share = self.write_back_memory();
+        if let Some(set) = self.caches().find(|set| set.writes_back())
+            && share.0 < MIN_WRITE_BACK_MEMORY_BYTES
+        {
+            let message = format!(
+                "write-back of each volume needs at least {} of memory.budget, {budget}, but gets {share}: requests have a \
+                 quarter, caches have their memory, and the volumes that write back share the rest; lower the memory of \
+                 caches or raise the budget",
+                ByteSize(MIN_WRITE_BACK_MEMORY_BYTES)
+            );
+            problems.add(&set.write.source, message);
+        }
+        let mut sum = 0_u64;
+        for set in self.caches() {
             sum = sum.saturating_add(set.memory.value.0);
             if sum > max.0 {
                 let message = format!(

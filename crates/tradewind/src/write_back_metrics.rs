@@ -24,6 +24,10 @@ const WRITES: Family = Family::counter(
     "tradewind_write_back_writes",
     "Writes and deletions by the place that acknowledged them: journal, or backing (the store below).",
 );
+const BYPASSED: Family = Family::counter(
+    "tradewind_write_back_bypassed_writes",
+    "Writes that waited for the store below because the journal kept its room for classes of higher priority.",
+);
 const WRITTEN: Family = Family::counter(
     "tradewind_write_back_written_objects",
     "Objects and deletions that were written to the store below.",
@@ -59,7 +63,7 @@ const fn sample(label: Option<(&'static str, &'static str)>, count: fn(&WriteBac
     Sample { label, count }
 }
 
-const COUNTERS: [(Family, &[Sample]); 4] = [
+const COUNTERS: [(Family, &[Sample]); 5] = [
     (
         WRITES,
         &[
@@ -67,6 +71,7 @@ const COUNTERS: [(Family, &[Sample]); 4] = [
             sample(Some(("place", "backing")), |status| status.through),
         ],
     ),
+    (BYPASSED, &[sample(None, |status| status.bypassed)]),
     (WRITTEN, &[sample(None, |status| status.written_back)]),
     (WRITTEN_BYTES, &[sample(None, |status| status.written_back_bytes)]),
     (

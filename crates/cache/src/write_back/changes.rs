@@ -1,8 +1,12 @@
-//! Changes in tasks of their own, and the state of a key on which they decide.
+//! Changes that run to their end, and the state of a key on which they decide.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::task::{Poll, ready};
 
-use tokio::sync::oneshot;
+use futures::FutureExt;
+use tokio::runtime::Handle;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Context, ETag, Generation, Precondition};
@@ -59,23 +63,61 @@ pub(super) enum Examine {
     ForPrecondition,
 }
 
+/// Work that its caller polls. If the caller drops it before its end, it continues in a task of its own.
+struct RunToEnd<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    /// `None` after the end.
+    work: Option<Pin<Box<F>>>,
+    runtime: Handle,
+}
+
+impl<F> Future for RunToEnd<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<F::Output> {
+        let Some(work) = &mut self.work else { return Poll::Pending };
+        let output = ready!(work.as_mut().poll(context));
+        self.work = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F> Drop for RunToEnd<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            drop(self.runtime.spawn(work));
+        }
+    }
+}
+
 impl Shared {
     /// Runs a change to its end, even if the returned future is dropped. The deadline of the request ends only the wait.
+    ///
+    /// The caller polls the change, which may hold locks: a future that is kept must be polled. A task for each change would add
+    /// a spawn and two wake-ups to each write.
     pub async fn run_change<T: Send + 'static>(
         &self,
         context: &Context,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let in_flight = self.begin_change(context)?;
-        let (sender, receiver) = oneshot::channel();
-        tokio::spawn(async move {
-            let result = work.await;
+        let work = async move {
+            let result = AssertUnwindSafe(work).catch_unwind().await;
             drop(in_flight);
-            // The request may have been dropped.
-            let _ = sender.send(result);
-        });
-        let ended = context.guard(receiver).await?;
-        ended.map_err(|_| Error::new(Reason::Defect, "the task of a change panicked or was ended"))?
+            result.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "a change of the journal panicked")))
+        };
+        context.guard(RunToEnd { work: Some(Box::pin(work)), runtime: Handle::current() }).await?
     }
 
     /// The state of a key. The caller holds its commit lock.
@@ -100,5 +142,36 @@ impl Shared {
             Err(e) if e.reason() == Reason::NoSuchKey => Ok(KeyState::Clean(None)),
             Err(e) => Err(e),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::sync::{Notify, oneshot};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn change_of_a_dropped_request_runs_to_its_end() {
+        let (gate, (sender, ended)) = (Arc::new(Notify::new()), oneshot::channel());
+        let opened = gate.clone();
+        let work = async move {
+            opened.notified().await;
+            sender.send(7)
+        };
+        let mut change = RunToEnd { work: Some(Box::pin(work)), runtime: Handle::current() };
+        assert!((&mut change).now_or_never().is_none());
+        drop(change);
+        gate.notify_one();
+        assert_eq!(tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap(), Ok(7));
+    }
+
+    #[tokio::test]
+    async fn change_that_is_polled_needs_no_task() {
+        let change = RunToEnd { work: Some(Box::pin(async { 7 })), runtime: Handle::current() };
+        assert_eq!(change.now_or_never(), Some(7));
     }
 }

@@ -11,6 +11,8 @@ pub(super) struct Counters {
     pub journaled: Counter,
     /// Writes that went to the backing store at once.
     pub through: Counter,
+    /// Those of them that went there because the journal kept its room for writes of higher rank.
+    pub bypassed: Counter,
     pub written_back: Counter,
     pub written_back_bytes: Counter,
     /// Attempts that failed and are repeated.
@@ -32,6 +34,8 @@ pub struct WriteBackStatus {
     pub journaled: u64,
     /// Writes and deletions that went to the backing store at once.
     pub through: u64,
+    /// Writes for which the journal had room that it kept for writes of higher rank.
+    pub bypassed: u64,
     /// Objects and deletions that were written back.
     pub written_back: u64,
     /// Bytes of the objects that were written back.
@@ -52,6 +56,7 @@ impl Shared {
             oldest_age: since.map_or(Duration::ZERO, |since| self.clock.now().saturating_sub(since)),
             journaled: counters.journaled.value(),
             through: counters.through.value(),
+            bypassed: counters.bypassed.value(),
             written_back: counters.written_back.value(),
             written_back_bytes: counters.written_back_bytes.value(),
             failures: counters.failures.value(),

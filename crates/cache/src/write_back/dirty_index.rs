@@ -3,6 +3,8 @@
 //! It is changed after the journal, by a task that cannot be cancelled in between. An entry leaves it only after the
 //! backing store has its data and the journal no longer has it.
 
+mod drain_queue;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::time::Duration;
@@ -10,6 +12,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tradewind_core::listing::{ListRequest, ObjectSummary, common_prefix};
 use tradewind_core::{Address, BucketName, Generation, ObjectKey};
+use tradewind_model::admission::{DrainPace, WriteAdmission, WriteRank};
+
+use drain_queue::{DrainQueue, QueuePlace, QueuedKey};
 
 /// The state of a key that the backing store does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +46,37 @@ impl DirtyEntry {
             DirtyState::Tombstone => 0,
         }
     }
+
+    fn place(&self) -> QueuePlace {
+        QueuePlace::new(self.size(), self.order)
+    }
+}
+
+/// The index after an insertion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Inserted {
+    /// True if no key was queued before.
+    pub is_first: bool,
+    pub totals: DirtyTotals,
+}
+
+/// A key that was taken from the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TakenKey {
+    pub address: Address,
+    /// The bytes of its object, 0 for a deletion.
+    pub bytes: u64,
+}
+
+/// The decision on a write that may enter the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Room is reserved.
+    Reserved,
+    /// The room that is left is kept for writes of higher rank.
+    Kept,
+    /// The limits are reached.
+    Full,
 }
 
 /// The amount of dirty data.
@@ -61,11 +97,13 @@ pub(super) struct DirtyIndex {
 #[derive(Debug, Default)]
 struct IndexContent {
     buckets: HashMap<BucketName, BTreeMap<ObjectKey, DirtyEntry>>,
-    queued: BTreeMap<u64, Address>,
+    queued: DrainQueue,
     unqueued: BTreeMap<u64, Address>,
     totals: DirtyTotals,
     /// Writes that are being staged in the journal.
     reserved: DirtyTotals,
+    admission: WriteAdmission,
+    removed_tombstones: u64,
 }
 
 /// A name of a listing that the dirty index knows.
@@ -99,15 +137,30 @@ impl DirtyIndex {
         self.content.lock().buckets.get(&address.bucket)?.get(&address.key).cloned()
     }
 
+    /// The bytes of the object of a dirty key, 0 for a deletion. `None` if the key is not dirty.
+    pub fn bytes(&self, address: &Address) -> Option<u64> {
+        let content = self.content.lock();
+        content.buckets.get(&address.bucket)?.get(&address.key).map(DirtyEntry::size)
+    }
+
     /// Adds or replaces the entry of a key.
-    pub fn insert(&self, address: &Address, state: DirtyState, generation: Generation, now: Duration) {
-        self.content.lock().insert(address, state, generation, now);
+    pub fn insert(
+        &self,
+        address: &Address,
+        state: DirtyState,
+        generation: Generation,
+        now: Duration,
+    ) -> Inserted {
+        let mut content = self.content.lock();
+        let is_first = content.queued.is_empty();
+        content.insert(address, state, generation, now);
+        Inserted { is_first, totals: content.totals }
     }
 
     /// Removes the entry of a key if it still has this generation.
     pub fn remove(&self, address: &Address, generation: Generation) {
         let mut content = self.content.lock();
-        let IndexContent { buckets, queued, unqueued, totals, .. } = &mut *content;
+        let IndexContent { buckets, queued, unqueued, totals, removed_tombstones, .. } = &mut *content;
         let Some(entries) = buckets.get_mut(&address.bucket) else { return };
         if entries.get(&address.key).is_none_or(|entry| entry.generation != generation) {
             return;
@@ -115,28 +168,35 @@ impl DirtyIndex {
         if let Some(entry) = entries.remove(&address.key) {
             totals.bytes -= entry.size();
             totals.entries -= 1;
-            queued.remove(&entry.order);
-            unqueued.remove(&entry.order);
+            if entry.state == DirtyState::Tombstone {
+                *removed_tombstones += 1;
+            }
+            if entry.is_queued {
+                queued.remove(entry.place());
+            } else {
+                unqueued.remove(&entry.order);
+            }
         }
         if entries.is_empty() {
             buckets.remove(&address.bucket);
         }
     }
 
-    /// Takes the oldest entry that is queued, if it became dirty at or before `until`. It counts as being written back
-    /// until [`Self::requeue`].
-    pub fn take_oldest(&self, until: Duration) -> Option<Address> {
+    /// Takes the entry that is next at a pace. It counts as being written back until [`Self::requeue`]. `None` if the oldest
+    /// one is younger than the pace allows.
+    pub fn take(&self, pace: &DrainPace, now: Duration) -> Option<TakenKey> {
         let mut content = self.content.lock();
-        let (&order, address) = content.queued.first_key_value()?;
-        let address = address.clone();
-        let entry = content.buckets.get_mut(&address.bucket)?.get_mut(&address.key)?;
-        if entry.since > until {
+        let IndexContent { buckets, queued, unqueued, .. } = &mut *content;
+        let (_, oldest) = queued.oldest()?;
+        if oldest.since + pace.min_age > now {
             return None;
         }
+        let (place, _) = queued.first(pace.order, now)?;
+        let QueuedKey { address, .. } = queued.remove(place)?;
+        let entry = buckets.get_mut(&address.bucket)?.get_mut(&address.key)?;
         entry.is_queued = false;
-        content.queued.remove(&order);
-        content.unqueued.insert(order, address.clone());
-        Some(address)
+        unqueued.insert(place.order, address.clone());
+        Some(TakenKey { address, bytes: entry.size() })
     }
 
     /// Queues a key again, if it is still dirty.
@@ -147,28 +207,32 @@ impl DirtyIndex {
         if let Some(entry) = entry.filter(|entry| !entry.is_queued) {
             entry.is_queued = true;
             unqueued.remove(&entry.order);
-            queued.insert(entry.order, address.clone());
+            queued.insert(entry.place(), QueuedKey { address: address.clone(), since: entry.since });
         }
     }
 
     /// When the oldest queued entry became dirty.
     pub fn oldest_queued(&self) -> Option<Duration> {
-        let content = self.content.lock();
-        let (_, address) = content.queued.first_key_value()?;
-        content.since(address)
+        self.content.lock().queued.oldest().map(|(_, key)| key.since)
     }
 
     /// When the oldest entry became dirty.
     pub fn oldest(&self) -> Option<Duration> {
         let content = self.content.lock();
-        let first = [&content.queued, &content.unqueued].map(|map| map.first_key_value());
-        let (_, address) = first.into_iter().flatten().min_by_key(|(order, _)| **order)?;
+        let queued = content.queued.oldest().map(|(place, key)| (place.order, &key.address));
+        let unqueued = content.unqueued.first_key_value().map(|(order, address)| (*order, address));
+        let (_, address) = queued.into_iter().chain(unqueued).min_by_key(|(order, _)| *order)?;
         content.since(address)
     }
 
     /// The dirty data.
     pub fn totals(&self) -> DirtyTotals {
         self.content.lock().totals
+    }
+
+    /// The number of deletions that were removed so far.
+    pub fn removed_tombstones(&self) -> u64 {
+        self.content.lock().removed_tombstones
     }
 
     /// True if a key of the bucket is dirty.
@@ -190,17 +254,20 @@ impl DirtyIndex {
         keys.map(|key| Address::new(bucket.clone(), key.clone())).collect()
     }
 
-    /// Reserves room for a write of `bytes`. Fails if the dirty data and all reservations would exceed the limits.
-    pub fn try_reserve(&self, bytes: u64, limits: DirtyTotals) -> bool {
+    /// Reserves room for a write of `bytes`, unless what is left is kept for higher ranks.
+    pub fn admit(&self, rank: WriteRank, bytes: u64, limits: DirtyTotals) -> Admission {
         let mut content = self.content.lock();
-        let IndexContent { totals, reserved, .. } = &mut *content;
-        let fits = totals.bytes + reserved.bytes + bytes <= limits.bytes
-            && totals.entries + reserved.entries < limits.entries;
-        if fits {
-            reserved.bytes += bytes;
-            reserved.entries += 1;
+        content.admission.record(rank);
+        let allowed = content.admission.allowed_bytes(rank, limits.bytes);
+        if content.try_reserve(bytes, DirtyTotals { bytes: allowed, ..limits }) {
+            return Admission::Reserved;
         }
-        fits
+        if content.fits(bytes, limits) { Admission::Kept } else { Admission::Full }
+    }
+
+    /// Reserves room for a change of `bytes`. Fails if the dirty data and all reservations would exceed the limits.
+    pub fn try_reserve(&self, bytes: u64, limits: DirtyTotals) -> bool {
+        self.content.lock().try_reserve(bytes, limits)
     }
 
     /// Releases a reservation of [`Self::try_reserve`].
@@ -321,6 +388,21 @@ impl DirtyEntry {
 }
 
 impl IndexContent {
+    fn fits(&self, bytes: u64, limits: DirtyTotals) -> bool {
+        let Self { totals, reserved, .. } = self;
+        totals.bytes + reserved.bytes + bytes <= limits.bytes
+            && totals.entries + reserved.entries < limits.entries
+    }
+
+    fn try_reserve(&mut self, bytes: u64, limits: DirtyTotals) -> bool {
+        let fits = self.fits(bytes, limits);
+        if fits {
+            self.reserved.bytes += bytes;
+            self.reserved.entries += 1;
+        }
+        fits
+    }
+
     fn since(&self, address: &Address) -> Option<Duration> {
         Some(self.buckets.get(&address.bucket)?.get(&address.key)?.since)
     }
@@ -336,6 +418,9 @@ impl IndexContent {
                 if old.is_queued {
                     // A key that is written again and again keeps its place in the order.
                     (new.order, new.since) = (old.order, old.since);
+                    if let Some(key) = queued.remove(old.place()) {
+                        queued.insert(new.place(), key);
+                    }
                 } else {
                     new.is_queued = false;
                     unqueued.remove(&old.order);
@@ -345,7 +430,7 @@ impl IndexContent {
             }
             None => {
                 totals.entries += 1;
-                queued.insert(new.order, address.clone());
+                queued.insert(new.place(), QueuedKey { address: address.clone(), since: now });
                 entries.insert(address.key.clone(), new);
             }
         }

@@ -1,8 +1,8 @@
-//! The task that writes dirty data back: the oldest first, several at once.
+//! The task that writes dirty data back, several objects at once.
 //!
-//! Below three quarters of the limits it waits until an object has the age of [`WriteBackOptions::delay`], and uses few
-//! requests. Above, and while the store is closed, it writes back as fast as it can. After a failure all wait, longer
-//! each time, while the backing store is away; what it rejects waits by itself and delays nothing else.
+//! Pace and order follow from [`DirtyLoad::pace`]: the oldest first at the age of [`WriteBackOptions::delay`], the largest
+//! first under pressure, and as fast as possible while the store is closed. After a failure all wait, longer each time, while
+//! the backing store is away; what it rejects waits by itself and delays nothing else.
 //!
 //! [`WriteBackOptions::delay`]: super::WriteBackOptions::delay
 
@@ -16,10 +16,11 @@ use futures::StreamExt;
 use tokio::task::JoinSet;
 use tradewind_core::context::Deadline;
 use tradewind_core::error::{Error, Result};
-use tradewind_core::{Address, BucketName, Context};
+use tradewind_core::{Address, BucketName, Context, Generation};
+use tradewind_model::admission::{DirtyLoad, DrainOrder, DrainPace};
 
 use super::buckets::OwnerCheck;
-use super::dirty_index::DirtyState;
+use super::dirty_index::{DirtyState, DirtyTotals, TakenKey};
 use super::through::CommitLock;
 use super::{DRAIN_WINDOW_BYTES, Shared};
 
@@ -44,6 +45,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The outcome of one write-back.
 struct Outcome {
     address: Address,
+    /// Bytes of the object when it was begun.
+    bytes: u64,
     result: Result<u64>,
 }
 
@@ -57,6 +60,8 @@ struct Schedule {
     deferred: BinaryHeap<Reverse<Deferred>>,
     /// Keys that were rejected and logged.
     reported: HashSet<Address>,
+    /// Bytes of the objects that are being written back.
+    running_bytes: u64,
     /// Buckets to which nothing is written until a time.
     blocked: HashMap<BucketName, Duration>,
 }
@@ -70,7 +75,8 @@ struct Deferred {
 impl Schedule {
     /// Records an outcome.
     fn record(&mut self, shared: &Shared, outcome: Outcome) {
-        let Outcome { address, result } = outcome;
+        let Outcome { address, bytes, result } = outcome;
+        self.running_bytes = self.running_bytes.saturating_sub(bytes);
         let now = shared.clock.now();
         let Err(error) = result else {
             self.backoff = Duration::ZERO;
@@ -113,23 +119,21 @@ impl Schedule {
     /// Begins what is due, up to the concurrency of the moment.
     fn begin_due(&mut self, shared: &Arc<Shared>, running: &mut JoinSet<Outcome>, now: Duration) {
         loop {
-            let is_urgent = shared.is_urgent();
-            let concurrency =
-                if is_urgent { shared.options.concurrency } else { shared.options.concurrency / 4 };
-            if running.len() >= concurrency.max(1) {
+            let pace = shared.drain_pace();
+            if !pace.may_begin(running.len(), self.running_bytes) {
                 return;
             }
-            let until = if is_urgent { Some(now) } else { now.checked_sub(shared.options.delay) };
-            let Some(address) = until.and_then(|until| shared.index.take_oldest(until)) else { return };
+            let Some(TakenKey { address, bytes }) = shared.index.take(&pace, now) else { return };
             let blocked_until = self.blocked.get(&address.bucket).copied().filter(|until| *until > now);
             if let Some(until) = blocked_until.max(shared.uncertain_until(&address)) {
                 self.deferred.push(Reverse(Deferred { until, address }));
                 continue;
             }
+            self.running_bytes += bytes;
             let shared = shared.clone();
             running.spawn(async move {
                 let result = shared.write_back_one(&address).await;
-                Outcome { address, result }
+                Outcome { address, bytes, result }
             });
         }
     }
@@ -166,7 +170,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             wake_at = wake_at.min(schedule.paused_until);
         }
         if let Some(since) = shared.index.oldest_queued() {
-            let due = (since + shared.options.delay).max(schedule.paused_until);
+            let due = (since + shared.drain_pace().min_age).max(schedule.paused_until);
             // If it is due already, the end of another one makes room.
             if due > now {
                 wake_at = wake_at.min(due);
@@ -185,26 +189,50 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
+/// The percentage that `part` is of `limit`, rounded up.
+fn percent(part: u64, limit: u64) -> u32 {
+    let percent = (u128::from(part) * 100).div_ceil(u128::from(limit.max(1)));
+    u32::try_from(percent).unwrap_or(u32::MAX)
+}
+
 impl Shared {
-    /// True if dirty data is written back as fast as possible.
-    fn is_urgent(&self) -> bool {
-        let totals = self.index.totals();
-        self.is_closing.load(Ordering::SeqCst)
-            || totals.bytes > self.options.max_dirty_bytes / 4 * 3
-            || totals.entries > self.options.max_dirty_objects / 4 * 3
+    /// The pace of writing back now.
+    fn drain_pace(&self) -> DrainPace {
+        let mut load = self.dirty_load(self.index.totals());
+        if !self.options.is_drained_by_age {
+            return load.pace(self.options.concurrency, self.options.delay);
+        }
+        load.writes_through = 0;
+        let pace = load.pace(self.options.concurrency, self.options.delay);
+        DrainPace { order: DrainOrder::Oldest, ..pace }
+    }
+
+    fn dirty_load(&self, totals: DirtyTotals) -> DirtyLoad {
+        let DirtyTotals { bytes, entries } = self.limits();
+        DirtyLoad {
+            bytes_percent: percent(totals.bytes, bytes),
+            entries_percent: percent(totals.entries as u64, entries as u64),
+            writes_through: self.writes_through.load(Ordering::Relaxed),
+            is_closing: self.is_closing.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Adds what the journal has to the index, and wakes the task that writes back if it may have more to do. Below the low
+    /// watermark it waits for the oldest key, so that younger ones change nothing.
+    pub fn note_dirty(&self, address: &Address, state: DirtyState, generation: Generation) {
+        let inserted = self.index.insert(address, state, generation, self.clock.now());
+        if inserted.is_first || !self.dirty_load(inserted.totals).is_low() {
+            self.drain_wakeup.notify_one();
+        }
     }
 
     /// Writes back what is dirty of a key, if its bucket is still owned.
     async fn write_back_one(&self, address: &Address) -> Result<u64> {
-        let Some(entry) = self.index.get(address) else { return Ok(0) };
-        let size = match entry.state {
-            DirtyState::Object(summary) => summary.size,
-            DirtyState::Tombstone => 0,
-        };
+        let Some(size) = self.index.bytes(address) else { return Ok(0) };
         let context = self.own_context(size).await?;
         let (_bucket, _entered) = self.enter(&context, &address.bucket, OwnerCheck::Strict).await?;
         let _transfer = context.guard(self.transfer_locks.lock(address)).await?;
-        if self.index.get(address).is_none() {
+        if self.index.bytes(address).is_none() {
             return Ok(0);
         }
         self.write_back(&context, address, CommitLock::Free).await

@@ -44,6 +44,7 @@ impl Shared {
         let mut rest = request.clone();
         let mut entries: Vec<ListEntry<ObjectSummary>> = Vec::new();
         loop {
+            let removed = self.index.removed_tombstones();
             let part = self.next_part(context, bucket, &rest).await?;
             let end = part.end.clone();
             for entry in self.merge(context, bucket, part).await? {
@@ -53,7 +54,10 @@ impl Shared {
                 entries.push(entry);
             }
             let Some(end) = end else { return Ok(ListPage { entries, next: None }) };
-            if entries.len() == request.limit && !self.may_end_after(bucket, &request.prefix, &end) {
+            // A deletion that was written back meanwhile may have been of the rest.
+            let is_same = removed == self.index.removed_tombstones();
+            if entries.len() == request.limit && is_same && !self.may_end_after(bucket, &request.prefix, &end)
+            {
                 return Ok(page_with_more(entries));
             }
             rest.after = Some(end);

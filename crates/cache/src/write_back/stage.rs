@@ -1,6 +1,7 @@
 //! Writes and deletions: into the journal if they may be written back, else through.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use tradewind_core::{Address, Context, Observation, Precondition, Staged};
 
 use super::buckets::{Bucket, OwnerCheck};
 use super::changes::{Examine, KeyState};
-use super::dirty_index::{DirtyState, DirtyTotals};
+use super::dirty_index::{Admission, DirtyState, DirtyTotals};
 use super::journal::{dirty_generation, is_reserved};
 use super::options::MAX_OBJECT_FRACTION;
 use super::{Shared, reject_marker};
@@ -37,7 +38,8 @@ impl Shared {
         }
         let inner = self.backing.stage(context, address, request).await?;
         let (context, address) = (context.clone(), address.clone());
-        Ok(Box::new(ThroughStaged { shared: self, context, address, inner }))
+        let in_flight = WriteThrough::begin(self);
+        Ok(Box::new(ThroughStaged { in_flight, context, address, inner }))
     }
 
     /// Reserves room for a write that may be written back.
@@ -48,19 +50,28 @@ impl Shared {
         request: &StageRequest,
     ) -> Option<Reserved> {
         let size = request.size?;
-        let allowed = address.version.is_none()
+        let is_possible = address.version.is_none()
             && size <= self.options.max_dirty_bytes / MAX_OBJECT_FRACTION
             && bucket.is_claimed()
             && self.journal.is_writable(self.clock.now())
-            && self.is_storable(address, request, size)
-            && self.policy.allows(&request.metadata, size);
-        (allowed && self.try_reserve(size)).then(|| Reserved { shared: self.clone(), bytes: size })
+            && self.is_storable(address, request, size);
+        if !is_possible {
+            return None;
+        }
+        let rank = self.policy.rank(&request.metadata, size)?;
+        match self.index.admit(rank, size, self.limits()) {
+            Admission::Reserved => Some(Reserved { shared: self.clone(), bytes: size }),
+            Admission::Kept => {
+                self.counters.bypassed.increment();
+                None
+            }
+            Admission::Full => None,
+        }
     }
 
-    fn try_reserve(&self, bytes: u64) -> bool {
-        let limits =
-            DirtyTotals { bytes: self.options.max_dirty_bytes, entries: self.options.max_dirty_objects };
-        self.index.try_reserve(bytes, limits)
+    /// The limits of dirty data.
+    pub fn limits(&self) -> DirtyTotals {
+        DirtyTotals { bytes: self.options.max_dirty_bytes, entries: self.options.max_dirty_objects }
     }
 
     /// True if the backing store will accept the object and keep what the client gave: what it may reject must be
@@ -125,9 +136,9 @@ impl Shared {
         let may_write_back = address.version.is_none()
             && bucket.is_claimed()
             && self.journal.is_writable(self.clock.now())
-            && self.policy.allows(&tradewind_core::Metadata::default(), 0);
-        let reserved =
-            (may_write_back && self.try_reserve(0)).then(|| Reserved { shared: self.clone(), bytes: 0 });
+            && self.policy.rank(&tradewind_core::Metadata::default(), 0).is_some();
+        let reserved = (may_write_back && self.index.try_reserve(0, self.limits()))
+            .then(|| Reserved { shared: self.clone(), bytes: 0 });
         if let Some(reserved) = reserved {
             let (shared, own_context, own_address) = (self.clone(), context.clone(), address.clone());
             let own_precondition = precondition.clone();
@@ -172,8 +183,7 @@ impl Shared {
             match self.journal.put_tombstone(&context, address).await {
                 Ok(generation) => {
                     self.journal.note_change(address);
-                    self.index.insert(address, DirtyState::Tombstone, generation, self.clock.now());
-                    self.drain_wakeup.notify_one();
+                    self.note_dirty(address, DirtyState::Tombstone, generation);
                 }
                 Err(e) => {
                     self.journal.note_failed_change(address, &e, self.clock.now());
@@ -237,9 +247,11 @@ impl JournalStaged {
             return Err(Error::new(Reason::Overloaded, why));
         }
         let _commit = context.guard(shared.commit_locks.lock(&address)).await?;
-        let state =
-            shared.key_state(&context, &address, &self.precondition, Examine::ForPrecondition).await?;
-        state.check(&address, &self.precondition)?;
+        if self.precondition != Precondition::None {
+            let state =
+                shared.key_state(&context, &address, &self.precondition, Examine::ForPrecondition).await?;
+            state.check(&address, &self.precondition)?;
+        }
         context.check()?;
         let committed = self.inner.commit(expected).await;
         let (mut committed, observation) = match committed {
@@ -251,10 +263,9 @@ impl JournalStaged {
         };
         shared.journal.note_change(&address);
         let state = DirtyState::Object(summary(&committed, self.storage_class));
-        shared.index.insert(&address, state, committed.generation, shared.clock.now());
+        shared.note_dirty(&address, state, committed.generation);
         drop(self.reserved);
         shared.counters.journaled.increment();
-        shared.drain_wakeup.notify_one();
         committed.generation = dirty_generation(committed.generation);
         Ok((committed, observation))
     }
@@ -272,9 +283,29 @@ fn summary(committed: &Committed, storage_class: Option<String>) -> ObjectSummar
     }
 }
 
+/// A write to the backing store in flight, to which writing back yields. Dropping it ends it.
+struct WriteThrough {
+    shared: Arc<Shared>,
+}
+
+impl WriteThrough {
+    fn begin(shared: Arc<Shared>) -> Self {
+        shared.writes_through.fetch_add(1, Ordering::Relaxed);
+        Self { shared }
+    }
+}
+
+impl Drop for WriteThrough {
+    fn drop(&mut self) {
+        if self.shared.writes_through.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.shared.drain_wakeup.notify_one();
+        }
+    }
+}
+
 /// A write that goes to the backing store.
 struct ThroughStaged {
-    shared: Arc<Shared>,
+    in_flight: WriteThrough,
     context: Context,
     address: Address,
     inner: Box<dyn Staged>,
@@ -287,8 +318,13 @@ impl Staged for ThroughStaged {
     }
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
-        let Self { shared, context, address, inner } = *self;
+        let Self { in_flight, context, address, inner } = *self;
         context.check()?;
-        shared.change_through(&context, &address, inner.commit(expected)).await
+        let shared = in_flight.shared.clone();
+        let work = async move {
+            let _in_flight = in_flight;
+            inner.commit(expected).await
+        };
+        shared.change_through(&context, &address, work).await
     }
 }

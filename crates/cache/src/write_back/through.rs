@@ -62,7 +62,7 @@ impl Shared {
             return Err(Error::no_such_key(address.key.as_str()));
         }
         self.bucket(context, &address.bucket).await?;
-        if self.index.get(address).is_none() {
+        if self.index.bytes(address).is_none() {
             return Ok(());
         }
         let (shared, own_context, own_address) = (self.clone(), context.clone(), current(address));
@@ -77,7 +77,7 @@ impl Shared {
     /// Writes back what is dirty of a key. The caller holds its transfer lock; if it holds the commit lock too, the key is
     /// clean afterwards.
     pub async fn flush(&self, context: &Context, address: &Address, commit_lock: CommitLock) -> Result<()> {
-        match self.index.get(address) {
+        match self.index.bytes(address) {
             Some(_) => self.write_back(context, address, commit_lock).await.map(drop),
             None => Ok(()),
         }

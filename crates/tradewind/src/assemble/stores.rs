@@ -141,6 +141,8 @@ pub struct VolumeLayers {
     pub caches: Vec<NamedCache>,
     /// The layers that write back.
     pub write_backs: Vec<NamedWriteBack>,
+    /// The bytes of `memory.budget` for each of them.
+    pub write_back_memory: u64,
     /// Their decision by class.
     pub class_writes: Arc<ClassWrites>,
     /// The layers `routed`.
@@ -172,7 +174,8 @@ impl ServedStores {
         for note in settings.named.notes() {
             tracing::warn!("{note}");
         }
-        let mut layers = VolumeLayers::default();
+        let mut layers =
+            VolumeLayers { write_back_memory: settings.write_back_memory().0, ..VolumeLayers::default() };
         let mut volumes = Vec::new();
         let policies = Arc::new(settings.named.class_policies());
         for volume in settings.served_volumes()? {
@@ -274,8 +277,10 @@ async fn stack_volume(
     for layer in volume.layers.iter().rev() {
         match layer {
             VolumeLayer::Cached(set) => {
+                let memory_bytes = layers.write_back_memory;
                 if let Some(layer) =
-                    write_back::open(set, &leaves, store.clone(), &layers.class_writes, clock).await?
+                    write_back::open(set, &leaves, store.clone(), &layers.class_writes, memory_bytes, clock)
+                        .await?
                 {
                     let volume = volume.name.to_owned();
                     layers.write_backs.push(NamedWriteBack { volume, layer: layer.clone() });

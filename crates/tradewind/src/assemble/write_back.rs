@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tradewind_backend::local::{LocalOptions, LocalStore};
-use tradewind_cache::{AllowNone, WriteBack, WriteBackOptions, WriteBackPolicy};
+use tradewind_cache::{AllowNone, MIN_WRITE_BACK_MEMORY_BYTES, WriteBack, WriteBackOptions, WriteBackPolicy};
 use tradewind_core::{Clock, Metadata, ObjectStore};
+use tradewind_model::admission::WriteRank;
 use tradewind_model::class_policy::{ClassPolicyTable, ClassWrite};
 
 use super::{ServedStore, StackedStore};
-use crate::settings::CachedSettings;
+use crate::settings::{CachedSettings, WriteAdmissionBy};
 
 /// Size of the journal's segments: small, because all data in them is soon dead.
 const JOURNAL_SEGMENT_BYTES: u32 = 64 << 20;
@@ -45,27 +46,44 @@ impl ClassWrites {
 }
 
 impl WriteBackPolicy for ClassWrites {
-    fn allows(&self, metadata: &Metadata, size: u64) -> bool {
+    fn rank(&self, metadata: &Metadata, size: u64) -> Option<WriteRank> {
         let policies = self.policies();
-        policies.write(policies.class_of_object(&metadata.classes, size)) != Some(ClassWrite::Through)
+        let class = policies.class_of_object(&metadata.classes, size);
+        (policies.write(class) != Some(ClassWrite::Through))
+            .then(|| WriteRank::for_object(&policies, &metadata.classes, size))
+    }
+}
+
+/// The decision of [`ClassWrites`], without ranks: each write enters the journal while there is room.
+#[derive(Debug)]
+struct WithoutRanks(Arc<ClassWrites>);
+
+impl WriteBackPolicy for WithoutRanks {
+    fn rank(&self, metadata: &Metadata, size: u64) -> Option<WriteRank> {
+        self.0.rank(metadata, size).map(|_| WriteRank::HIGHEST)
     }
 }
 
 /// Opens the write-back that the settings of a cache ask for. `None` if writes go through, unless there is a journal of an
-/// earlier start: its data is written back and served first.
+/// earlier start: its data is written back and served first. `memory_bytes` is its share
+/// of the budget.
 pub(super) async fn open(
     set: &CachedSettings,
     leaves: &[&StackedStore],
     below: Arc<dyn ObjectStore>,
     class_writes: &Arc<ClassWrites>,
+    memory_bytes: u64,
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<Option<Arc<WriteBack>>> {
     let directory = set.journal_directory();
     if !set.writes_back() && !has_journal(set, &directory)? {
         return Ok(None);
     }
-    let policy: Arc<dyn WriteBackPolicy> =
-        if set.writes_back() { class_writes.clone() } else { Arc::new(AllowNone) };
+    let policy: Arc<dyn WriteBackPolicy> = match (set.writes_back(), set.write_admission.value) {
+        (false, _) => Arc::new(AllowNone),
+        (true, WriteAdmissionBy::Class) => class_writes.clone(),
+        (true, WriteAdmissionBy::Room) => Arc::new(WithoutRanks(class_writes.clone())),
+    };
     let failure = || format!("{}: cannot open the journal in {}", set.write.source, directory.display());
     let options = LocalOptions {
         segment_bytes: JOURNAL_SEGMENT_BYTES,
@@ -82,8 +100,17 @@ pub(super) async fn open(
         max_dirty_bytes: set.max_dirty.value.0,
         uncertain_window,
         is_sole_writer: set.sole_writer.value,
+        is_drained_by_age: set.write_admission.value == WriteAdmissionBy::Room,
         ..WriteBackOptions::default()
-    };
+    }
+    .within_memory(memory_bytes.max(MIN_WRITE_BACK_MEMORY_BYTES));
+    tracing::debug!(
+        directory = %directory.display(),
+        memory_bytes,
+        objects = options.max_dirty_objects,
+        concurrency = options.concurrency,
+        "write-back has this share of memory.budget"
+    );
     let layer = WriteBack::open(below, journal, policy, options, clock.clone());
     Ok(Some(layer.await.with_context(failure)?))
 }
@@ -118,14 +145,25 @@ mod tests {
         let mut labelled = Metadata::default();
         labelled.classes.object = Some(class(25));
         let writes = ClassWrites::default();
-        assert!(writes.allows(&labelled, 1) && writes.allows(&Metadata::default(), 1));
+        let allows = |metadata: &Metadata, size| writes.rank(metadata, size).is_some();
+        assert!(allows(&labelled, 1) && allows(&Metadata::default(), 1));
         let mut policies = ClassPolicyTable::default();
         let through = ClassChanges { write: Some(ClassWrite::Through), ..ClassChanges::default() };
         policies.set(class(25), through.clone());
         policies.set(class(12), through);
         writes.set_policies(Arc::new(policies));
-        assert!(!writes.allows(&labelled, 1));
+        assert!(!allows(&labelled, 1));
         // Without a label, the size decides.
-        assert!(writes.allows(&Metadata::default(), 4096) && !writes.allows(&Metadata::default(), 4097));
+        assert!(allows(&Metadata::default(), 4096) && !allows(&Metadata::default(), 4097));
+    }
+
+    #[test]
+    fn ranks_follow_the_label_unless_they_are_disabled() {
+        let mut labelled = Metadata::default();
+        labelled.classes.object = Some(Class::new(31).unwrap());
+        let writes = Arc::new(ClassWrites::default());
+        let small = writes.rank(&Metadata::default(), 4096).unwrap();
+        assert!(writes.rank(&labelled, 4096).unwrap() > small);
+        assert_eq!(WithoutRanks(writes).rank(&labelled, 4096), Some(WriteRank::HIGHEST));
     }
 }

@@ -88,6 +88,8 @@ pub struct CachedSettings {
     pub max_write_rate: Option<Sourced<ByteSize>>,
     /// The event that completes a write.
     pub write: Sourced<CacheWrite>,
+    /// Write-back: the writes that may fill the journal.
+    pub write_admission: Sourced<WriteAdmissionBy>,
     /// Write-back: the limit of data that only the journal has.
     pub max_dirty: Sourced<ByteSize>,
     /// Write-back: directory of the journal on the fast disk. See [`Self::journal_directory`].
@@ -118,6 +120,15 @@ pub enum CacheWrite {
     Back,
     /// None: changes are rejected.
     ReadOnly,
+}
+
+/// The order in which writes may fill the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteAdmissionBy {
+    /// The priority of their class; without a label, their size.
+    Class,
+    /// None: each enters while there is room.
+    Room,
 }
 
 const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
@@ -195,6 +206,23 @@ impl SettingValue for Eviction {
     }
 }
 
+impl SettingValue for WriteAdmissionBy {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "class" => Ok(Self::Class),
+            "room" => Ok(Self::Room),
+            _ => Err(format!("{text:?} is neither \"class\" nor \"room\"")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        match self {
+            Self::Class => "class".to_owned(),
+            Self::Room => "room".to_owned(),
+        }
+    }
+}
+
 impl CachedSettings {
     fn read(mut fields: Fields, inputs: &Inputs, problems: &mut Problems) -> Option<Self> {
         fn or_default<T>(set: Option<Sourced<T>>, default: T) -> Sourced<T> {
@@ -212,6 +240,7 @@ impl CachedSettings {
         let verify_rate = fields.single("verify_rate", problems);
         let max_write_rate = fields.single("max_write_rate", problems);
         let write = fields.single("write", problems);
+        let write_admission = fields.single("write_admission", problems);
         let max_dirty = fields.single("max_dirty", problems);
         let journal = fields.single::<PathBuf>("journal", problems).map(absolute);
         let sole_writer = fields.boolean("sole_writer", problems);
@@ -233,6 +262,7 @@ impl CachedSettings {
             verify_rate: or_default(verify_rate, DEFAULT_VERIFY_RATE),
             max_write_rate,
             write: or_default(write, CacheWrite::Through),
+            write_admission: or_default(write_admission, WriteAdmissionBy::Class),
             max_dirty: or_default(max_dirty, DEFAULT_MAX_DIRTY),
             journal,
             sole_writer: or_default(sole_writer, false),
@@ -330,6 +360,13 @@ impl CachedSettings {
                  later. Then nothing else may write that store. `read-only`: writes and all other changes are rejected with 403.",
             ),
             declared(
+                "write_admission",
+                Some(WriteAdmissionBy::Class.to_text()),
+                "With `write = \"back\"`: the writes that may fill the journal. `class`: the fuller it is, the higher the priority \
+                 that a write needs, among those that arrive; without a label, small objects come first. `room`: all, \
+                 while there is room, and the oldest are written back first.",
+            ),
+            declared(
                 "max_dirty",
                 Some(DEFAULT_MAX_DIRTY.to_string()),
                 "With `write = \"back\"`: the limit of data that only the journal has, at least 64MiB. Beyond it, and for \
@@ -373,6 +410,9 @@ impl fmt::Display for VolumeLayer {
                 }
                 if let Some(rate) = &set.max_write_rate {
                     write!(f, ", max_write_rate = {:?}", rate.value.to_text())?;
+                }
+                if set.write_admission.value != WriteAdmissionBy::Class {
+                    write!(f, ", write_admission = {:?}", set.write_admission.value.to_text())?;
                 }
                 if set.writes_back() || set.max_dirty.value != DEFAULT_MAX_DIRTY {
                     write!(f, ", max_dirty = {:?}", set.max_dirty.value.to_text())?;

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 use tradewind_core::{ETag, Timestamp};
 
+use tradewind_model::admission::DrainOrder;
+use tradewind_model::class_policy::ClassPolicyTable;
+
 use super::*;
 
 fn address(key: &str) -> Address {
@@ -16,6 +19,16 @@ fn object(size: u64) -> DirtyState {
         checksum: None,
         storage_class: None,
     })
+}
+
+/// Takes the next key that is due at a time.
+fn take(index: &DirtyIndex, order: DrainOrder, now: Duration) -> Option<Address> {
+    let pace = DrainPace { concurrency: 1, large_concurrency: 1, min_age: Duration::ZERO, order };
+    index.take(&pace, now).map(|taken| taken.address)
+}
+
+fn take_oldest(index: &DirtyIndex, now: Duration) -> Option<Address> {
+    take(index, DrainOrder::Oldest, now)
 }
 
 const LIMITS: DirtyTotals = DirtyTotals { bytes: 100, entries: 3 };
@@ -47,15 +60,49 @@ fn a_rewritten_key_keeps_its_age() {
     index.insert(&address("a"), object(1), Generation(1), seconds(1));
     index.insert(&address("b"), object(1), Generation(2), seconds(2));
     index.insert(&address("a"), object(1), Generation(3), seconds(3));
-    assert_eq!(index.take_oldest(seconds(1)), Some(address("a")));
-    assert_eq!(index.take_oldest(seconds(1)), None, "the next one is younger");
+    assert_eq!(take_oldest(&index, seconds(1)), Some(address("a")));
+    assert_eq!(take_oldest(&index, seconds(1)), None, "the next one is younger");
     // Written again while it is being written back, it is as young as that write.
     index.insert(&address("a"), object(1), Generation(4), seconds(4));
     index.requeue(&address("a"));
     assert_eq!(index.oldest(), Some(seconds(2)));
-    assert_eq!(index.take_oldest(seconds(9)), Some(address("b")));
-    assert_eq!(index.take_oldest(seconds(9)), Some(address("a")));
-    assert_eq!((index.take_oldest(seconds(9)), index.oldest()), (None, Some(seconds(2))));
+    assert_eq!(take_oldest(&index, seconds(9)), Some(address("b")));
+    assert_eq!(take_oldest(&index, seconds(9)), Some(address("a")));
+    assert_eq!((take_oldest(&index, seconds(9)), index.oldest()), (None, Some(seconds(2))));
+}
+
+#[test]
+fn the_largest_key_is_taken_first_unless_one_is_aged() {
+    let index = DirtyIndex::default();
+    for (generation, size) in [(1, 10), (2, 1 << 20), (3, 1 << 22), (4, 1 << 22), (5, 20)] {
+        let name = generation.to_string();
+        index.insert(&address(&name), object(size), Generation(generation), seconds(generation));
+    }
+    // A key that is written again keeps its age, and moves to the class of its new size.
+    index.insert(&address("2"), object(1 << 30), Generation(6), seconds(6));
+    let order = DrainOrder::LargestUnlessAged { max_age: seconds(10) };
+    let expected = [(6, "2"), (6, "3"), (11, "1"), (11, "4"), (11, "5")];
+    for (now, name) in expected {
+        assert_eq!(take(&index, order, seconds(now)), Some(address(name)), "{name} at {now}");
+    }
+    assert_eq!(take(&index, order, seconds(99)), None);
+}
+
+#[test]
+fn room_above_the_watermark_is_kept_for_higher_ranks() {
+    let index = DirtyIndex::default();
+    let [small, large] = [1 << 10, 1 << 30].map(|size| {
+        WriteRank::for_object(&ClassPolicyTable::default(), &tradewind_core::Classes::default(), size)
+    });
+    let limits = DirtyTotals { bytes: 1000, entries: 1000 };
+    for _ in 0..99 {
+        assert_eq!(index.admit(small, 0, limits), Admission::Reserved);
+    }
+    assert_eq!(index.admit(large, 600, limits), Admission::Kept);
+    assert_eq!(index.admit(large, 1001, limits), Admission::Full);
+    assert_eq!(index.admit(large, 400, limits), Admission::Reserved);
+    assert_eq!(index.admit(small, 600, limits), Admission::Reserved);
+    assert_eq!(index.admit(small, 1, limits), Admission::Full);
 }
 
 #[test]

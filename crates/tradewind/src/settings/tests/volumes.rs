@@ -187,6 +187,17 @@ fn invalid_stacks_are_rejected_with_line_and_remedy() {
             layer(&format!("{disk}, max_write_rate = \"0\"")),
             "volume.v.cached.max_write_rate must be at least 64KiB",
         ),
+        (
+            format!(
+                "{}[memory]\nbudget = \"16MiB\"\n",
+                layer(&format!("{disk}, memory = \"8MiB\", write = \"back\""))
+            ),
+            "write-back of each volume needs at least 8MiB of memory.budget, 16MiB, but gets 4MiB",
+        ),
+        (
+            layer(&format!("{disk}, write = \"back\", write_admission = \"size\"")),
+            "\"size\" is neither \"class\" nor \"room\"",
+        ),
         (layer(&format!("{disk}, validate = \"0s\"")), "write \"always\" instead of 0"),
         (layer(&format!("{disk}, validate = \"sometimes\"")), "or \"always\", \"never\" or \"auto\""),
         (
