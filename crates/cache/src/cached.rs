@@ -15,6 +15,7 @@ mod checkpoints;
 mod class_policies;
 mod contents;
 mod read;
+mod retention_sweep;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +53,7 @@ use crate::tiers::Tiers;
 use change::{CachedStaged, WrittenObject};
 use checkpoints::Checkpoints;
 use class_policies::PinnedPrefixes;
+use retention_sweep::RetentionSweep;
 
 pub use class_policies::OccupiedClass;
 pub use contents::CachedPart;
@@ -85,6 +87,7 @@ pub struct Cached {
     pinned_prefixes: PinnedPrefixes,
     /// Ends the verification in the background when it is dropped.
     verification: Mutex<Option<DropGuard>>,
+    _retention_sweep: RetentionSweep,
 }
 
 /// The SSD tier when it was opened.
@@ -155,8 +158,9 @@ impl Cached {
         let ram_bytes = options.memory_bytes.saturating_sub(stamps.memory_bytes());
         let ram = RamTier::new(ram_bytes, eviction, counters.clone());
         let pins_path = directory.as_ref().map(CacheDirectory::pins_path);
-        let tiers = Arc::new(Tiers::new(ram, stamps, disk, fingerprints, counters));
+        let tiers = Arc::new(Tiers::new(ram, stamps, disk, fingerprints, counters, clock.clone()));
         let pinned_prefixes = PinnedPrefixes::load(pins_path, &tiers);
+        let retention_sweep = RetentionSweep::start(&tiers, clock.clone());
         let checkpoints =
             directory.map(|directory| Checkpoints::start(tiers.clone(), directory, clock.clone()));
         // The cache would serve the stored bytes of a layer above it as those of the object.
@@ -179,6 +183,7 @@ impl Cached {
             closing: OnceCell::new(),
             pinned_prefixes,
             verification: Mutex::new(verification),
+            _retention_sweep: retention_sweep,
         }))
     }
 

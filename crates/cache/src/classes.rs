@@ -1,20 +1,23 @@
-//! The treatment of data by the cache: policies of classes, which can be replaced at run time, and pinned prefixes.
+//! The treatment of data by the cache: policies of classes, which can be replaced at run time, pinned prefixes, and
+//! retentions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::RwLock;
-use tradewind_core::{Address, Class, ObjectInfo, Span};
+use tradewind_core::{Address, Class, Classes, Clock, ObjectInfo, Retention, Span, Timestamp};
 use tradewind_model::class_policy::ClassPolicyTable;
 
 use crate::extent::EXTENT_BYTES;
+use crate::fingerprint::Fingerprints;
 use crate::head::Head;
 use crate::pins::PinnedPrefix;
 use crate::policy::{PinReason, TierPolicies};
 use crate::ram::Placement;
+use crate::retained::{RetainedObject, RetainedObjects};
 
 /// See the module's head.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CachePolicies {
     table: RwLock<Arc<ClassPolicyTable>>,
     prefixes: RwLock<Arc<Vec<PinnedPrefix>>>,
@@ -22,9 +25,46 @@ pub(crate) struct CachePolicies {
     has_pins: AtomicBool,
     /// A bit for each class without a policy that was reported.
     reported: AtomicU32,
+    retained: Arc<RetainedObjects>,
+    fingerprints: Fingerprints,
+    clock: Arc<dyn Clock>,
+}
+
+/// The rank of data in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rank {
+    /// The class of the data.
+    pub class: Class,
+    /// The present priority; `None` if the class is ranked by reuse.
+    pub priority: Option<u8>,
+    /// The seconds that remain of a retention.
+    pub retention_seconds: Option<u32>,
 }
 
 impl CachePolicies {
+    /// The default policies, without pins.
+    pub fn new(fingerprints: Fingerprints, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            table: RwLock::default(),
+            prefixes: RwLock::default(),
+            has_pins: AtomicBool::default(),
+            reported: AtomicU32::default(),
+            retained: Arc::default(),
+            fingerprints,
+            clock,
+        }
+    }
+
+    /// The objects that a retention ranks.
+    pub const fn retained(&self) -> &Arc<RetainedObjects> {
+        &self.retained
+    }
+
+    /// Wall time, by which retentions decay.
+    pub fn now(&self) -> Timestamp {
+        self.clock.wall()
+    }
+
     /// The policies of classes.
     pub fn table(&self) -> Arc<ClassPolicyTable> {
         self.table.read().clone()
@@ -69,10 +109,34 @@ impl CachePolicies {
 
     /// The treatment of an extent: that of its most important byte.
     pub fn of_extent(&self, head: &Head, number: u32) -> Placement {
-        let size = head.info.size;
-        let offset = (u64::from(number) * EXTENT_BYTES as u64).min(size);
-        let length = (size - offset).min(EXTENT_BYTES as u64);
-        self.of_span(&head.address, &head.info, Span { offset, length })
+        self.of_span(&head.address, &head.info, span_of_extent(head.info.size, number))
+    }
+
+    /// The present treatment of an extent of a retained object, or of its head.
+    pub fn of_retained(&self, object: &RetainedObject, number: Option<u32>, now: Timestamp) -> Placement {
+        let span = number.map_or(Span::whole(object.size), |number| span_of_extent(object.size, number));
+        let table = self.table.read();
+        let own = table.class_of_span(&object.classes, object.size, &(span.offset..span.end()));
+        let class = table.ranked_class(own, object.classes.retention, now);
+        let pin = object.pin.or_else(|| table.is_pinned(own).then_some(PinReason::Class));
+        Placement { class: class.value(), pin }
+    }
+
+    /// Remembers a cached object that is ranked by its retention.
+    pub fn track(&self, head: &Head, key: u64) {
+        let now = self.now();
+        if self.active_retention(&head.info.metadata.classes, now).is_some() && self.retained.may_rank(key) {
+            let pin = self.is_in_pinned_prefix(&head.address).then_some(PinReason::Prefix);
+            self.retained.track(key, head, pin, now);
+        }
+    }
+
+    fn active_retention(&self, classes: &Classes, now: Timestamp) -> Option<Retention> {
+        classes.retention.filter(|retention| retention.remaining_seconds(now) > 0)
+    }
+
+    fn is_in_pinned_prefix(&self, address: &Address) -> bool {
+        self.has_pins() && self.prefixes.read().iter().any(|pinned| pinned.contains(address))
     }
 
     fn of_span(&self, address: &Address, info: &ObjectInfo, span: Span) -> Placement {
@@ -82,14 +146,16 @@ impl CachePolicies {
             let class = class.value();
             tracing::warn!(class, "objects have a class without a policy; they are treated as unclassified");
         }
-        let is_in_prefix =
-            self.has_pins() && self.prefixes.read().iter().any(|pinned| pinned.contains(address));
-        let pin = if is_in_prefix {
+        let pin = if self.is_in_pinned_prefix(address) {
             Some(PinReason::Prefix)
         } else {
             table.is_pinned(class).then_some(PinReason::Class)
         };
-        Placement { class: class.value(), pin }
+        let now = self.now();
+        let retention = self
+            .active_retention(&info.metadata.classes, now)
+            .filter(|_| self.retained.may_rank(self.fingerprints.key(address).key));
+        Placement { class: table.ranked_class(class, retention, now).value(), pin }
     }
 
     fn is_first_report(&self, class: Class) -> bool {
@@ -97,22 +163,33 @@ impl CachePolicies {
         self.reported.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// The class of the bytes `span` of an object, and its priority unless it is ranked by reuse.
-    pub fn rank_of_span(&self, info: &ObjectInfo, span: Span) -> (Class, Option<u8>) {
+    /// The rank of the bytes `span` of an object.
+    pub fn rank_of_span(&self, info: &ObjectInfo, span: Span) -> Rank {
         let table = self.table.read();
-        let class = table.class_of_span(&info.metadata.classes, info.size, &(span.offset..span.end()));
-        let priority = (!table.is_ranked_by_reuse(class)).then(|| table.priority(class).value());
-        (class, priority)
+        let classes = &info.metadata.classes;
+        let class = table.class_of_span(classes, info.size, &(span.offset..span.end()));
+        let now = self.now();
+        let retention = self.active_retention(classes, now);
+        let ranked = table.ranked_class(class, retention, now);
+        let priority = (!table.is_ranked_by_reuse(ranked)).then(|| table.priority(ranked).value());
+        let retention_seconds = retention.map(|retention| retention.remaining_seconds(now));
+        Rank { class, priority, retention_seconds }
     }
+}
+
+fn span_of_extent(size: u64, number: u32) -> Span {
+    let offset = (u64::from(number) * EXTENT_BYTES as u64).min(size);
+    Span { offset, length: (size - offset).min(EXTENT_BYTES as u64) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tradewind_core::SystemClock;
 
     #[test]
     fn class_without_a_policy_is_reported_once() {
-        let policies = CachePolicies::default();
+        let policies = CachePolicies::new(Fingerprints::new(1), SystemClock::shared());
         let reports = [5, 5, 23, 5, 23].map(|class| policies.is_first_report(Class::new(class).unwrap()));
         assert_eq!(reports, [true, false, true, false, false]);
     }

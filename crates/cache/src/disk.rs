@@ -39,9 +39,10 @@ use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, blocks_f
 use crate::fingerprint::Fingerprints;
 use crate::io_threads::{IoThreads, Urgency};
 use crate::policy::{
-    AppliedPolicies, Eviction, MAX_STEP_ENTRIES, PinReason, Policy, TierCapacity, TierPolicies, new_policy,
+    AppliedPolicies, Eviction, MAX_EXCESS_EVICTIONS, MAX_STEP_ENTRIES, PinReason, Policy, TierCapacity,
+    TierPolicies, new_policy,
 };
-use crate::ram::Candidate;
+use crate::ram::{Candidate, Placement};
 use frames::{Frames, Space};
 use health::Health;
 use index::{Index, IndexEntry};
@@ -190,6 +191,19 @@ impl Disk {
         let state = &mut *self.state.lock();
         let Some(slot) = state.index.find(fingerprint) else { return };
         state.pin(slot, Some(reason), &self.counters);
+    }
+
+    /// Moves an extent to the class of its present placement, and unpins it if only its former class was pinned.
+    pub fn reclassify(&self, fingerprint: u64, placement: Placement) {
+        let state = &mut *self.state.lock();
+        let Some(slot) = state.index.find(fingerprint) else { return };
+        let Some(entry) = state.index.get(slot).filter(|entry| entry.class != placement.class) else {
+            return;
+        };
+        let keeps_pin = state.class_policies.is_to_pin(placement.class, placement.pin);
+        state.policy.reclassify(slot, &entry.as_entry(), placement.class, keeps_pin);
+        state.index.set_class(slot, placement.class);
+        state.trim(MAX_EXCESS_EVICTIONS, &self.counters);
     }
 
     /// Returns true if an extent with a payload of this size would be stored, or if that is unknown because the index

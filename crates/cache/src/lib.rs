@@ -22,6 +22,7 @@ mod policy;
 mod ram;
 mod read_only;
 mod reader;
+mod retained;
 mod stamps;
 mod tiers;
 mod write_back;

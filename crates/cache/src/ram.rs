@@ -162,6 +162,11 @@ impl RamTier {
         self.for_each_partition(|partition| partition.pin(fingerprint, reason));
     }
 
+    /// Moves an entry to the class of its present placement, and unpins it if only its former class was pinned.
+    pub fn reclassify(&self, fingerprint: u64, placement: Placement) {
+        self.for_each_partition(|partition| partition.reclassify(fingerprint, placement));
+    }
+
     /// Returns true if an extent or a small object with a payload of this size would be cached.
     pub fn would_admit(&self, candidate: Candidate) -> bool {
         let is_pinned = candidate.placement.pin.is_some();

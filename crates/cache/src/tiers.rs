@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tradewind_core::{Address, Span};
+use tradewind_core::{Address, Clock, Span};
 use tradewind_model::class_policy::ClassPolicyTable;
 
 use crate::aligned::BLOCK_BYTES;
@@ -35,6 +35,9 @@ const MAX_SMALL_BYTES_IN_MEMORY: u64 = 48 << 10;
 /// Extents of a removed content that are freed at once.
 const MAX_FREED_EXTENTS: u32 = 1 << 16;
 
+/// Extents that a sweep ranks before it lets other tasks run.
+const MAX_BATCH_EXTENTS: u32 = 1024;
+
 /// Where an extent is, the fastest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
@@ -63,11 +66,12 @@ impl Tiers {
         disk: Option<Arc<Disk>>,
         fingerprints: Fingerprints,
         counters: Arc<Counters>,
+        clock: Arc<dyn Clock>,
     ) -> Self {
         let pending_bytes = ram.limit_bytes() / MEMORY_BYTES_PER_PENDING_BYTE;
         let max_pending_blocks = pending_bytes.clamp(MIN_PENDING_BYTES, MAX_PENDING_BYTES) / BLOCK_BYTES;
         let permits = Arc::new(Semaphore::new(max_pending_blocks));
-        let (changes, policies) = (Changes::new(), CachePolicies::default());
+        let (changes, policies) = (Changes::new(), CachePolicies::new(fingerprints, clock));
         Self { ram, stamps, disk, fingerprints, changes, counters, policies, permits, max_pending_blocks }
     }
 
@@ -101,7 +105,8 @@ impl Tiers {
     /// The head of an address, and where it was.
     pub async fn head(&self, address: &Address, hash: KeyHash, token: &Token) -> Option<(Arc<Head>, Tier)> {
         if let Some(head) = self.ram.head(hash.key, address) {
-            self.pin_again(hash.key, || self.policies.of_head(&head));
+            self.rank_again(&head, hash.key, || self.policies.of_head(&head));
+            self.policies.track(&head, hash.key);
             return Some((head, Tier::Ram));
         }
         let payload = self.disk.as_ref()?.read(ExtentKey::Head(hash.key)).await?;
@@ -112,7 +117,8 @@ impl Tiers {
             head.set_stamp(stamp);
         }
         let head = Arc::new(head);
-        self.pin_again(hash.key, || self.policies.of_head(&head));
+        self.rank_again(&head, hash.key, || self.policies.of_head(&head));
+        self.policies.track(&head, hash.key);
         match self.insert_head(&head, hash, token) {
             InsertedHead::Existing(head) => Some((head, Tier::Ram)),
             // A change began since: the read is concurrent with it, and may return either object.
@@ -153,6 +159,7 @@ impl Tiers {
                 if let Some(permit) = permit {
                     self.ensure_head_is_stored(&existing, hash, token, permit);
                 }
+                self.policies.track(&existing, hash.key);
                 return Some(existing);
             }
             InsertedHead::NotAdmitted if self.disk.is_none() || permit.is_none() => return None,
@@ -161,6 +168,7 @@ impl Tiers {
         if let Some(permit) = permit {
             self.store_head(&head, hash, token, permit);
         }
+        self.policies.track(&head, hash.key);
         Some(head)
     }
 
@@ -197,15 +205,59 @@ impl Tiers {
         disk.store(StoreRequest { extent, pin, validity, miss_key, run: None, permit });
     }
 
-    /// Pins an entry that was cached before its class or prefix was pinned.
-    fn pin_again(&self, fingerprint: u64, placement: impl FnOnce() -> Placement) {
-        if !self.policies.has_pins() {
+    /// Gives an entry its present class, if the object has a retention, and pins it if it was cached before its class or
+    /// prefix was pinned.
+    fn rank_again(&self, head: &Head, fingerprint: u64, placement: impl FnOnce() -> Placement) {
+        let may_decay = head.info.metadata.classes.retention.is_some();
+        if !may_decay && !self.policies.has_pins() {
             return;
         }
-        let Some(reason) = placement().pin else { return };
+        let placement = placement();
+        if may_decay {
+            self.reclassify(fingerprint, placement);
+        }
+        let Some(reason) = placement.pin else { return };
         self.ram.pin(fingerprint, reason);
         if let Some(disk) = &self.disk {
             disk.pin(fingerprint, reason);
+        }
+    }
+
+    fn reclassify(&self, fingerprint: u64, placement: Placement) {
+        self.ram.reclassify(fingerprint, placement);
+        if let Some(disk) = &self.disk {
+            disk.reclassify(fingerprint, placement);
+        }
+    }
+
+    /// Ranks the retained objects that are due. One whose retention has ended, or whose head is no longer cached, is
+    /// forgotten after that.
+    pub async fn sweep_retained(&self) {
+        if self.disk.as_ref().is_some_and(|disk| !disk.is_loaded()) {
+            return;
+        }
+        let now = self.policies.now();
+        let retained = self.policies.retained();
+        for (key, mut object) in retained.take_due(now) {
+            let is_cached =
+                self.ram.contains(key) || self.disk.as_ref().is_some_and(|disk| disk.contains(key));
+            if !is_cached {
+                object.classes.retention = None;
+            }
+            self.reclassify(key, self.policies.of_retained(&object, None, now));
+            let bytes = if object.is_small { 0 } else { object.size };
+            let extents = u32::try_from(bytes.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX);
+            for number in 0..extents {
+                let fingerprint = self.fingerprints.data(object.content, number);
+                self.reclassify(fingerprint, self.policies.of_retained(&object, Some(number), now));
+                if number % MAX_BATCH_EXTENTS == MAX_BATCH_EXTENTS - 1 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            if object.classes.retention.is_none_or(|retention| retention.remaining_seconds(now) == 0) {
+                retained.forget(key, object.content);
+            }
+            tokio::task::yield_now().await;
         }
     }
 
@@ -330,7 +382,7 @@ impl Tiers {
     pub fn ram_data(&self, head: &Head, number: u32) -> Option<Bytes> {
         let fingerprint = self.fingerprints.data(head.content, number);
         let found = self.ram.data(fingerprint, head.content, number)?;
-        self.pin_again(fingerprint, || self.policies.of_extent(head, number));
+        self.rank_again(head, fingerprint, || self.policies.of_extent(head, number));
         Some(found)
     }
 
@@ -347,7 +399,7 @@ impl Tiers {
         let read = self.disk.as_ref()?.start_read(keys)?;
         for number in numbers.take(read.count()) {
             let fingerprint = self.fingerprints.data(content, number);
-            self.pin_again(fingerprint, || self.policies.of_extent(head, number));
+            self.rank_again(head, fingerprint, || self.policies.of_extent(head, number));
         }
         Some(read)
     }

@@ -56,7 +56,7 @@ fn class(value: u8) -> Class {
 }
 
 fn of_class(value: u8) -> Classes {
-    Classes { object: Some(class(value)), ranges: Vec::new() }
+    Classes { object: Some(class(value)), ..Classes::default() }
 }
 
 fn policies(changes: impl IntoIterator<Item = (u8, ClassChanges)>) -> Arc<ClassPolicyTable> {
@@ -261,7 +261,7 @@ async fn low_class_bypasses_a_full_cache_until_the_policy_changes() {
 async fn parts_of_an_object_are_ranked_by_their_own_classes() {
     let desk = full_of_mail().await;
     let ranges = Classes::parse_ranges("0-512-24").unwrap();
-    desk.put("image", LARGE_BYTES, Classes { object: Some(class(31)), ranges }).await;
+    desk.put("image", LARGE_BYTES, Classes { object: Some(class(31)), ranges, retention: None }).await;
     desk.read("image").await;
     let (first, rest) = (desk.occupied(24).ram_bytes, desk.occupied(31).ram_bytes);
     assert!((256 << 10..400 << 10).contains(&first), "{first} bytes of the first 256 KiB");

@@ -430,3 +430,43 @@ async fn directory_of_an_older_version_starts_empty() {
     let renewed = fs::read_to_string(&identity).unwrap();
     assert!(renewed.starts_with("tradewind-cache 2\n") && id(&renewed) != id(&text), "{renewed}");
 }
+
+/// Absent, read-only or full at the start: what the cache needs cannot be created.
+#[tokio::test(flavor = "multi_thread")]
+async fn ssd_that_cannot_be_opened_is_left_out() {
+    for is_directory_blocked in [true, false] {
+        let desk = Desk::new().await;
+        if is_directory_blocked {
+            fs::write(desk.directory(), "a file").unwrap();
+        } else {
+            let cached = desk.open().await;
+            cached.close().await.unwrap();
+            drop(cached);
+            fs::remove_file(desk.directory().join("extents")).unwrap();
+            fs::create_dir(desk.directory().join("extents")).unwrap();
+        }
+        let cached = desk.try_open("photos").unwrap();
+        assert_eq!(cached.counters().ssd_errors, 1);
+        desk.read_all(&cached).await;
+        let calls = desk.read_all(&cached).await;
+        assert_eq!((calls, cached.ssd_extents()), (ALL_MISSES, 0), "all is served from the store");
+        cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn directory_removed_while_in_use_costs_only_hits() {
+    let desk = Desk::new().await;
+    let cached = desk.open().await;
+    desk.read_all(&cached).await;
+    fs::remove_dir_all(desk.directory()).unwrap();
+    desk.read_all(&cached).await;
+    put(&*cached, 0, content(0)).await;
+    desk.read_all(&cached).await;
+    cached.close().await.unwrap();
+    drop(cached);
+    let cached = desk.open().await;
+    desk.read_all(&cached).await;
+    assert_eq!(cached.counters().ssd_errors, 0, "the directory is created again");
+    cached.close().await.unwrap();
+}

@@ -6,6 +6,9 @@
 //! layers and stores. `docs/classes.md` has the rules for users; [`format`] is the form of classes in a body.
 
 pub mod format;
+mod retention;
+
+pub use retention::Retention;
 
 use crate::error::{Error, Reason, Result};
 
@@ -55,13 +58,15 @@ impl ClassRange {
 }
 
 /// The classes of one object: at most one for the whole object, and up to [`MAX_RANGES`](Self::MAX_RANGES) for ranges.
-/// The class of a range overrides that of the object.
+/// The class of a range overrides that of the object. For some time, a retention raises the priority of all of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Classes {
     /// The class of the object as a whole.
     pub object: Option<Class>,
     /// Classes of ranges, in ascending order, not overlapping.
     pub ranges: Vec<ClassRange>,
+    /// The retention, which may have ended.
+    pub retention: Option<Retention>,
 }
 
 impl Classes {
@@ -70,10 +75,16 @@ impl Classes {
     /// Bytes in a sector.
     pub const SECTOR_BYTES: u64 = 512;
 
-    /// Returns true if there are no classes.
+    /// Returns true if there are no classes and no retention.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.object.is_none() && self.ranges.is_empty()
+        !self.is_labelled() && self.retention.is_none()
+    }
+
+    /// Returns true if the object or a range has a class.
+    #[must_use]
+    pub fn is_labelled(&self) -> bool {
+        self.object.is_some() || !self.ranges.is_empty()
     }
 
     /// Parses the value of `X-DSS-Object-Class`: a decimal class number.
@@ -148,19 +159,25 @@ pub struct ClassUpdate {
     pub object: Option<Option<Class>>,
     /// The new classes of ranges, in ascending order; an empty list removes them.
     pub ranges: Option<Vec<ClassRange>>,
+    /// The new retention; `Some(None)` removes it.
+    pub retention: Option<Option<Retention>>,
 }
 
 impl ClassUpdate {
-    /// Replaces all classes.
+    /// Replaces all classes. The retention stays, unless `classes` have one.
     #[must_use]
     pub fn replace(classes: Classes) -> Self {
-        Self { object: Some(classes.object), ranges: Some(classes.ranges) }
+        Self {
+            object: Some(classes.object),
+            ranges: Some(classes.ranges),
+            retention: classes.retention.map(Some),
+        }
     }
 
     /// Returns true if nothing changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.object.is_none() && self.ranges.is_none()
+        self.object.is_none() && self.ranges.is_none() && self.retention.is_none()
     }
 
     /// The classes of an object of `size` bytes after the change.
@@ -168,12 +185,15 @@ impl ClassUpdate {
     /// # Errors
     /// [`InvalidArgument`](Reason::InvalidArgument) if a new range is not within the object.
     pub fn apply(&self, old: &Classes, size: u64) -> Result<Classes> {
-        if let Some(ranges) = &self.ranges {
-            let classes = Classes { object: self.object.unwrap_or(old.object), ranges: ranges.clone() };
+        let classes = Classes {
+            object: self.object.unwrap_or(old.object),
+            ranges: self.ranges.as_ref().unwrap_or(&old.ranges).clone(),
+            retention: self.retention.unwrap_or(old.retention),
+        };
+        if self.ranges.is_some() {
             classes.check_within(size)?;
-            return Ok(classes);
         }
-        Ok(Classes { object: self.object.unwrap_or(old.object), ranges: old.ranges.clone() })
+        Ok(classes)
     }
 }
 
@@ -209,7 +229,7 @@ mod tests {
     fn the_papers_example_round_trips() {
         let ranges = Classes::parse_ranges("0-64-25,1024-32-26").unwrap();
         assert_eq!(ranges.len(), 2);
-        let classes = Classes { object: None, ranges };
+        let classes = Classes { ranges, ..Classes::default() };
         assert_eq!(classes.format_ranges().unwrap(), "0-64-25,1024-32-26");
     }
 
@@ -243,7 +263,7 @@ mod tests {
 
     #[test]
     fn ranges_must_end_within_the_object() {
-        let classes = Classes { object: None, ranges: Classes::parse_ranges("0-1-1,2-2-1").unwrap() };
+        let classes = Classes { ranges: Classes::parse_ranges("0-1-1,2-2-1").unwrap(), ..Classes::default() };
         assert!(classes.check_within(4 * 512).is_ok());
         assert!(classes.check_within(3 * 512 + 1).is_ok(), "the last sector is partial");
         assert!(classes.check_within(3 * 512).is_err());
@@ -253,15 +273,20 @@ mod tests {
     #[test]
     fn an_update_changes_only_the_classes_that_it_names() {
         let class = |value| Some(Class::new(value).unwrap());
-        let old = Classes { object: class(3), ranges: Classes::parse_ranges("0-1-1").unwrap() };
+        let retention = Retention::new(1000, 60).ok();
+        let old = Classes { object: class(3), ranges: Classes::parse_ranges("0-1-1").unwrap(), retention };
         let apply = |update: ClassUpdate| update.apply(&old, 512).unwrap();
         assert_eq!(apply(ClassUpdate::default()), old);
-        let object = ClassUpdate { object: Some(None), ranges: None };
-        assert_eq!(apply(object), Classes { object: None, ranges: old.ranges.clone() });
-        let ranges = ClassUpdate { object: None, ranges: Some(Vec::new()) };
-        assert_eq!(apply(ranges), Classes { object: class(3), ranges: Vec::new() });
-        assert_eq!(apply(ClassUpdate::replace(Classes::default())), Classes::default());
-        let beyond = ClassUpdate { object: None, ranges: Some(Classes::parse_ranges("0-2-1").unwrap()) };
+        let object = ClassUpdate { object: Some(None), ..ClassUpdate::default() };
+        assert_eq!(apply(object), Classes { object: None, ..old.clone() });
+        let ranges = ClassUpdate { ranges: Some(Vec::new()), ..ClassUpdate::default() };
+        assert_eq!(apply(ranges), Classes { ranges: Vec::new(), ..old.clone() });
+        let ended = ClassUpdate { retention: Some(None), ..ClassUpdate::default() };
+        assert_eq!(apply(ended), Classes { retention: None, ..old.clone() });
+        let replaced = apply(ClassUpdate::replace(Classes::default()));
+        assert_eq!(replaced, Classes { retention, ..Classes::default() }, "classes do not name a retention");
+        let beyond =
+            ClassUpdate { ranges: Some(Classes::parse_ranges("0-2-1").unwrap()), ..ClassUpdate::default() };
         assert!(beyond.apply(&old, 512).is_err());
     }
 }

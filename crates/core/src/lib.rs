@@ -37,7 +37,7 @@ pub mod version;
 pub use body::Body;
 pub use budget::{Account, Budget, Demand, Reservation, Tenant, Window};
 pub use checksum::{Algorithm, Checksum, ChecksumScope};
-pub use class::{Class, ClassUpdate, Classes};
+pub use class::{Class, ClassUpdate, Classes, Retention};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use condition::{Precondition, ReadConditions};
 pub use context::Context;

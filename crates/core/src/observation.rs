@@ -34,8 +34,11 @@ pub struct CacheStatus {
     pub source: CacheSource,
     /// The class of the read's first bytes: that of a label, or of the size of an object without one.
     pub class: Option<Class>,
-    /// The priority of the class, 0 is the highest; `None` if it is ranked by its observed reuse.
+    /// The present priority, 0 is the highest: that of the class, or a higher one while a retention lasts. `None` if
+    /// the class is ranked by its observed reuse.
     pub priority: Option<u8>,
+    /// The seconds that remain of a retention.
+    pub retention_seconds: Option<u32>,
 }
 
 /// Where a read's bytes came from.
@@ -95,8 +98,17 @@ impl fmt::Display for CacheStatus {
             (CacheSource::Backing(ForwardReason::Pressure), _) => {
                 write!(f, "; detail=\"class {class} under pressure\"")
             }
-            (_, Some(priority)) => write!(f, "; detail=\"{tier}, class {class}, priority {priority}\""),
-            (_, None) => write!(f, "; detail=\"{tier}, class {class}, by reuse\""),
+            (_, priority) => {
+                write!(f, "; detail=\"{tier}, class {class}")?;
+                match priority {
+                    Some(priority) => write!(f, ", priority {priority}")?,
+                    None => f.write_str(", by reuse")?,
+                }
+                match self.retention_seconds {
+                    Some(seconds) => write!(f, ", retention {seconds} s\""),
+                    None => f.write_str("\""),
+                }
+            }
         }
     }
 }
@@ -108,7 +120,15 @@ mod tests {
     #[test]
     fn cache_status_names_result_tier_class_and_reason() {
         let class = Class::new(25).ok();
-        let status = |source, class, priority| CacheStatus { source, class, priority }.to_string();
+        let status = |source, class, priority| {
+            CacheStatus { source, class, priority, retention_seconds: None }.to_string()
+        };
+        let retained =
+            CacheStatus { source: CacheSource::Ssd, class, priority: Some(2), retention_seconds: Some(60) };
+        assert_eq!(
+            retained.to_string(),
+            "tradewind; hit; detail=\"ssd, class 25, priority 2, retention 60 s\""
+        );
         let (miss, pressure) = (ForwardReason::Miss, ForwardReason::Pressure);
         for (found, expected) in [
             (status(CacheSource::Ssd, class, Some(3)), "hit; detail=\"ssd, class 25, priority 3\""),

@@ -13,7 +13,9 @@ use tradewind_core::{Address, ByteRange, Context, ObjectStore};
 use crate::auth::Access;
 use crate::body::ResponseBody;
 use crate::outcome;
-use crate::s3::{add_cache_status, add_checksum_headers, object_headers, percent_decode, trim_window};
+use crate::s3::{
+    add_cache_status, add_checksum_headers, add_retention, object_headers, percent_decode, trim_window,
+};
 use crate::sigv4::Verified;
 
 /// A read that the fast path can serve.
@@ -131,6 +133,7 @@ pub(crate) async fn read(
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     *response.headers_mut() = object_headers(&info, span, is_partial);
+    add_retention(response.headers_mut(), &info.metadata, context.deadline.clock().wall());
     add_cache_status(response.headers_mut(), &observation);
     // The checksums are those of the whole object.
     if wants_checksums && select == Select::Whole {

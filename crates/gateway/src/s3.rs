@@ -54,6 +54,8 @@ use tradewind_core::{Context, ObjectStore};
 pub use classifier::{ObjectClassifier, UnlabelledObject};
 pub use metadata::STORAGE_CLASSES;
 
+pub(crate) use metadata::add_retention;
+
 pub(crate) use checksums::add_headers as add_checksum_headers;
 pub(crate) use operation::{is_subresource, not_implemented_error};
 pub(crate) use preflight::preflight_error;

@@ -5,10 +5,12 @@
 //! `docs/classes.md` has the choices that the paper does not make. The sizes of the classes 11 to 22 are those of
 //! *Differentiated Storage Services* (Mesnier et al., SOSP 2011), powers of four from 4 KiB.
 
+mod retention;
 mod table;
 
 use tradewind_core::Class;
 
+pub use retention::{Elapsed, decayed_priority};
 pub use table::{ClassChanges, ClassPolicyTable, ClassWrite, all_classes, is_store_metadata};
 
 /// The rank of a class for a cache: 0 is the highest.

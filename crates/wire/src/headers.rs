@@ -30,6 +30,10 @@ pub const DSS_RANGE_CLASS: HeaderName = HeaderName::from_static("x-dss-range-cla
 pub const DSS_OBJECT_FILE: HeaderName = HeaderName::from_static("x-dss-object-file");
 /// `True` if the body of a PUT is a class section, for an existing object (DSS).
 pub const DSS_CLASS_FILE: HeaderName = HeaderName::from_static("x-dss-class-file");
+/// Seconds for which an object has a higher priority; in a response, those that remain.
+pub const DSS_RETENTION: HeaderName = HeaderName::from_static("x-dss-retention");
+/// A retention as an absolute time, `END-SECONDS`: for servers that copy it.
+pub const DSS_RETENTION_SPAN: HeaderName = HeaderName::from_static("x-dss-retention-span");
 /// Tags, in a request.
 pub const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
 /// The number of tags, in a response.

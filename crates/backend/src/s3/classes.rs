@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::metadata::{MAX_USER_METADATA_BYTES, UserMetadata};
 use tradewind_core::store::GetRequest;
-use tradewind_core::{Address, ClassUpdate, Classes, Context, Metadata};
-use tradewind_wire::headers::{DSS_OBJECT_CLASS, DSS_RANGE_CLASS};
+use tradewind_core::{Address, ClassUpdate, Classes, Context, Metadata, Retention};
+use tradewind_wire::headers::{DSS_OBJECT_CLASS, DSS_RANGE_CLASS, DSS_RETENTION, DSS_RETENTION_SPAN};
 
 use super::S3Store;
 use super::dialect::Dialect;
@@ -22,8 +22,10 @@ use crate::remote::header_fields::{header_text, header_value};
 /// The names of classes as user metadata, without its prefix.
 const OBJECT_CLASS_NAME: &str = "dss-object-class";
 const RANGE_CLASS_NAME: &str = "dss-range-class";
+const RETENTION_NAME: &str = "dss-retention";
 const OBJECT_CLASS_METADATA: HeaderName = HeaderName::from_static("x-amz-meta-dss-object-class");
 const RANGE_CLASS_METADATA: HeaderName = HeaderName::from_static("x-amz-meta-dss-range-class");
+const RETENTION_METADATA: HeaderName = HeaderName::from_static("x-amz-meta-dss-retention");
 
 impl S3Store {
     /// Finds out how the service keeps the classes of a write, and rejects those that it cannot keep.
@@ -34,8 +36,9 @@ impl S3Store {
     /// [`InvalidTag`](Reason::InvalidTag) if the tag of a class has no place.
     pub(super) async fn prepare_classes(&self, context: &Context, metadata: &Metadata) -> Result<()> {
         self.mapped_classes.with_tag(metadata.tags.clone(), metadata.classes.object)?;
-        let is_reserved =
-            |(name, _): &(String, String)| [OBJECT_CLASS_NAME, RANGE_CLASS_NAME].contains(&name.as_str());
+        let is_reserved = |(name, _): &(String, String)| {
+            [OBJECT_CLASS_NAME, RANGE_CLASS_NAME, RETENTION_NAME].contains(&name.as_str())
+        };
         let reserved = metadata.user.iter().find(|pair| is_reserved(pair));
         if metadata.classes.is_empty() && reserved.is_none() {
             return Ok(());
@@ -54,7 +57,8 @@ impl S3Store {
         let object = metadata.classes.object.map(|class| class.value().to_string());
         let bytes = user
             + length(OBJECT_CLASS_NAME, object)
-            + length(RANGE_CLASS_NAME, metadata.classes.format_ranges());
+            + length(RANGE_CLASS_NAME, metadata.classes.format_ranges())
+            + length(RETENTION_NAME, metadata.classes.retention.map(|retention| retention.to_string()));
         if bytes > MAX_USER_METADATA_BYTES {
             return Err(Error::for_client(
                 Reason::MetadataTooLarge,
@@ -75,15 +79,18 @@ impl S3Store {
             self.mapped_classes.apply(metadata.to_mut())?;
         }
         headers::write_metadata(&metadata, headers)?;
-        let (object_name, ranges_name) = match self.dialect.get() {
-            Some(Dialect::Tradewind) => (DSS_OBJECT_CLASS, DSS_RANGE_CLASS),
-            _ => (OBJECT_CLASS_METADATA, RANGE_CLASS_METADATA),
+        let [object_name, ranges_name, retention_name] = match self.dialect.get() {
+            Some(Dialect::Tradewind) => [DSS_OBJECT_CLASS, DSS_RANGE_CLASS, DSS_RETENTION_SPAN],
+            _ => [OBJECT_CLASS_METADATA, RANGE_CLASS_METADATA, RETENTION_METADATA],
         };
         if let Some(class) = metadata.classes.object {
             headers.insert(object_name, u16::from(class.value()).into());
         }
         if let Some(ranges) = metadata.classes.format_ranges() {
             headers.insert(ranges_name, header_value(&ranges)?);
+        }
+        if let Some(retention) = metadata.classes.retention {
+            headers.insert(retention_name, header_value(&retention.to_string())?);
         }
         Ok(())
     }
@@ -99,6 +106,9 @@ impl S3Store {
         }
         if classes.ranges.is_empty() {
             headers.insert(DSS_RANGE_CLASS, HeaderValue::from_static(""));
+        }
+        if classes.retention.is_none() {
+            headers.insert(DSS_RETENTION, HeaderValue::from_static(""));
         }
     }
 
@@ -128,9 +138,18 @@ impl S3Store {
             call.headers.insert(DSS_OBJECT_CLASS, header_value(&text)?);
         }
         if let Some(ranges) = &update.ranges {
-            let classes = Classes { object: None, ranges: ranges.clone() };
+            let classes = Classes { ranges: ranges.clone(), ..Classes::default() };
             let text = classes.format_ranges().unwrap_or_default();
             call.headers.insert(DSS_RANGE_CLASS, header_value(&text)?);
+        }
+        match update.retention {
+            Some(Some(retention)) => {
+                call.headers.insert(DSS_RETENTION_SPAN, header_value(&retention.to_string())?);
+            }
+            Some(None) => {
+                call.headers.insert(DSS_RETENTION, HeaderValue::from_static(""));
+            }
+            None => {}
         }
         self.send_versioned(context, address, &call).await?.drain().await.map(drop)
     }
@@ -140,12 +159,14 @@ impl S3Store {
 pub(super) fn read(headers: &HeaderMap, dialect: Dialect, user: &mut UserMetadata) -> Result<Classes> {
     let object = headers.get(DSS_OBJECT_CLASS).map(header_text).transpose()?;
     let ranges = headers.get(DSS_RANGE_CLASS).map(header_text).transpose()?;
-    if dialect != Dialect::Tradewind && object.is_none() && ranges.is_none() {
+    let retention = headers.get(DSS_RETENTION_SPAN).map(header_text).transpose()?;
+    if dialect != Dialect::Tradewind && object.is_none() && ranges.is_none() && retention.is_none() {
         return Ok(take_user_metadata(user));
     }
     Ok(Classes {
         object: object.map(|text| Classes::parse_object(&text)).transpose()?,
         ranges: ranges.map(|text| Classes::parse_ranges(&text)).transpose()?.unwrap_or_default(),
+        retention: retention.map(|text| Retention::parse_span(&text)).transpose()?,
     })
 }
 
@@ -160,6 +181,10 @@ fn take_user_metadata(user: &mut UserMetadata) -> Classes {
             },
             RANGE_CLASS_NAME => match Classes::parse_ranges(value) {
                 Ok(ranges) => classes.ranges = ranges,
+                Err(_) => return true,
+            },
+            RETENTION_NAME => match Retention::parse_span(value) {
+                Ok(retention) => classes.retention = Some(retention),
                 Err(_) => return true,
             },
             _ => return true,
@@ -179,16 +204,26 @@ mod tests {
 
     #[test]
     fn classes_are_taken_out_of_user_metadata() {
-        let mut user = vec![pair("a", "1"), pair("dss-object-class", "7"), pair("dss-range-class", "0-1-2")];
+        let mut user = vec![
+            pair("a", "1"),
+            pair("dss-object-class", "7"),
+            pair("dss-range-class", "0-1-2"),
+            pair("dss-retention", "1000-60"),
+        ];
         let classes = read(&HeaderMap::new(), Dialect::Plain, &mut user).unwrap();
         assert_eq!(classes.object.map(|class| class.value()), Some(7));
         assert_eq!(classes.format_ranges().as_deref(), Some("0-1-2"));
+        assert_eq!(classes.retention, Retention::new(1000, 60).ok());
         assert_eq!(user, [pair("a", "1")]);
     }
 
     #[test]
     fn user_metadata_that_is_no_class_stays() {
-        let mut user = vec![pair("dss-object-class", "gold"), pair("dss-range-class", "5-1-2,0-1-2")];
+        let mut user = vec![
+            pair("dss-object-class", "gold"),
+            pair("dss-range-class", "5-1-2,0-1-2"),
+            pair("dss-retention", "forever"),
+        ];
         let before = user.clone();
         assert!(read(&HeaderMap::new(), Dialect::Ceph, &mut user).unwrap().is_empty());
         assert_eq!(user, before);

@@ -7,7 +7,8 @@
 //! exceeds the limits, it is an object in the companion.
 //!
 //! Further headers under `X-Object-Meta-Tradewind`: `-ETag` if it is not Swift's, `-Checksums` and `-Later-Checksums`,
-//! `-Scope`, `-Parts`, and `-Write`, the id under which the companion has segments or metadata of the object.
+//! `-Scope`, `-Parts`, `-Object-Class`, `-Retention` (its end and its length, in seconds), and `-Write`, the id under
+//! which the companion has segments or metadata of the object.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -16,7 +17,7 @@ use http::header::{CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value as Json, json};
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Tags};
+use tradewind_core::{Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Retention, Tags};
 use tradewind_wire::headers::{DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, SYSTEM_HEADERS};
 
 use crate::remote::header_fields::{header_value, user_metadata_name};
@@ -152,6 +153,9 @@ impl StoredMetadata {
         {
             headers.insert(DSS_RANGE_CLASS, header_value(&ranges)?);
         }
+        if let Some(retention) = classes.retention {
+            headers.insert(own_header("retention"), header_value(&retention.to_string())?);
+        }
         Ok(headers)
     }
 
@@ -224,6 +228,7 @@ impl StoredMetadata {
         stored.id = Self::id_in_headers(headers);
         let classes = &mut stored.metadata.classes;
         classes.object = text("object-class").map(|class| Classes::parse_object(&class)).transpose()?;
+        classes.retention = text("retention").map(|span| Retention::parse_span(&span)).transpose()?;
         for (name, value) in SYSTEM_HEADERS.iter().zip(stored.metadata.headers.values_mut()) {
             *value = headers.get(name).map(lossy).filter(|text| !text.is_empty());
         }
@@ -282,6 +287,7 @@ impl StoredMetadata {
         rest["headers"] = Json::Object(system.collect());
         rest["headers"][CONTENT_TYPE.as_str()] = json!(kind);
         rest["class"] = json!(self.metadata.classes.object.map(|class| class.value()));
+        rest["retention"] = json!(self.metadata.classes.retention.map(|retention| retention.to_string()));
         rest
     }
 
@@ -291,6 +297,9 @@ impl StoredMetadata {
         stored.decode_remaining(document.to_string().as_bytes())?;
         if let Some(class) = document["class"].as_u64() {
             stored.metadata.classes.object = Some(Classes::parse_object(&class.to_string())?);
+        }
+        if let Some(span) = document["retention"].as_str() {
+            stored.metadata.classes.retention = Some(Retention::parse_span(span)?);
         }
         Ok(stored)
     }

@@ -161,7 +161,7 @@ impl Client {
 
     async fn put(&self, address: &Address, object: &PlannedObject) -> Result<ResponseTimes, RequestFailure> {
         let (key, content) = (&*object.key, ContentId::new(&object.key, object.bytes));
-        let classes = Classes { object: object.class, ranges: Vec::new() };
+        let classes = Classes { object: object.class, ..Classes::default() };
         let metadata = Metadata { classes, ..Metadata::default() };
         let request = StageRequest { size: Some(object.bytes), metadata, ..StageRequest::default() };
         let upload = async {

@@ -200,6 +200,7 @@ impl Staged for CachedStaged {
                 let head = Arc::new(written.into_head(committed));
                 // Without memory for it, the first read fills the cache.
                 let _inserted = tiers.insert_head(&head, hash, token);
+                tiers.policies.track(&head, hash.key);
             }
         };
         changer.apply_then(scope, inner.commit(expected), fill).await

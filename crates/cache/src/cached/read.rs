@@ -12,6 +12,7 @@ use tradewind_core::{Address, Body, Context, Error, ErrorKind, ObjectInfo, Obser
 
 use super::Cached;
 use crate::changes::{KeyHash, Token};
+use crate::classes::Rank;
 use crate::fill::{FillBody, FillTarget, Filler, WholeFill};
 use crate::flights::Flight;
 use crate::head::{Head, Stamp, is_one_extent};
@@ -477,8 +478,8 @@ impl Cached {
 
     fn status(&self, source: CacheSource, info: &ObjectInfo, span: Span) -> CacheStatus {
         let first = Span { length: span.length.min(1), ..span };
-        let (class, priority) = self.tiers.policies.rank_of_span(info, first);
-        CacheStatus { source, class: Some(class), priority }
+        let Rank { class, priority, retention_seconds } = self.tiers.policies.rank_of_span(info, first);
+        CacheStatus { source, class: Some(class), priority, retention_seconds }
     }
 
     /// [`ForwardReason::Pressure`] if the first of the missing bytes do not enter the cache, else `reason`.

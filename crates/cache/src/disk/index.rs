@@ -151,6 +151,14 @@ impl Index {
         }
     }
 
+    /// Changes the class of the entry in a slot.
+    pub fn set_class(&mut self, slot: Slot, class: u8) {
+        let (bucket, position) = (slot as usize / BUCKET_ENTRIES, slot as usize % BUCKET_ENTRIES);
+        if let Some(bucket) = self.buckets.get_mut(bucket) {
+            bucket.kinds[position] = bucket.kinds[position] & !31 | class & 31;
+        }
+    }
+
     /// Removes the entry in a slot.
     pub fn remove(&mut self, slot: Slot) -> Option<IndexEntry> {
         let entry = self.get(slot)?;

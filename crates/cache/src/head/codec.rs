@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tradewind_core::checksum::{Algorithm, Checksum, ChecksumScope};
-use tradewind_core::class::{Class, ClassRange, Classes};
+use tradewind_core::class::{Class, ClassRange, Classes, Retention};
 use tradewind_core::metadata::{Metadata, SystemHeaders, Tags, UserMetadata};
 use tradewind_core::{Address, ETag, Generation, ObjectInfo, Timestamp, VersionId};
 
@@ -14,7 +14,9 @@ use crate::extent::MAX_HEAD_BYTES;
 use crate::fields::{FieldReader, FieldWriter};
 
 /// The version of the format.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version without retentions.
+const VERSION_WITHOUT_RETENTION: u8 = 1;
 
 /// The head and, if it has them, its data, in their form on the SSD.
 pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
@@ -28,6 +30,9 @@ pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
     out.text(head.address.bucket.as_str());
     out.text(head.address.key.as_str());
     write_info(&mut out, &head.info);
+    let retention = head.info.metadata.classes.retention;
+    out.u64(retention.map_or(0, Retention::end_seconds));
+    out.u32(retention.map_or(0, Retention::period_seconds));
     out.u8(u8::from(head.data.is_some()));
     if let Some(data) = &head.data {
         out.u32(u32::try_from(data.len()).unwrap_or(u32::MAX));
@@ -45,14 +50,18 @@ pub(crate) fn is_one_extent(head: &Head) -> bool {
 /// The head in `bytes`; `None` if they are not one.
 pub(crate) fn decode_head(bytes: &[u8]) -> Option<Head> {
     let mut fields = FieldReader::new(bytes);
-    if fields.u8()? != VERSION {
+    let version = fields.u8()?;
+    if ![VERSION, VERSION_WITHOUT_RETENTION].contains(&version) {
         return None;
     }
     let content = ContentId(fields.u64()?);
     let stamp =
         Stamp { session: fields.u64()?, sequence: fields.u64()?, time: Duration::from_nanos(fields.u64()?) };
     let address = Address::parse(fields.text()?, fields.text()?).ok()?;
-    let info = read_info(&mut fields)?;
+    let mut info = read_info(&mut fields)?;
+    if version != VERSION_WITHOUT_RETENTION {
+        info.metadata.classes.retention = read_retention(&mut fields)?;
+    }
     let data = match fields.flag()? {
         true => {
             let length = usize::try_from(fields.u32()?).ok()?;
@@ -157,7 +166,15 @@ fn read_metadata(fields: &mut FieldReader<'_>) -> Option<Metadata> {
         let (first_sector, sectors) = (fields.u32()?, fields.u32()?);
         ranges.push(ClassRange { first_sector, sectors, class: Class::new(fields.u8()?).ok()? });
     }
-    Some(Metadata { headers, user, tags, classes: Classes { object, ranges } })
+    Some(Metadata { headers, user, tags, classes: Classes { object, ranges, retention: None } })
+}
+
+/// The inner `None` is no retention: its period is 0.
+fn read_retention(fields: &mut FieldReader<'_>) -> Option<Option<Retention>> {
+    match (fields.u64()?, fields.u32()?) {
+        (0, 0) => Some(None),
+        (end, period) => Retention::new(end, period).ok().map(Some),
+    }
 }
 
 fn write_pairs(out: &mut FieldWriter, pairs: &[(String, String)]) {
@@ -203,6 +220,7 @@ mod tests {
             tags in prop::collection::btree_map("[a-z]{1,8}", "[a-z0-9 ]{0,8}", 0..4),
             object in prop::option::of(0_u8..32),
             ranges in prop::collection::vec((any::<u32>(), any::<u32>(), 0_u8..32), 0..4),
+            retention in prop::option::of((0..Retention::MAX_END_SECONDS, 1..Retention::MAX_PERIOD_SECONDS)),
         ) -> Metadata {
             let mut system = SystemHeaders::default();
             for (to, from) in system.values_mut().into_iter().zip(headers) {
@@ -218,6 +236,7 @@ mod tests {
                 classes: Classes {
                     object: object.map(|class| Class::new(class).unwrap()),
                     ranges: ranges.into_iter().map(range).collect(),
+                    retention: retention.and_then(|(end, period)| Retention::new(end, period).ok()),
                 },
             }
         }
@@ -263,6 +282,18 @@ mod tests {
             prop_assert_eq!(decoded.content, head.content);
             prop_assert_eq!(decoded.stamp(), head.stamp());
             prop_assert_eq!(&decoded.data, &head.data);
+        }
+
+        #[test]
+        fn heads_of_version_one_have_no_retention(head in head()) {
+            let mut bytes = encode_head(&head);
+            let data_bytes = head.data.as_ref().map_or(0, |data| 4 + data.len());
+            let end = bytes.len() - 1 - data_bytes;
+            bytes.drain(end - 12..end);
+            bytes[0] = VERSION_WITHOUT_RETENTION;
+            let mut expected = head.info.clone();
+            expected.metadata.classes.retention = None;
+            prop_assert_eq!(&decode_head(&bytes).unwrap().info, &expected);
         }
 
         #[test]

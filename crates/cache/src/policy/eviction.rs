@@ -120,6 +120,17 @@ impl Policy {
         }
     }
 
+    /// Moves an entry from its class to another one, and unpins it unless `keeps_pin`.
+    pub fn reclassify(&mut self, slot: Slot, entry: &Entry, class: u8, keeps_pin: bool) {
+        match self {
+            Self::ClassAware(policy) => policy.reclassify(slot, entry, class, keeps_pin),
+            Self::Baseline(policy) => {
+                policy.leaves(entry);
+                policy.enters(&Entry { class, ..*entry });
+            }
+        }
+    }
+
     /// Unpins up to `max_entries` entries of a class. Returns their number.
     pub fn unpin_class(&mut self, class: u8, max_entries: u32, entries: &dyn Entries) -> u32 {
         match self {
@@ -181,6 +192,12 @@ impl Baseline {
         }
     }
 
+    fn enters(&mut self, entry: &Entry) {
+        let occupancy = &mut self.occupancy[class_index(entry)];
+        occupancy.blocks += u64::from(entry.blocks);
+        occupancy.entries += 1;
+    }
+
     fn leaves(&mut self, entry: &Entry) {
         let occupancy = &mut self.occupancy[class_index(entry)];
         occupancy.blocks -= u64::from(entry.blocks);
@@ -195,9 +212,7 @@ impl EvictionPolicy for Baseline {
 
     fn insert(&mut self, slot: Slot, entry: &Entry) {
         self.policy().insert(slot, entry);
-        let occupancy = &mut self.occupancy[class_index(entry)];
-        occupancy.blocks += u64::from(entry.blocks);
-        occupancy.entries += 1;
+        self.enters(entry);
     }
 
     fn hit(&mut self, slot: Slot, entry: &Entry) {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tradewind_core::Address;
 use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entries, Entry, EvictionPolicy, MAX_SLOTS, Slot};
 
-use super::{RAM_BLOCK_BYTES, ram_blocks};
+use super::{Placement, RAM_BLOCK_BYTES, ram_blocks};
 use crate::counters::Counters;
 use crate::head::{ContentId, Head};
 use crate::policy::{
@@ -180,6 +180,19 @@ impl Partition {
         if is_to_pin && !self.policy.pin(slot, &found.entry) {
             self.counters.pins_ignored.increment();
         }
+    }
+
+    /// Moves an entry to the class of its present placement, and unpins it if only its former class was pinned.
+    pub fn reclassify(&mut self, fingerprint: u64, placement: Placement) {
+        let Some(slot) = self.slots.get(&fingerprint).copied() else { return };
+        let Some(found) = self.entries.0.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        if found.entry.class == placement.class {
+            return;
+        }
+        let keeps_pin = self.class_policies.is_to_pin(placement.class, placement.pin);
+        self.policy.reclassify(slot, &found.entry, placement.class, keeps_pin);
+        found.entry.class = placement.class;
+        self.trim(MAX_EXCESS_EVICTIONS);
     }
 
     /// Returns true if an entry would be cached.

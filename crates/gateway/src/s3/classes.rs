@@ -2,18 +2,21 @@
 //! (`docs/classes.md`): in headers, or in a class section in the body ([`ClassBody`]).
 //!
 //! A class section is the whole classification and replaces all classes. A header replaces the classes that it names; an
-//! empty one removes them. All ways need permission to write.
+//! empty one removes them. The retention is in headers only, also next to a section. All ways need permission to write.
 
 use http::{HeaderMap, Method, StatusCode};
 use tradewind_core::class::{ClassUpdate, Classes, format};
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Error, Reason};
-use tradewind_wire::headers::{DSS_CLASS_FILE, DSS_OBJECT_CLASS, DSS_OBJECT_FILE, DSS_RANGE_CLASS};
+use tradewind_wire::headers::{
+    DSS_CLASS_FILE, DSS_OBJECT_CLASS, DSS_OBJECT_FILE, DSS_RANGE_CLASS, DSS_RETENTION, DSS_RETENTION_SPAN,
+};
 
 use super::call::Call;
 use super::checksums::DeclaredChecksums;
 use super::class_body::ClassBody;
 use super::failure::{Failure, Result};
+use super::metadata;
 use super::operation::Operation;
 use super::response::PlainResponse;
 use super::service_context::ServiceContext;
@@ -24,7 +27,9 @@ use crate::auth::Access;
 pub(super) fn selects_operation(method: &Method, headers: &HeaderMap) -> bool {
     match *method {
         Method::PUT => headers.contains_key(DSS_CLASS_FILE),
-        Method::POST => headers.contains_key(DSS_OBJECT_CLASS) || headers.contains_key(DSS_RANGE_CLASS),
+        Method::POST => [DSS_OBJECT_CLASS, DSS_RANGE_CLASS, DSS_RETENTION, DSS_RETENTION_SPAN]
+            .iter()
+            .any(|name| headers.contains_key(name)),
         _ => false,
     }
 }
@@ -88,7 +93,8 @@ pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<PlainRe
     }
     body.verify()?;
     let found = service.store.head(&call.context, &address, GetRequest::default()).await?;
-    let update = ClassUpdate::replace(section.classes_for(found.info.size)?);
+    let classes = ClassUpdate::replace(section.classes_for(found.info.size)?);
+    let update = ClassUpdate { retention: metadata::retention_update(call)?, ..classes };
     change(service, call, &address.with_version(found.info.version), update).await
 }
 
@@ -159,5 +165,6 @@ fn update(call: &Call) -> Result<ClassUpdate> {
         let ranges = text.map(|text| Classes::parse_ranges(&text)).transpose()?;
         update.ranges = Some(ranges.unwrap_or_default());
     }
+    update.retention = metadata::retention_update(call)?;
     Ok(update)
 }

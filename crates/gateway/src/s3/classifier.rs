@@ -49,7 +49,7 @@ pub(super) fn classify(
     else {
         return;
     };
-    if is_labelled(call) || !metadata.classes.is_empty() {
+    if is_labelled(call) || metadata.classes.is_labelled() {
         return;
     }
     let object = UnlabelledObject {

@@ -66,6 +66,8 @@ struct CopyParameters {
     has_object_class: bool,
     /// The headers replace the classes of ranges.
     has_range_classes: bool,
+    /// The headers replace the retention.
+    has_retention: bool,
     /// The storage class in the headers; `Some(None)` for `STANDARD`.
     storage_class: Option<Option<String>>,
     website_redirect: Option<String>,
@@ -87,6 +89,7 @@ impl CopyParameters {
             given: metadata::read(call)?,
             has_object_class: metadata::has_object_class(call),
             has_range_classes: metadata::has_range_classes(call),
+            has_retention: metadata::has_retention(call),
             storage_class: metadata::storage_class(call)?,
             website_redirect: metadata::website_redirect(call)?,
             tags,
@@ -97,6 +100,7 @@ impl CopyParameters {
     fn overrides(&self) -> bool {
         self.has_object_class
             || self.has_range_classes
+            || self.has_retention
             || self.storage_class.is_some()
             || self.website_redirect.is_some()
     }
@@ -113,7 +117,7 @@ impl CopyParameters {
             // They must be within the source.
             true
         } else if self.replaces_metadata {
-            !(self.has_object_class && self.has_range_classes)
+            !(self.has_object_class && self.has_range_classes && self.has_retention)
         } else {
             self.overrides()
         }
@@ -134,6 +138,7 @@ impl CopyParameters {
         let (old, given) = (&source.metadata.classes, &self.given.classes);
         new.classes.object = if self.has_object_class { given.object } else { old.object };
         new.classes.ranges = if self.has_range_classes { given.ranges.clone() } else { old.ranges.clone() };
+        new.classes.retention = if self.has_retention { given.retention } else { old.retention };
         Some(new)
     }
 }

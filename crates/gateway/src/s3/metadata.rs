@@ -3,11 +3,11 @@
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::metadata::{SystemHeaders, UserMetadata};
-use tradewind_core::{Classes, Metadata, Tags};
+use tradewind_core::{Classes, Metadata, Retention, Tags, Timestamp};
 use tradewind_wire::encoded_word;
 use tradewind_wire::headers::{
-    DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, STORAGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
-    USER_PREFIX, WEBSITE_REDIRECT,
+    DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, DSS_RETENTION, DSS_RETENTION_SPAN, STORAGE_CLASS,
+    SYSTEM_HEADERS, TAGGING, TAGGING_COUNT, USER_PREFIX, WEBSITE_REDIRECT,
 };
 
 use super::call::{Call, not_utf8};
@@ -141,9 +141,66 @@ pub(super) fn checked_tags(pairs: Vec<(String, String)>) -> Result<Tags> {
 }
 
 /// The classes in `X-DSS-Object-Class` and `X-DSS-Range-Class` (differentiated storage services, see
-/// [`tradewind_core::class`]).
+/// [`tradewind_core::class`]), and the retention.
 pub(super) fn classes(call: &Call) -> Result<Classes> {
-    Ok(Classes { object: object_class(call)?, ranges: range_classes(call)?.unwrap_or_default() })
+    Ok(Classes {
+        object: object_class(call)?,
+        ranges: range_classes(call)?.unwrap_or_default(),
+        retention: retention(call)?,
+    })
+}
+
+/// The retention of a new object; `None` if absent or 0. An empty header is an error, except on a copy.
+fn retention(call: &Call) -> Result<Option<Retention>> {
+    let is_copy = call.headers.contains_key("x-amz-copy-source");
+    let update = retention_update(call)?;
+    if !is_copy && update == Some(None) {
+        // Only 0 is none: the header is not empty.
+        let text = call.header(DSS_RETENTION.as_str())?;
+        Retention::parse_seconds(text.unwrap_or_default(), now(call))?;
+    }
+    Ok(update.flatten())
+}
+
+/// The change of the retention that `X-DSS-Retention` or `X-DSS-Retention-Span` describes: `None` without a header,
+/// `Some(None)` for 0 seconds and for an empty header, which end it.
+pub(super) fn retention_update(call: &Call) -> Result<Option<Option<Retention>>> {
+    let has = |name| call.headers.contains_key(name);
+    match (has(DSS_RETENTION), has(DSS_RETENTION_SPAN)) {
+        (false, false) => Ok(None),
+        (true, true) => Err(Failure::invalid_request(format!(
+            "A retention is in one header: {DSS_RETENTION} excludes {DSS_RETENTION_SPAN}."
+        ))),
+        (true, false) => {
+            let text = call.header(DSS_RETENTION.as_str())?;
+            Ok(Some(text.map(|text| Retention::parse_seconds(text, now(call))).transpose()?.flatten()))
+        }
+        (false, true) => {
+            let Some(text) = call.header(DSS_RETENTION_SPAN.as_str())? else { return Ok(Some(None)) };
+            let retention = Retention::parse_span(text)?;
+            retention.check_end(now(call))?;
+            Ok(Some(Some(retention)))
+        }
+    }
+}
+
+/// Returns true if the headers of a copy replace the retention. 0 seconds and an empty header end it.
+pub(super) fn has_retention(call: &Call) -> bool {
+    call.headers.contains_key(DSS_RETENTION) || call.headers.contains_key(DSS_RETENTION_SPAN)
+}
+
+fn now(call: &Call) -> Timestamp {
+    call.context.deadline.clock().wall()
+}
+
+/// Adds the response headers for a retention: the seconds that remain at `now`, if any, and the absolute time.
+pub(crate) fn add_retention(headers: &mut HeaderMap, metadata: &Metadata, now: Timestamp) {
+    let Some(retention) = metadata.classes.retention else { return };
+    insert(headers, DSS_RETENTION_SPAN, &retention.to_string());
+    let remaining = retention.remaining_seconds(now);
+    if remaining > 0 {
+        headers.insert(DSS_RETENTION, remaining.into());
+    }
 }
 
 /// The object's class; `None` if absent. An empty header is an error, except on a copy, where it removes the class.

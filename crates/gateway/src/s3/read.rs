@@ -13,6 +13,7 @@ use super::checksums;
 use super::classes;
 use super::conditions;
 use super::failure::{Failure, Result};
+use super::metadata;
 use super::response::{PlainResponse, add_cache_status, http_date, object_headers, quoted_etag};
 use super::service_context::ServiceContext;
 use super::version_id;
@@ -134,6 +135,7 @@ async fn headers(
 ) -> Result<(HeaderMap, StatusCode)> {
     let is_partial = select != Select::Whole && span.length > 0;
     let mut headers = object_headers(info, span, is_partial);
+    metadata::add_retention(&mut headers, &info.metadata, call.context.deadline.clock().wall());
     let wants_checksums =
         call.header("x-amz-checksum-mode")?.is_some_and(|mode| mode.eq_ignore_ascii_case("enabled"));
     match select {

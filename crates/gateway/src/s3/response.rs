@@ -44,7 +44,8 @@ pub(crate) fn add_cache_status(headers: &mut HeaderMap, observation: &Observatio
     }
 }
 
-/// The headers of a GET or HEAD response, except checksums (sent on request) and parts. `is_partial` adds
+/// The headers of a GET or HEAD response, except checksums (sent on request), parts and the
+/// retention, which depends on the time. `is_partial` adds
 /// `Content-Range`.
 #[must_use]
 pub fn object_headers(info: &ObjectInfo, span: Span, is_partial: bool) -> HeaderMap {

@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use http::header::{ETAG, HeaderMap};
+use tradewind_core::Classes;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::StageRequest;
 
@@ -54,7 +55,8 @@ async fn put_data(
     mut body: ClassBody<'_>,
 ) -> Result<PlainResponse> {
     let (classes, size) = body.classes(call.payload_length()?)?;
-    request.metadata.classes = classes;
+    let retention = request.metadata.classes.retention;
+    request.metadata.classes = Classes { retention, ..classes };
     classify(service, call, &mut request.metadata, Some(size), None);
     request.size = Some(size);
     request.verify_md5 = false;

@@ -114,6 +114,8 @@ fn headers_that_change_a_request_must_be_signed() {
         "x-dss-range-class",
         "x-dss-object-file",
         "x-dss-class-file",
+        "x-dss-retention",
+        "x-dss-retention-span",
         "content-md5",
     ] {
         assert_eq!(code(with(signed("/b/k"), name, "1")), Code::AccessDenied, "{name}");

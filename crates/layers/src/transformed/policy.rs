@@ -104,7 +104,7 @@ mod tests {
         let treat = |object: Option<u8>, ranges: &[u8]| {
             let range = |value: &u8| ClassRange { first_sector: 0, sectors: 1, class: class(*value) };
             let ranges = ranges.iter().map(range).collect();
-            policy.treatment(&Classes { object: object.map(class), ranges }, None)
+            policy.treatment(&Classes { object: object.map(class), ranges, retention: None }, None)
         };
         assert_eq!(treat(None, &[]), Treatment { compress: true, encrypt: false });
         assert_eq!(treat(Some(0), &[]), Treatment { compress: true, encrypt: false });

@@ -97,6 +97,12 @@ impl ClassPolicyTable {
         self.changes(class).is_some_and(|changes| changes.is_pinned)
     }
 
+    /// The most of each tier of a cache that a class may fill, in percent.
+    #[must_use]
+    pub fn max_occupancy_percent(&self, class: Class) -> u8 {
+        self.changes(class).and_then(|changes| changes.max_occupancy_percent).unwrap_or(100)
+    }
+
     /// The name of the store of a class.
     #[must_use]
     pub fn tier(&self, class: Class) -> Option<&str> {
@@ -157,9 +163,8 @@ impl ClassPolicyTable {
     pub fn eviction_policies(&self) -> ClassPolicies {
         let mut policies = ClassPolicies::default();
         for class in all_classes() {
-            let occupancy = self.changes(class).and_then(|changes| changes.max_occupancy_percent);
             let priority = self.priority(class).value();
-            let policy = ClassPolicy { priority, max_occupancy_percent: occupancy.unwrap_or(100) };
+            let policy = ClassPolicy { priority, max_occupancy_percent: self.max_occupancy_percent(class) };
             policies.set(class.value(), policy);
             if self.is_ranked_by_reuse(class) {
                 policies.rank_by_reuse(class.value());
@@ -196,7 +201,7 @@ mod tests {
 
     fn classes(object: Option<u8>, ranges: &str) -> Classes {
         let ranges = if ranges.is_empty() { Vec::new() } else { Classes::parse_ranges(ranges).unwrap() };
-        Classes { object: object.map(class), ranges }
+        Classes { object: object.map(class), ranges, retention: None }
     }
 
     #[test]

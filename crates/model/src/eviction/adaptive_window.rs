@@ -88,6 +88,16 @@ impl AdaptiveWindow {
         self.live.is_pinned(slot)
     }
 
+    /// Moves the entry in a slot to another class, in which it is the most recent one. It is unpinned unless
+    /// `keeps_pin`. The caller's table must have the new class from now on.
+    ///
+    /// # Panics
+    ///
+    /// If the slot is not occupied, or if the class is not below [`CLASSES`].
+    pub fn reclassify(&mut self, slot: Slot, entry: &Entry, class: u8, keeps_pin: bool) {
+        self.live.reclassify(slot, entry, class, keeps_pin);
+    }
+
     /// Unpins up to `max_entries` entries of a class. Returns their number.
     ///
     /// # Panics

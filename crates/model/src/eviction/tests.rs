@@ -593,3 +593,22 @@ fn cache_without_labels_behaves_as_without_policies() {
     let plain = misses_of_entries(AdaptiveWindow::new(capacity), capacity, &requests);
     assert!(aware * 100 <= plain * 101, "{aware} misses, {plain} without policies");
 }
+
+#[test]
+fn reclassified_entry_counts_in_its_new_class_and_may_keep_its_pin() {
+    for keeps_pin in [false, true] {
+        let mut policy = AdaptiveWindow::class_aware(SLOT_CAPACITY, &policies(), MissCost::default());
+        let (old, new) = (entry(key(1), 2, 1), entry(key(1), 2, 3));
+        policy.insert(0, &old);
+        assert!(policy.pin(0, &old));
+        policy.reclassify(0, &old, new.class, keeps_pin);
+        assert_eq!(policy.is_pinned(0), keeps_pin);
+        let blocks = |class: usize| policy.occupancy()[class].blocks;
+        assert_eq!((blocks(1), blocks(3)), (0, 2));
+        if !keeps_pin {
+            policy.hit(0, &new);
+            policy.remove(0, &new);
+            assert!(policy.occupancy().iter().all(|occupancy| occupancy.blocks == 0));
+        }
+    }
+}

@@ -283,13 +283,32 @@ impl WindowClock {
         self.update_sets(class);
     }
 
+    /// Moves an entry to the same queue of another class. It is unpinned unless `keeps_pin`.
+    pub(super) fn reclassify(&mut self, slot: Slot, entry: &Entry, class: u8, keeps_pin: bool) {
+        let queue = self.slots.queue(slot).expect("a reclassified slot is occupied");
+        let changed = Entry { class, ..*entry };
+        let (from, to) = (class_index(entry), class_index(&changed));
+        self.unlink(queue, from, slot, entry.blocks);
+        let queue = match queue {
+            Queue::Pinned if !keeps_pin => self.queue_after_unpinning(),
+            queue => queue,
+        };
+        self.push(queue, to, slot, entry.blocks);
+        self.update_sets(from);
+        self.update_sets(to);
+    }
+
     pub(super) fn is_pinned(&self, slot: Slot) -> bool {
         self.slots.queue(slot) == Some(Queue::Pinned)
     }
 
+    fn queue_after_unpinning(&self) -> Queue {
+        if self.has_main_queue() { Queue::Main } else { Queue::Window }
+    }
+
     /// Moves up to `max_entries` pinned entries of a class to the main queue. Returns their number.
     pub(super) fn unpin_class(&mut self, class: usize, max_entries: u32, entries: &dyn Entries) -> u32 {
-        let queue = if self.has_main_queue() { Queue::Main } else { Queue::Window };
+        let queue = self.queue_after_unpinning();
         for moved in 0..max_entries {
             let Some(slot) = self.classes[class].pinned.back() else { return moved };
             self.move_to(queue, slot, &entries.entry(slot));

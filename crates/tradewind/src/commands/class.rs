@@ -12,7 +12,8 @@ use tradewind_core::class::{ClassRange, ClassUpdate, format};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::store::{CopyRequest, GetRequest};
 use tradewind_core::{
-    Address, Class, Classes, Metadata, ObjectInfo, Precondition, ReadConditions, VersionId,
+    Address, Class, Classes, Metadata, ObjectInfo, Precondition, ReadConditions, Retention, SystemClock,
+    Timestamp, VersionId,
 };
 use tradewind_model::class_policy::{self, ClassPolicyTable};
 use tradewind_parallel::copy_within_store;
@@ -35,14 +36,15 @@ pub(super) enum Command {
 
 /// Change the classes of an object without writing it again
 ///
-/// --class and --ranges change only what they name; --file replaces all classes by those of a class file. ETag,
-/// modification time and version stay. Stores other than Tradewind's cannot do that: there, --rewrite copies the object
+/// --class, --ranges and --retention change only what they name; --file replaces all classes by those of a class file.
+/// ETag, modification time and version stay. Stores other than Tradewind's cannot do that: there, --rewrite copies the object
 /// onto itself with the new classes, which changes its modification time and adds a version if the bucket keeps versions.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind class set --class files s3://documents/notes.txt\n  \
     tradewind class set --ranges 0-64-25,1024-32-26 s3://images/disk.img\n  \
     tradewind class set --file disk.cls s3://images/disk.img\n  \
+    tradewind class set --retention 3600 s3://documents/notes.txt\n  \
     tradewind class set --remove s3://documents/notes.txt\n  \
     tradewind class set --rewrite --class files s3://documents/notes.txt")]
 pub(super) struct Set {
@@ -56,8 +58,11 @@ pub(super) struct Set {
     /// Class file, as written by class encode
     #[arg(long, value_name = "FILE", conflicts_with_all = ["class", "ranges"])]
     file: Option<PathBuf>,
-    /// Remove all classes
-    #[arg(long, conflicts_with_all = ["class", "ranges", "file"])]
+    /// Seconds for which caches give the object a higher priority, which decays to that of its class; 0 ends that
+    #[arg(long, value_name = "SECONDS", value_parser = parse_retention)]
+    retention: Option<RetentionSeconds>,
+    /// Remove all classes and the retention
+    #[arg(long, conflicts_with_all = ["class", "ranges", "file", "retention"])]
     remove: bool,
     /// Copy the object onto itself with the new classes
     #[arg(long, conflicts_with = "version_id")]
@@ -95,6 +100,19 @@ pub(super) struct Show {
 #[derive(Debug, Clone)]
 struct RangeList(Vec<ClassRange>);
 
+/// A retention that begins when the command runs; `None` ends the present one.
+#[derive(Debug, Clone, Copy)]
+struct RetentionSeconds(Option<Retention>);
+
+/// Parses a number of seconds from now on.
+fn parse_retention(text: &str) -> Result<RetentionSeconds, String> {
+    Retention::parse_seconds(text, now()).map(RetentionSeconds).map_err(|error| error.to_string())
+}
+
+fn now() -> Timestamp {
+    SystemClock::shared().wall()
+}
+
 /// Parses ranges; empty text is none.
 fn parse_ranges(text: &str) -> Result<RangeList, String> {
     if text.trim().is_empty() {
@@ -120,23 +138,33 @@ async fn set(arguments: Set) -> anyhow::Result<CommandOutcome> {
         }
         None => None,
     };
-    let is_change = arguments.class.is_some() || arguments.ranges.is_some() || arguments.remove;
+    let is_change = arguments.class.is_some()
+        || arguments.ranges.is_some()
+        || arguments.retention.is_some()
+        || arguments.remove;
     if section.is_none() && !is_change {
-        return Err(UsageError("class set needs --class, --ranges, --file or --remove".to_owned()).into());
+        return Err(UsageError(
+            "class set needs --class, --ranges, --retention, --file or --remove".to_owned(),
+        )
+        .into());
     }
     let class =
         arguments.class.as_ref().map(|class| find_class(class, arguments.store.access())).transpose()?;
     let session = arguments.store.open([Some(&*arguments.location.scheme)])?;
     let address = object_address(&arguments.location)?.with_version(arguments.version_id.clone());
     let store = session.store(&arguments.location.scheme)?;
+    let retention = arguments.retention.map(|RetentionSeconds(retention)| retention);
     let update = match section {
         Some(section) => {
             let size = head(&session, &arguments.location, &address).await?.size;
-            ClassUpdate::replace(section.classes_for(size)?)
+            ClassUpdate { retention, ..ClassUpdate::replace(section.classes_for(size)?) }
         }
-        None if arguments.remove => ClassUpdate::replace(Classes::default()),
+        None if arguments.remove => {
+            ClassUpdate { retention: Some(None), ..ClassUpdate::replace(Classes::default()) }
+        }
         None => {
-            ClassUpdate { object: class.map(Some), ranges: arguments.ranges.map(|RangeList(ranges)| ranges) }
+            let ranges = arguments.ranges.map(|RangeList(ranges)| ranges);
+            ClassUpdate { object: class.map(Some), ranges, retention }
         }
     };
     if arguments.rewrite {
@@ -195,6 +223,7 @@ async fn show(arguments: Show) -> anyhow::Result<CommandOutcome> {
 fn print_classes(classes: &Classes, size: u64, policies: &ClassPolicyTable, is_json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let unlabelled = class_policy::class_for_size(size);
+    let remaining = classes.retention.map_or(0, |retention| retention.remaining_seconds(now()));
     if is_json {
         let label = |class: Class| {
             json!({
@@ -210,7 +239,7 @@ fn print_classes(classes: &Classes, size: u64, policies: &ClassPolicyTable, is_j
         });
         let line = json!({
             "object": classes.object.map(label), "ranges": ranges.collect::<Vec<_>>(),
-            "class_by_size": unlabelled.value(),
+            "class_by_size": unlabelled.value(), "retention_seconds": remaining,
         });
         return writeln!(out, "{line}");
     }
@@ -221,6 +250,9 @@ fn print_classes(classes: &Classes, size: u64, policies: &ClassPolicyTable, is_j
     for range in &classes.ranges {
         let (first, sectors) = (range.first_sector, range.sectors);
         writeln!(out, "sectors   {first}-{sectors}: {}", describe(range.class, policies))?;
+    }
+    if remaining > 0 {
+        writeln!(out, "retention {remaining} s remain")?;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ fn address(key: &str) -> Address {
 
 fn classes(object: Option<u8>, ranges: &str) -> Classes {
     let ranges = if ranges.is_empty() { Vec::new() } else { Classes::parse_ranges(ranges).unwrap() };
-    Classes { object: object.map(|value| Class::new(value).unwrap()), ranges }
+    Classes { object: object.map(|value| Class::new(value).unwrap()), ranges, retention: None }
 }
 
 fn metadata(classes: Classes) -> Metadata {
@@ -145,7 +145,7 @@ async fn another_service_does_not_change_classes() {
     let (_service, store) = store().await;
     put(&*store, "k", metadata(classes(Some(25), ""))).await.unwrap();
     assert!(!store.capabilities().supports(Feature::ClassChanges));
-    let update = ClassUpdate { object: None, ranges: Some(Vec::<ClassRange>::new()) };
+    let update = ClassUpdate { ranges: Some(Vec::<ClassRange>::new()), ..ClassUpdate::default() };
     let error = store.set_classes(&context(), &address("k"), update).await.unwrap_err();
     assert_eq!(error.reason(), Reason::Unsupported);
     assert!(error.to_string().contains("copy the object onto itself"), "{error}");

@@ -118,8 +118,14 @@ fn classes_are_set_shown_and_removed() {
         serde_json::from_str(&runner.run_ok(&["class", "show", "--json", "s3://bucket/k"])).unwrap();
     let expected = serde_json::json!({
         "object": { "class": 27, "name": "music", "priority": 5 }, "ranges": [], "class_by_size": 12,
+        "retention_seconds": 0,
     });
     assert_eq!(json, expected);
+    runner.run_ok(&["class", "set", "--retention", "3600", "s3://bucket/k"]);
+    let retained = runner.run_ok(&["class", "show", "s3://bucket/k"]);
+    let remaining = retained.strip_prefix("object    27 (music), priority 5\nretention ").unwrap();
+    let seconds: u32 = remaining.strip_suffix(" s remain\n").unwrap().parse().unwrap();
+    assert!((3000..=3600).contains(&seconds), "{retained}");
     runner.run_ok(&["class", "set", "--remove", "s3://bucket/k"]);
     let shown = runner.run_ok(&["class", "show", "s3://bucket/k"]);
     assert_eq!(shown, "object    no label; by size: 12 (size-16k), priority 1\n");

@@ -1,6 +1,6 @@
 //! The fields of an object's metadata: tags 32 and up of object and upload records.
 
-use tradewind_core::class::{Class, ClassRange};
+use tradewind_core::class::{Class, ClassRange, Retention};
 use tradewind_core::error::Result;
 use tradewind_core::{Metadata, Tags};
 
@@ -18,6 +18,7 @@ const USER: u8 = 40;
 const TAGS: u8 = 41;
 const CLASS: u8 = 42;
 const CLASS_RANGES: u8 = 43;
+const RETENTION: u8 = 44;
 
 pub(super) fn put_metadata(out: &mut FieldWriter, metadata: &Metadata) {
     let headers = &metadata.headers;
@@ -54,6 +55,12 @@ pub(super) fn put_metadata(out: &mut FieldWriter, metadata: &Metadata) {
         }
         out.bytes(CLASS_RANGES, &ranges);
     }
+    if let Some(retention) = metadata.classes.retention {
+        let mut span = Vec::new();
+        put_varint(&mut span, retention.end_seconds());
+        put_varint(&mut span, retention.period_seconds().into());
+        out.bytes(RETENTION, &span);
+    }
 }
 
 /// Decodes one field; unknown tags are skipped.
@@ -82,6 +89,12 @@ pub(super) fn read_metadata_field(metadata: &mut Metadata, tag: u8, mut value: D
                     class: class(value.byte()?)?,
                 });
             }
+        }
+        RETENTION => {
+            let (end_seconds, period_seconds) = (value.number()?, value.narrow()?);
+            let retention = Retention::new(end_seconds, period_seconds);
+            metadata.classes.retention =
+                Some(retention.map_err(|_| malformed("a retention is out of range"))?);
         }
         _ => {}
     }

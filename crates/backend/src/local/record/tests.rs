@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 use tradewind_core::class::{Class, ClassRange};
-use tradewind_core::{Classes, SystemHeaders, Tags};
+use tradewind_core::{Classes, Retention, SystemHeaders, Tags};
 
 use super::*;
-use crate::local::fields::{Decoder, FieldReader};
+use crate::local::fields::{Decoder, FieldReader, FieldWriter};
 
 fn metadata() -> Metadata {
     Metadata {
@@ -17,6 +17,7 @@ fn metadata() -> Metadata {
         classes: Classes {
             object: Some(Class::new(25).unwrap()),
             ranges: vec![ClassRange { first_sector: 0, sectors: 64, class: Class::new(26).unwrap() }],
+            retention: Retention::new(1 << 33, 3600).ok(),
         },
     }
 }
@@ -205,5 +206,34 @@ fn etags_round_trip_unchanged() {
             }
             assert_eq!(Record::decode(record.kind(), &record.encode()).unwrap(), record, "{tag:?}");
         }
+    }
+}
+
+#[test]
+fn metadata_of_older_records_has_no_retention() {
+    let decode = |fields: &[u8], skipped: u8| -> Result<Metadata> {
+        let (mut decoded, mut reader) = (Metadata::default(), FieldReader::new(fields));
+        while let Some((tag, value)) = reader.next()? {
+            if tag != skipped {
+                super::metadata::read_metadata_field(&mut decoded, tag, value)?;
+            }
+        }
+        Ok(decoded)
+    };
+    let mut out = FieldWriter::default();
+    super::metadata::put_metadata(&mut out, &metadata());
+    let fields = out.finish();
+    assert_eq!(decode(&fields, 0).unwrap(), metadata());
+    let mut expected = metadata();
+    expected.classes.retention = None;
+    assert_eq!(decode(&fields, 44).unwrap(), expected, "other fields are as without the one of a retention");
+    for illegal in [&[1_u8, 0][..], &[1], &[]] {
+        let mut out = FieldWriter::default();
+        out.bytes(44, illegal);
+        assert_eq!(
+            decode(&out.finish(), 0).unwrap_err().reason(),
+            tradewind_core::Reason::CorruptData,
+            "{illegal:?}"
+        );
     }
 }

@@ -117,6 +117,7 @@ proptest! {
         metadata.headers.content_type = kind.filter(|kind| kind != DEFAULT_TYPE);
         metadata.headers.content_language = language;
         metadata.classes.object = class.map(|class| Classes::parse_object(&class.to_string()).unwrap());
+        metadata.classes.retention = class.and_then(|class| Retention::new(1 << 33, class.into()).ok());
         assert_round_trip(&StoredMetadata { metadata, id: Some("w".to_owned()), ..StoredMetadata::default() });
     }
 }

@@ -52,7 +52,7 @@ fn test_vectors_are_encoded_and_decoded() {
         assert_eq!(section.head.section_bytes(), expected.len() as u64);
         decoded.push(section.classes_for(size).unwrap());
     }
-    assert_eq!(decoded[0], Classes { object: Some(class(25)), ranges: vec![] });
+    assert_eq!(decoded[0], Classes { object: Some(class(25)), ..Classes::default() });
     assert_eq!(decoded[1].format_ranges().unwrap(), "0-64-25,1024-32-26");
     // 10,000 bytes are 20 sectors: two blocks of 8, and one of 4.
     assert_eq!(decoded[2].format_ranges().unwrap(), "0-8-25,16-4-26");

@@ -1,6 +1,6 @@
 //! Classes of data: returned unchanged, changed without a new write of the bytes, and never restoring an older write.
 
-use crate::class::{Class, ClassRange, ClassUpdate, Classes};
+use crate::class::{Class, ClassRange, ClassUpdate, Classes, Retention};
 use crate::error::{Reason, Result};
 use crate::metadata::Metadata;
 use crate::multipart::CreateUpload;
@@ -13,6 +13,7 @@ use super::fixture::{Fixture, copy_request, full_metadata, key_address, pattern,
 super::theme! { "classes":
     of_object_and_ranges_come_back needs Classes,
     of_many_ranges_come_back needs ManyClassRanges,
+    with_a_retention_come_back needs Classes,
     are_copied needs Classes,
     are_changed_and_removed needs ClassChanges,
     of_missing_keys_are_refused needs ClassChanges,
@@ -34,19 +35,36 @@ fn with(classes: Classes) -> StageRequest {
     StageRequest { metadata: Metadata { classes, ..Metadata::default() }, ..StageRequest::default() }
 }
 
+/// A retention that has ended, on simulated clocks, too.
+fn retention(period_seconds: u32) -> Option<Retention> {
+    Some(Retention::new(5000, period_seconds).expect("a legal retention"))
+}
+
 async fn set(desk: &Fixture, update: ClassUpdate) -> Result<()> {
     desk.store.set_classes(&context(), &key_address("k"), update).await
 }
 
 async fn of_object_and_ranges_come_back(desk: Fixture) {
     for classes in [
-        Classes { object: Some(class(0)), ranges: vec![] },
-        Classes { object: Some(class(31)), ranges: ranges("9-1-31") },
-        Classes { object: None, ranges: ranges("0-1-0,1-1-0,3-6-25") },
+        Classes { object: Some(class(0)), ..Classes::default() },
+        Classes { object: Some(class(31)), ranges: ranges("9-1-31"), retention: None },
+        Classes { ranges: ranges("0-1-0,1-1-0,3-6-25"), ..Classes::default() },
     ] {
         desk.put_as("k", pattern(5000, 1), with(classes.clone())).await;
         assert_eq!(desk.head("k").await.metadata, Metadata { classes, ..Metadata::default() });
     }
+}
+
+/// A retention is the same absolute time in every store, with a class and without one.
+async fn with_a_retention_come_back(desk: Fixture) {
+    for object in [None, Some(class(31))] {
+        let classes = Classes { object, ranges: vec![], retention: retention(7200) };
+        desk.put_as("k", pattern(5000, 1), with(classes.clone())).await;
+        assert_eq!(desk.head("k").await.metadata, Metadata { classes, ..Metadata::default() });
+    }
+    let request = copy_request(key_address("k"), key_address("copy"));
+    desk.store.copy(&context(), request).await.expect("a copy succeeds");
+    assert_eq!(desk.head("copy").await.metadata.classes.retention, retention(7200), "the end stays");
 }
 
 async fn of_many_ranges_come_back(desk: Fixture) {
@@ -55,13 +73,14 @@ async fn of_many_ranges_come_back(desk: Fixture) {
         sectors: 1,
         class: class(u8::try_from(n % 32).expect("under 32")),
     });
-    let classes = Classes { object: None, ranges: ranges.collect() };
+    let classes = Classes { ranges: ranges.collect(), ..Classes::default() };
     desk.put_as("k", pattern(Classes::MAX_RANGES * 512, 1), with(classes.clone())).await;
     assert_eq!(desk.head("k").await.metadata.classes, classes);
 }
 
 async fn are_copied(desk: Fixture) {
-    let classes = Classes { object: Some(class(25)), ranges: ranges("0-64-25,100-32-26") };
+    let classes =
+        Classes { object: Some(class(25)), ranges: ranges("0-64-25,100-32-26"), retention: retention(1) };
     desk.put_as("k", pattern(100_000, 1), with(classes.clone())).await;
     let request = copy_request(key_address("k"), key_address("copy"));
     desk.store.copy(&context(), request).await.expect("a copy succeeds");
@@ -83,12 +102,18 @@ async fn are_changed_and_removed(desk: Fixture) {
         let mut last = desk.head("k").await;
         let mut classes = last.metadata.classes.clone();
         for update in [
-            ClassUpdate { object: Some(Some(class(31))), ranges: None },
-            ClassUpdate { object: None, ranges: Some(ranges("0-3-1,5-4-2")) },
-            ClassUpdate { object: None, ranges: Some(Vec::new()) },
-            ClassUpdate::replace(Classes { object: Some(class(0)), ranges: ranges("8-1-7") }),
-            ClassUpdate { object: Some(None), ranges: None },
+            ClassUpdate { object: Some(Some(class(31))), ..ClassUpdate::default() },
+            ClassUpdate { ranges: Some(ranges("0-3-1,5-4-2")), ..ClassUpdate::default() },
+            ClassUpdate { ranges: Some(Vec::new()), ..ClassUpdate::default() },
+            ClassUpdate::replace(Classes {
+                object: Some(class(0)),
+                ranges: ranges("8-1-7"),
+                retention: None,
+            }),
+            ClassUpdate { object: Some(None), ..ClassUpdate::default() },
+            ClassUpdate { retention: Some(retention(60)), ..ClassUpdate::default() },
             ClassUpdate::replace(Classes::default()),
+            ClassUpdate { retention: Some(None), ..ClassUpdate::default() },
         ] {
             classes = update.apply(&classes, size as u64).expect("a legal change");
             set(&desk, update).await.expect("classes are changed");
@@ -104,7 +129,7 @@ async fn are_changed_and_removed(desk: Fixture) {
 }
 
 async fn of_missing_keys_are_refused(desk: Fixture) {
-    let update = || ClassUpdate { object: Some(Some(class(1))), ranges: None };
+    let update = || ClassUpdate { object: Some(Some(class(1))), ..ClassUpdate::default() };
     assert_eq!(reason(set(&desk, update()).await), Reason::NoSuchKey);
     desk.assert_absent("k").await;
     desk.put("k", "bytes").await;
@@ -114,12 +139,15 @@ async fn of_missing_keys_are_refused(desk: Fixture) {
 }
 
 async fn after_the_end_of_the_object_are_refused(desk: Fixture) {
-    desk.put_as("k", pattern(513, 1), with(Classes { object: Some(class(3)), ranges: vec![] })).await;
+    desk.put_as("k", pattern(513, 1), with(Classes { object: Some(class(3)), ..Classes::default() })).await;
     let before = desk.head("k").await;
-    let update = ClassUpdate { object: Some(None), ranges: Some(ranges("0-1-1,2-1-1")) };
+    let update =
+        ClassUpdate { object: Some(None), ranges: Some(ranges("0-1-1,2-1-1")), ..ClassUpdate::default() };
     assert_eq!(reason(set(&desk, update).await), Reason::InvalidArgument);
     assert_eq!(desk.head("k").await, before, "nothing changes");
-    set(&desk, ClassUpdate { object: None, ranges: Some(ranges("1-1-1")) }).await.expect("a partial sector");
+    set(&desk, ClassUpdate { ranges: Some(ranges("1-1-1")), ..ClassUpdate::default() })
+        .await
+        .expect("a partial sector");
 }
 
 async fn of_an_upload_are_within_the_object(desk: Fixture) {
@@ -128,7 +156,7 @@ async fn of_an_upload_are_within_the_object(desk: Fixture) {
     }
     let parts = [pattern(5 << 20, 1), pattern(10, 2)];
     for (header, is_legal) in [("10240-2-5", false), ("0-1-4,10240-1-5", true)] {
-        let classes = Classes { object: Some(class(9)), ranges: ranges(header) };
+        let classes = Classes { object: Some(class(9)), ranges: ranges(header), retention: None };
         let metadata = Metadata { classes: classes.clone(), ..Metadata::default() };
         let created =
             desk.try_put_parts("k", CreateUpload { metadata, ..CreateUpload::default() }, &parts).await;
@@ -147,7 +175,7 @@ async fn of_a_version_are_its_own(desk: Fixture) {
     let old = desk.put("k", "old").await.version;
     let new = desk.put("k", "new").await.version;
     let address = |version: &Option<_>| key_address("k").with_version(version.clone());
-    let update = ClassUpdate { object: Some(Some(class(5))), ranges: None };
+    let update = ClassUpdate { object: Some(Some(class(5))), ..ClassUpdate::default() };
     desk.store.set_classes(&context(), &address(&old), update).await.expect("classes are changed");
     for (version, expected) in [(&old, Some(class(5))), (&new, None)] {
         let found = desk.store.head(&context(), &address(version), Default::default()).await;
@@ -163,7 +191,7 @@ async fn do_not_bring_back_old_bytes(desk: Fixture) {
         let desk = desk.clone();
         tokio::spawn(async move {
             for _ in 0..20 {
-                let update = ClassUpdate { object: Some(Some(class(n))), ranges: None };
+                let update = ClassUpdate { object: Some(Some(class(n))), ..ClassUpdate::default() };
                 set(&desk, update).await.expect("classes are changed");
             }
         })

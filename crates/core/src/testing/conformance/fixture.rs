@@ -337,6 +337,8 @@ pub(super) fn full_metadata() -> Metadata {
             object: Some(crate::class::Class::new(25).expect("a legal class")),
             // Every object has this metadata, whatever its size.
             ranges: Vec::new(),
+            // It has ended, on simulated clocks, too.
+            retention: Some(crate::class::Retention::new(1000, 60).expect("a legal retention")),
         },
     }
 }

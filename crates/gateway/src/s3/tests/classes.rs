@@ -12,6 +12,8 @@ const OBJECT_CLASS: &str = "x-dss-object-class";
 const RANGE_CLASS: &str = "x-dss-range-class";
 const OBJECT_FILE: &str = "x-dss-object-file";
 const CLASS_FILE: &str = "x-dss-class-file";
+const RETENTION: &str = "x-dss-retention";
+const RETENTION_SPAN: &str = "x-dss-retention-span";
 
 fn class(value: u8) -> Class {
     Class::new(value).unwrap()
@@ -322,6 +324,106 @@ async fn an_upload_with_ranges_after_its_end_is_not_completed() {
     let completed = server.request("POST", format!("/abc/k?uploadId={upload}")).body(complete).send().await;
     completed.assert_error("InvalidArgument", 400);
     assert_eq!(server.send("HEAD", "/abc/k").await.status, 404);
+}
+
+impl TestServer {
+    /// The seconds that remain of the retention of an object.
+    async fn remaining(&self, uri: &str) -> Option<u32> {
+        let head = self.send("HEAD", uri).await;
+        let got = self.send("GET", uri).await;
+        assert_eq!(head.header(RETENTION_SPAN), got.header(RETENTION_SPAN), "GET and HEAD are equal");
+        head.header(RETENTION).map(|seconds| seconds.parse().unwrap())
+    }
+}
+
+/// True if about an hour remains: tests take seconds.
+fn is_an_hour(remaining: Option<u32>) -> bool {
+    remaining.is_some_and(|seconds| (3500..=3600).contains(&seconds))
+}
+
+#[tokio::test]
+async fn retention_of_a_put_is_returned_as_what_remains() {
+    let server = TestServer::with_bucket().await;
+    let put = |value: &str| server.request("PUT", "/abc/k").header(RETENTION, value).body("data");
+    put("3600").send().await.assert_success();
+    assert!(is_an_hour(server.remaining("/abc/k").await));
+    for bad in ["-1", "x", "315360001", "1.5", ""] {
+        put(bad).send().await.assert_error("InvalidArgument", 400);
+    }
+    let both = put("60").header(RETENTION_SPAN, "5000-60").send().await;
+    both.assert_error("InvalidRequest", 400);
+    let too_late = server.request("PUT", "/abc/k").header(RETENTION_SPAN, "99999999999-60").body("data");
+    too_late.send().await.assert_error("InvalidArgument", 400);
+    assert!(is_an_hour(server.remaining("/abc/k").await), "a rejected write changes nothing");
+    let ended = server.request("PUT", "/abc/k").header(RETENTION_SPAN, "5000-60").body("data");
+    ended.send().await.assert_success();
+    let head = server.send("HEAD", "/abc/k").await;
+    assert_eq!((head.header(RETENTION), head.header(RETENTION_SPAN)), (None, Some("5000-60")));
+    put("0").send().await.assert_success();
+    assert_eq!(server.send("HEAD", "/abc/k").await.header(RETENTION_SPAN), None);
+}
+
+#[tokio::test]
+async fn retention_is_changed_by_post_get_and_class_file() {
+    let server = TestServer::with_bucket().await;
+    server.request("PUT", "/abc/k").header(OBJECT_CLASS, "31").body("data").send().await.assert_success();
+    let before = server.send("HEAD", "/abc/k").await;
+    let post = |value: &str| server.request("POST", "/abc/k").header(RETENTION, value);
+    post("3600").identity(reader()).send().await.assert_error("AccessDenied", 403);
+    post("3600x").send().await.assert_error("InvalidArgument", 400);
+    post("3600").send().await.assert_success();
+    assert!(is_an_hour(server.remaining("/abc/k").await));
+    let after = server.send("HEAD", "/abc/k").await;
+    for name in ["etag", "last-modified", OBJECT_CLASS] {
+        assert_eq!(after.header(name), before.header(name), "{name}");
+    }
+    let file = server.request("PUT", "/abc/k").header(CLASS_FILE, "True").body(object_section(8));
+    file.send().await.assert_success();
+    assert!(is_an_hour(server.remaining("/abc/k").await), "a class section has no retention");
+    post("0").send().await.assert_success();
+    assert_eq!(server.remaining("/abc/k").await, None);
+    let get = || server.request("GET", "/abc/k").header(RETENTION, "3600");
+    get().identity(reader()).send().await.assert_error("AccessDenied", 403);
+    assert_eq!(server.remaining("/abc/k").await, None);
+    assert!(is_an_hour(get().send().await.header(RETENTION).map(|seconds| seconds.parse().unwrap())));
+    let file = server.request("PUT", "/abc/k").header(CLASS_FILE, "True").header(RETENTION, "");
+    file.body(object_section(9)).send().await.assert_success();
+    assert_eq!(server.remaining("/abc/k").await, None);
+    assert_eq!(server.classes("/abc/k").await, some(Some("9"), None));
+}
+
+#[tokio::test]
+async fn retention_is_kept_by_copies_and_uploads_and_next_to_a_section() {
+    let server = TestServer::with_bucket().await;
+    let file = server.request("PUT", "/abc/k").header(OBJECT_FILE, "True").header(RETENTION, "3600");
+    file.body([object_section(8), b"data".to_vec()].concat()).send().await.assert_success();
+    assert!(is_an_hour(server.remaining("/abc/k").await));
+    assert_eq!(server.classes("/abc/k").await, some(Some("8"), None));
+    let span = server.send("HEAD", "/abc/k").await.header(RETENTION_SPAN).map(str::to_owned);
+    let copy = |to: &str| server.request("PUT", format!("/abc/{to}")).header("x-amz-copy-source", "/abc/k");
+    copy("same").send().await.assert_success();
+    copy("new").header("x-amz-metadata-directive", "REPLACE").send().await.assert_success();
+    for to in ["/abc/same", "/abc/new"] {
+        let head = server.send("HEAD", to).await;
+        assert_eq!(head.header(RETENTION_SPAN).map(str::to_owned), span, "{to} ends with its source");
+    }
+    copy("ended").header(RETENTION, "").send().await.assert_success();
+    copy("zero").header(RETENTION, "0").send().await.assert_success();
+    assert_eq!(server.remaining("/abc/ended").await, None);
+    assert_eq!(server.remaining("/abc/zero").await, None);
+    copy("k").header(RETENTION, "60").send().await.assert_success();
+    assert!(server.remaining("/abc/k").await.is_some_and(|seconds| seconds <= 60), "a copy onto itself");
+
+    let create = server.request("POST", "/abc/u?uploads").header(RETENTION, "3600").send().await;
+    let upload = create.element("UploadId").unwrap();
+    let part = server.put(&format!("/abc/u?partNumber=1&uploadId={upload}"), b"part").await;
+    let complete = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{}</ETag></Part></CompleteMultipartUpload>",
+        part.header("etag").unwrap()
+    );
+    let completed = server.request("POST", format!("/abc/u?uploadId={upload}")).body(complete).send().await;
+    completed.assert_success();
+    assert!(is_an_hour(server.remaining("/abc/u").await));
 }
 
 /// Gives each object of at least 3 bytes, or with the tag `t`, class 25, and each of unknown size class 26.

@@ -21,6 +21,7 @@ fn hit<B>(found: GetResponse<B>) -> GetResponse<B> {
         source: CacheSource::Ssd,
         class: found.info.metadata.classes.object,
         priority: Some(3),
+        retention_seconds: None,
     });
     GetResponse { observation: Observation { cache, ..found.observation }, ..found }
 }

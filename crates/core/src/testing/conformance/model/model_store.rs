@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::checksum::{Algorithm, Checksum};
-use crate::class::{Class, ClassRange, ClassUpdate};
+use crate::class::{Class, ClassRange, ClassUpdate, Retention};
 use crate::condition::Precondition;
 use crate::error::{Error, ErrorKind, Result};
 use crate::listing::{ListEntry, ListRequest};
@@ -72,10 +72,14 @@ fn some_classes(number: u8) -> ClassUpdate {
     let class = Class::new(number).expect("a legal class");
     let range = ClassRange { first_sector: u32::from(number), sectors: 1, class };
     match number {
-        0 => ClassUpdate { object: Some(None), ranges: None },
-        1 => ClassUpdate { object: Some(Some(class)), ranges: None },
-        2 => ClassUpdate { object: None, ranges: Some(Vec::new()) },
-        _ => ClassUpdate { object: None, ranges: Some(vec![range]) },
+        0 => ClassUpdate { object: Some(None), retention: Some(None), ..ClassUpdate::default() },
+        1 => ClassUpdate {
+            object: Some(Some(class)),
+            retention: Some(Retention::new(1000, 1).ok()),
+            ..ClassUpdate::default()
+        },
+        2 => ClassUpdate { ranges: Some(Vec::new()), ..ClassUpdate::default() },
+        _ => ClassUpdate { ranges: Some(vec![range]), ..ClassUpdate::default() },
     }
 }
 
