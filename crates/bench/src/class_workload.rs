@@ -8,6 +8,7 @@
 mod phase;
 mod plan;
 mod report;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use tradewind_model::workload::Labels;
 use self::phase::{PhaseRunner, PhaseWork};
 use self::plan::Plan;
 pub use self::report::{ClassWorkloadReport, PhaseReport, RequestStats, TypeReport};
+pub use self::streams::{STREAM_TYPES, STREAMS_SCHEMA, StreamsComparison, StreamsReport};
 use crate::drive::request::MAX_PREPARE_ATTEMPTS;
 use crate::drive::{BenchEnv, Progress, StopSignal};
 use crate::operation::Operation;
@@ -54,6 +56,12 @@ impl ClassWorkload {
         Plan::new(self, "").objects.iter().map(|object| object.bytes).max().unwrap_or(0)
     }
 
+    /// The size of the largest object of the streams in bytes.
+    #[must_use]
+    pub fn max_stream_object_bytes(&self) -> u64 {
+        Plan::for_streams(self, "").objects.iter().map(|object| object.bytes).max().unwrap_or(0)
+    }
+
     /// Runs the phases on objects below `prefix` and reports each to `on_phase`. A stop ends the run early; the report
     /// has the phases so far. Objects that remain are removed by [`remove_objects`].
     ///
@@ -83,7 +91,8 @@ impl ClassWorkload {
                 Operation::Get => &plan.gets,
                 _ => &plan.deletes,
             };
-            let work = PhaseWork { operation, requests: requests.clone(), timeout: self.timeout };
+            let work =
+                PhaseWork { operation, requests: requests.clone(), timeout: self.timeout, until: None };
             let mut outcome = runner.run(work).await?;
             if operation == Operation::Put && !stop.is_triggered() {
                 outcome.report.repeated = outcome.failed.len() as u64;
@@ -104,7 +113,8 @@ impl ClassWorkload {
 async fn repeat_puts(runner: &PhaseRunner, mut objects: Vec<usize>) -> Result<()> {
     let mut attempt = 1;
     while !objects.is_empty() {
-        let work = PhaseWork { operation: Operation::Put, requests: objects.into(), timeout: None };
+        let work =
+            PhaseWork { operation: Operation::Put, requests: objects.into(), timeout: None, until: None };
         let outcome = runner.run(work).await?;
         if runner.stop.is_triggered() {
             break;

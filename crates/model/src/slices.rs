@@ -3,17 +3,23 @@
 //!
 //! - [`DiskSpeed`] derives the *slice*: the bytes that one stream transfers before the disk turns to another one.
 //! - [`SliceQueue`] is the queue of one device. The first request of a stream has priority over the slices of others.
+//! - [`DiskScheduler`] decides with it which requests have a disk, and for how long.
 //! - [`TrafficRouter`] sends each object to the device that is expected to finish it first.
 //!
 //! All are pure: no I/O and no clock.
 
 mod queue;
 mod router;
+mod scheduler;
 
 use std::time::Duration;
 
-pub use self::queue::{MAX_FIRST_IN_A_ROW, SliceQueue, Urgency};
+pub use self::queue::{MAX_FIRST_IN_A_ROW, SliceQueue, StreamShare, Urgency};
 pub use self::router::{Device, DeviceSpeed, TrafficRouter};
+pub use self::scheduler::{
+    DiskScheduler, DiskWork, MAX_BUSY_TIME, MAX_CONCURRENT_SMALL, MAX_QUEUED_REQUESTS, QueueFull, TurnId,
+    TurnRequest,
+};
 
 /// Objects above this size are streams: the disk serves them slice by slice.
 pub const MAX_UNSLICED_BYTES: u64 = 4 << 20;

@@ -1,6 +1,7 @@
 //! Builds the components of `tradewind serve` from the settings: the served stores, the gateway's configuration and the
 //! access keys. Only this module maps the names of settings to those of the components.
 
+mod slices;
 mod stores;
 mod transform_keys;
 mod write_back;

@@ -75,7 +75,7 @@ const fn sample(label: Option<Label>, count: fn(&CacheCounters) -> u64) -> Sampl
     Sample { label, count }
 }
 
-const COUNTERS: [(Family, &[Sample]); 9] = [
+const COUNTERS: [(Family, &[Sample]); 10] = [
     (
         READS,
         &[

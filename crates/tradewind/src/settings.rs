@@ -19,6 +19,7 @@ mod routed;
 mod scalars;
 mod served;
 mod show;
+mod slices;
 mod source;
 mod swift;
 mod transformed;
@@ -48,6 +49,7 @@ pub use scalars::{
     UploadSettings, environment_variable,
 };
 pub use served::{IMPLICIT_STORE, ServedVolume};
+pub use slices::SliceSettings;
 pub use source::{SettingSource, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, TimeSpan};
@@ -206,6 +208,17 @@ impl Settings {
         if !lanes.enabled.value && !lanes.priority_access_keys.value.0.is_empty() {
             let source = &lanes.priority_access_keys.source;
             problems.add(source, "lanes.priority_access_keys needs lanes: set lanes.enabled = true");
+        }
+        let sliced = self.named.stores.iter().filter_map(|store| match &store.kind {
+            StoreKind::Local { options, .. } => Some((store, options.slices.as_ref()?)),
+            StoreKind::S3(_) | StoreKind::Swift(_) => None,
+        });
+        for (store, slices) in sliced.filter(|_| lanes.enabled.value) {
+            let message = format!(
+                "store.{}.slices and lanes.enabled both schedule this store; remove one of them",
+                store.name.value
+            );
+            problems.add(&slices.source, message);
         }
         self.check_priority_clients(problems);
         self.check_clients_of_rules(problems);

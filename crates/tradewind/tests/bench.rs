@@ -404,6 +404,28 @@ fn class_table1_measures_all_types_and_removes_its_objects() {
 }
 
 #[test]
+fn class_table1_compares_streams_and_removes_their_objects() {
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    let line = "s3://bucket --streams --time 200ms --scale 0.001 --bytes 1MiB --concurrency 4 --timeout 0s";
+    let table = caller.run_ok(&class_table1(line));
+    // The header, and for each operation files alone, four streams and a summary.
+    assert_eq!(table.lines().count(), 1 + 2 * (1 + 4 + 1), "{table}");
+    let text = caller.run_ok(&class_table1(&format!("{line} --json")));
+    let result: Json = serde_json::from_str(&text).unwrap();
+    for (operation, name) in result["operations"].as_array().unwrap().iter().zip(["put", "get"]) {
+        assert_eq!(operation["operation"], name);
+        assert!(operation["files_p90_ratio"].as_f64().unwrap() > 0.0, "{operation}");
+        let streams = operation["together"].as_array().unwrap();
+        assert!(
+            streams.len() == 4 && streams.iter().all(|stream| stream["requests"].as_u64() > Some(0)),
+            "{operation}"
+        );
+    }
+    assert!(caller.keys("s3://bucket").is_empty());
+}
+
+#[test]
 fn class_table1_samples_series_of_the_cache() {
     let scene = TestStore::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -19,8 +19,9 @@ use tradewind_core::testing::{MemoryStore, conformance, context, drain, write_al
 use tradewind_core::{Address, BucketName, ObjectInfo, ObjectStore, SystemClock};
 use tradewind_layers::scheduled::Priorities;
 use tradewind_layers::transformed::{ClassSet, Keyring, MasterKey, TransformPolicy};
-use tradewind_layers::{Instrumented, Scheduled, Transformed, Volume, Volumes};
+use tradewind_layers::{DiskQueue, Instrumented, Scheduled, Sliced, Transformed, Volume, Volumes};
 use tradewind_model::lanes::LanesOptions;
+use tradewind_model::slices::DiskSpeed;
 
 /// A new local store.
 fn local(directory: &Path) -> Arc<dyn ObjectStore> {
@@ -39,6 +40,14 @@ fn scheduled_local(directory: &Path) -> Arc<dyn ObjectStore> {
     let clock = SystemClock::shared();
     let (options, none) = (LanesOptions::default(), Priorities::default());
     Instrumented::new(Scheduled::new(local(directory), options, none, clock.clone()), clock)
+}
+
+/// A new local store with instrumentation and the scheduler of a rotating disk.
+fn sliced_local(directory: &Path) -> Arc<dyn ObjectStore> {
+    let clock = SystemClock::shared();
+    let speed = DiskSpeed { positioning_time: Duration::from_millis(12), bytes_per_second: 140_000_000 };
+    let disk = DiskQueue::new(speed, clock.clone());
+    Instrumented::new(Sliced::new(local(directory), disk), clock)
 }
 
 /// A new local store and a memory store as volumes, each with one bucket of the suite.
@@ -82,6 +91,16 @@ async fn a_local_store_with_lanes_conforms() {
     let make = move || {
         let directory = directory.clone();
         async move { scheduled_local(directory.path()) }.boxed()
+    };
+    conformance::run(make).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sliced_local_store_conforms() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let make = move || {
+        let directory = directory.clone();
+        async move { sliced_local(directory.path()) }.boxed()
     };
     conformance::run(make).await;
 }

@@ -29,6 +29,8 @@ pub(super) struct PhaseWork {
     /// Indexes of objects, in the order of the requests.
     pub requests: Arc<[usize]>,
     pub timeout: Option<Duration>,
+    /// Sends the requests again and again until this time of the clock; `None` sends each once.
+    pub until: Option<Duration>,
 }
 
 /// The result of a phase.
@@ -52,13 +54,15 @@ impl PhaseRunner {
     pub async fn run(&self, work: PhaseWork) -> Result<PhaseOutcome> {
         let (next, begin) = (Arc::new(AtomicUsize::new(0)), self.env.clock.now());
         let mut clients = JoinSet::new();
-        for _ in 0..self.concurrency.min(work.requests.len()) {
+        let max_clients = if work.until.is_some() { usize::MAX } else { work.requests.len() };
+        for _ in 0..self.concurrency.min(max_clients) {
             let client = Client {
                 env: self.env.clone(),
                 plan: self.plan.clone(),
                 context: request_context(&self.env).await?,
                 operation: work.operation,
                 timeout: work.timeout,
+                until: work.until,
                 stop: self.stop.clone(),
                 progress: self.progress.clone(),
             };
@@ -96,6 +100,7 @@ struct Client {
     context: Context,
     operation: Operation,
     timeout: Option<Duration>,
+    until: Option<Duration>,
     stop: StopSignal,
     progress: Arc<Progress>,
 }
@@ -104,7 +109,13 @@ impl Client {
     async fn run(self, requests: Arc<[usize]>, next: Arc<AtomicUsize>) -> ClientOutcome {
         let mut outcome = ClientOutcome::default();
         while !self.stop.is_triggered() {
-            let Some(&index) = requests.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let number = match self.until {
+                Some(until) if self.env.clock.now() >= until || requests.is_empty() => break,
+                Some(_) => number % requests.len(),
+                None => number,
+            };
+            let Some(&index) = requests.get(number) else { break };
             let object = &self.plan.objects[index];
             let begin = self.env.clock.now();
             let result = tokio::select! {
@@ -129,6 +140,10 @@ impl Client {
                 tokio::time::sleep(FAILURE_PAUSE).await;
             } else {
                 self.progress.record_success(object.bytes);
+            }
+            if self.until.is_some() {
+                // A store that responds at once must not keep other streams from their thread.
+                tokio::task::yield_now().await;
             }
         }
         outcome

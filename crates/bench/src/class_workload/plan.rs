@@ -6,8 +6,11 @@ use tradewind_core::Class;
 use tradewind_model::class_policy::DataType;
 use tradewind_model::workload::{Population, TypedObject, get_count};
 
-use super::ClassWorkload;
+use super::{ClassWorkload, STREAM_TYPES};
 use crate::random::{mix, unit_fraction};
+
+/// Objects of each stream at scale 1, of which the paper gives no number.
+const OBJECTS_PER_STREAM: f64 = 6_400.0;
 
 /// An object.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,6 +54,28 @@ impl Plan {
         let (puts, deletes) = (rng.permutation(objects.len()), rng.permutation(objects.len()));
         let gets = (0..get_count(options.scale).max(1)).map(|_| rng.below(objects.len())).collect();
         Self { objects, puts, gets, deletes }
+    }
+
+    /// The objects of the streams, equally many of each type, and their requests in random order.
+    pub fn for_streams(options: &ClassWorkload, prefix: &str) -> Self {
+        let mut rng = NumberStream(options.seed);
+        let count = (OBJECTS_PER_STREAM * options.scale).round().max(1.0) as usize;
+        let mut typed = Vec::new();
+        for data_type in STREAM_TYPES {
+            typed
+                .extend((0..count).map(|_| TypedObject { data_type, bytes: data_type.size(rng.fraction()) }));
+        }
+        let table_bytes: u64 = typed.iter().map(|object| object.bytes).sum();
+        let factor = options.total_bytes.map_or(1.0, |bytes| bytes as f64 / table_bytes as f64);
+        let planned = |(number, object): (usize, TypedObject)| PlannedObject {
+            key: format!("{prefix}{}/{number:06}", object.data_type.name()),
+            data_type: object.data_type,
+            bytes: ((object.bytes as f64 * factor) as u64).max(1),
+            class: options.labels.class(object, typed[rng.below(typed.len())]),
+        };
+        let objects: Vec<PlannedObject> = typed.iter().copied().enumerate().map(planned).collect();
+        let (puts, gets) = (rng.permutation(objects.len()), rng.permutation(objects.len()));
+        Self { objects, puts, gets, deletes: Arc::default() }
     }
 
     pub fn total_bytes(&self) -> u64 {

@@ -62,7 +62,10 @@ async fn objects_are_stored_with_the_class_of_their_label() {
             progress: Arc::default(),
         };
         let requests = runner.plan.puts.clone();
-        runner.run(PhaseWork { operation: Operation::Put, requests, timeout: None }).await.unwrap();
+        runner
+            .run(PhaseWork { operation: Operation::Put, requests, timeout: None, until: None })
+            .await
+            .unwrap();
         let context = request_context(&env).await.unwrap();
         for (object, class) in runner.plan.objects.iter().zip(expected) {
             let address = Address::parse(env.bucket.as_str(), &object.key).unwrap();
@@ -142,4 +145,40 @@ async fn a_stop_keeps_the_phases_so_far() {
     assert!(report.is_partial);
     assert_eq!(report.phases.len(), 1);
     assert_eq!(remove_objects(&env, "run/").await.unwrap(), report.objects as u64);
+}
+
+#[tokio::test]
+async fn streams_compare_files_alone_with_all_types_together() {
+    let env = env().await;
+    let (stop, progress, time) = (StopSignal::default(), Arc::default(), Duration::from_millis(150));
+    let options = ClassWorkload { concurrency: 8, ..options() };
+    let report = options.run_streams(&env, "streams/", time, &stop, &progress, |_| {}).await.unwrap();
+    assert_eq!((report.clients_per_stream, report.failure_count(), report.is_partial), (2, 0, false));
+    assert_eq!(report.objects, STREAM_TYPES.len() * 6);
+    assert_eq!(report.operations.len(), 2);
+    for operation in &report.operations {
+        let names: Vec<_> = operation.together.iter().map(|stream| stream.name).collect();
+        assert_eq!(names, ["files", "pictures", "music", "video"]);
+        assert!(operation.together.iter().all(|stream| stream.stats.requests > 0), "{operation:?}");
+        assert!(operation.files_alone.requests > 0 && operation.files_p90_ratio.unwrap() > 0.0);
+        let sum: f64 = operation.together.iter().map(|stream| stream.stats.bytes_per_second).sum();
+        assert!((sum - operation.bytes_per_second).abs() < 1.0);
+    }
+    let context = request_context(&env).await.unwrap();
+    for object in Plan::for_streams(&options, "streams/").objects {
+        let address = Address::parse(env.bucket.as_str(), &object.key).unwrap();
+        let found = env.store.head(&context, &address, GetRequest::default()).await.unwrap();
+        assert_eq!((found.info.metadata.classes.object, found.info.size), (object.class, object.bytes));
+    }
+    assert_eq!(remove_objects(&env, "streams/").await.unwrap(), report.objects as u64);
+}
+
+#[tokio::test]
+async fn failures_of_streams_are_counted_and_are_no_latencies() {
+    let fault = Fault::FailBefore(Reason::Overloaded);
+    let env = faulty(env().await, Call::Get, FaultSchedule::Nth(3), fault);
+    let (stop, progress, time) = (StopSignal::default(), Arc::default(), Duration::from_millis(100));
+    let report = options().run_streams(&env, "streams/", time, &stop, &progress, |_| {}).await.unwrap();
+    assert_eq!((report.operations[0].failure_count(), report.operations[1].failure_count()), (0, 1));
+    assert_eq!(report.operations[1].failure_samples.len(), 1);
 }

@@ -1,6 +1,7 @@
 //! The policies of a store for classes: the default policy, with the changes of the settings. Plain data, replaced as a
 //! whole at run time.
 
+use std::num::NonZeroU16;
 use std::ops::Range;
 
 use tradewind_core::{Class, Classes};
@@ -9,6 +10,7 @@ use super::{
     ClassPriority, ClassSource, LARGEST_FILES, SMALLEST_FILES, class, class_by_name, class_for_size,
 };
 use crate::eviction::{CLASSES, ClassPolicies, ClassPolicy};
+use crate::slices::StreamShare;
 
 /// The event that completes a write to a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct ClassChanges {
     pub is_pinned: bool,
     /// The store of the class, for layers that choose one.
     pub tier: Option<String>,
+    /// The weight in the scheduler of a disk; classes without one are together one group of weight 1.
+    pub share: Option<NonZeroU16>,
 }
 
 /// The policies of all classes: Table II of the paper with the changes of the settings.
@@ -107,6 +111,13 @@ impl ClassPolicyTable {
     #[must_use]
     pub fn tier(&self, class: Class) -> Option<&str> {
         self.changes(class)?.tier.as_deref()
+    }
+
+    /// The group of streams of a class in the scheduler of a disk.
+    #[must_use]
+    pub fn stream_share(&self, class: Class) -> StreamShare {
+        let share = self.changes(class).and_then(|changes| changes.share);
+        share.map_or_else(StreamShare::default, |weight| StreamShare { class: Some(class.value()), weight })
     }
 
     /// The name of a class: that of the settings, else that of the default policy.
@@ -259,6 +270,14 @@ mod tests {
         assert_eq!(table.class_of_span(&low_range, size, &sectors(0..11)), class(25));
         assert_eq!(table.class_of_span(&classes(None, ""), size, &(0..size)), class(13));
         assert_eq!(table.class_of_span(&classes(None, ""), 0, &(0..0)), class(11));
+    }
+
+    #[test]
+    fn classes_with_a_share_are_groups_of_their_own() {
+        let share = NonZeroU16::new(4);
+        let table = table(25, ClassChanges { share, ..ClassChanges::default() });
+        assert_eq!(table.stream_share(class(25)), StreamShare { class: Some(25), weight: share.unwrap() });
+        assert_eq!(table.stream_share(class(26)), StreamShare::default());
     }
 
     #[test]

@@ -11,9 +11,10 @@ use tradewind_backend::local::LocalStore;
 use tradewind_cache::{Cached, CachedOptions, ReadOnly, TierOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
-use tradewind_layers::{Instrumented, ReadAhead, Routed, Tier, Volume, Volumes};
+use tradewind_layers::{Instrumented, ReadAhead, Routed, Sliced, Tier, Volume, Volumes};
 use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
+use super::slices::DiskQueues;
 use super::transform_keys::transform;
 use super::write_back::{self, ClassWrites};
 use super::{ServedStore, open_store, with_lanes};
@@ -86,6 +87,8 @@ pub struct StackedStore {
     pub name: String,
     /// The leaf.
     pub served: ServedStore,
+    /// The layer that schedules its rotating disk, if the settings say so.
+    pub sliced: Option<Arc<Sliced>>,
     /// The layer that measures it.
     pub instrumented: Arc<Instrumented>,
     /// The layer that reads ahead, of a remote store.
@@ -93,12 +96,19 @@ pub struct StackedStore {
 }
 
 impl StackedStore {
-    fn new(settings: &Settings, opened: OpenedStore, clock: &Arc<dyn Clock>) -> Self {
+    fn new(
+        settings: &Settings,
+        opened: OpenedStore,
+        disks: &mut DiskQueues,
+        clock: &Arc<dyn Clock>,
+    ) -> anyhow::Result<Self> {
+        let lanes_or_leaf = with_lanes(settings, opened.served.store(), clock.clone());
+        let sliced = disks.wrap(settings, &opened, lanes_or_leaf.clone(), clock)?;
+        let scheduled = sliced.clone().map_or(lanes_or_leaf, |sliced| sliced as Arc<dyn ObjectStore>);
         let OpenedStore { name, served, .. } = opened;
-        let lanes_or_leaf = with_lanes(settings, served.store(), clock.clone());
-        let instrumented = Instrumented::new(lanes_or_leaf, clock.clone());
+        let instrumented = Instrumented::new(scheduled, clock.clone());
         let read_ahead = served.plan().map(|plan| plan.wrap(instrumented.clone(), clock.clone()));
-        Self { name, served, instrumented, read_ahead }
+        Ok(Self { name, served, sliced, instrumented, read_ahead })
     }
 
     /// The top layer.
@@ -147,12 +157,15 @@ pub struct VolumeLayers {
     pub class_writes: Arc<ClassWrites>,
     /// The layers `routed`.
     pub routed: Vec<ServedRouted>,
+    /// The layers that schedule rotating disks.
+    pub sliced: Vec<Arc<Sliced>>,
 }
 
 impl VolumeLayers {
     fn set_class_policies(&self, policies: &Arc<ClassPolicyTable>) {
         self.caches.iter().for_each(|named| named.cache.set_policies(policies.clone()));
         self.class_writes.set_policies(policies.clone());
+        self.sliced.iter().for_each(|sliced| sliced.set_policies(policies.clone()));
     }
 }
 
@@ -169,13 +182,15 @@ impl ServedStores {
         opened: Vec<OpenedStore>,
         clock: &Arc<dyn Clock>,
     ) -> anyhow::Result<Self> {
-        let stores: Vec<StackedStore> =
-            opened.into_iter().map(|opened| StackedStore::new(settings, opened, clock)).collect();
         for note in settings.named.notes() {
             tracing::warn!("{note}");
         }
-        let mut layers =
-            VolumeLayers { write_back_memory: settings.write_back_memory().0, ..VolumeLayers::default() };
+        let mut disks = DiskQueues::default();
+        let stores = opened.into_iter().map(|opened| StackedStore::new(settings, opened, &mut disks, clock));
+        let stores: Vec<StackedStore> = stores.collect::<anyhow::Result<_>>()?;
+        let sliced = stores.iter().filter_map(|store| store.sliced.clone()).collect();
+        let write_back_memory = settings.write_back_memory().0;
+        let mut layers = VolumeLayers { sliced, write_back_memory, ..VolumeLayers::default() };
         let mut volumes = Vec::new();
         let policies = Arc::new(settings.named.class_policies());
         for volume in settings.served_volumes()? {
@@ -430,6 +445,42 @@ mod tests {
         let photos = tradewind_core::BucketName::new("photos").unwrap();
         assert_eq!(volumes.volume_name(&photos), "w");
         served.store.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn stores_on_one_device_share_its_scheduler_and_get_shares_of_classes() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = |name: &str, slices: &str| {
+            format!(
+                "[store.{name}]\ntype = \"local\"\npath = {name:?}\n{slices}[volume.{name}]\nstack = [{name:?}]\n"
+            )
+        };
+        let (slices, faster) = ("slices = {}\n", "slices = { throughput = \"200MB\" }\n");
+        let text = format!(
+            "default_volume = \"one\"\n{}{}{}[class.25]\nshare = 3\n",
+            store("one", slices),
+            store("two", slices),
+            store("three", "")
+        );
+        let served = serve(&directory, &text).await;
+        let is_sliced: Vec<bool> = served.stores.iter().map(|store| store.sliced.is_some()).collect();
+        assert_eq!(is_sliced, [true, true, false]);
+        let disks: Vec<_> = served.layers.sliced.iter().map(|sliced| sliced.disk().clone()).collect();
+        assert!(Arc::ptr_eq(&disks[0], &disks[1]));
+        let class = tradewind_core::Class::new(25).unwrap();
+        let shares =
+            served.layers.sliced.iter().map(|sliced| sliced.policies().stream_share(class).weight.get());
+        assert_eq!(shares.collect::<Vec<_>>(), [3, 3]);
+        served.store.close().await.unwrap();
+
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!("default_volume = \"one\"\n{}{}", store("one", slices), store("two", faster));
+        let file = Some((directory.path().join("tw.toml"), text));
+        let settings = Settings::read(&Inputs { file, ..Inputs::default() }).unwrap();
+        let clock: Arc<dyn Clock> = SystemClock::shared();
+        let opened = open_stores(&settings, false, &clock).unwrap();
+        let refused = ServedStores::new(&settings, opened, &clock).await.unwrap_err();
+        assert!(refused.to_string().contains("have different slices"), "{refused}");
     }
 
     #[tokio::test]

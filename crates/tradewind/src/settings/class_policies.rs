@@ -1,5 +1,7 @@
 //! The tables `[class.N]`: what this server does with a class of data. They change the default policy.
 
+use std::num::NonZeroU16;
+
 use tradewind_core::Class;
 use tradewind_model::class_policy::{
     self, ClassChanges, ClassPolicyTable, ClassPriority, ClassWrite, is_store_metadata,
@@ -13,7 +15,9 @@ use super::source::{SettingSource, Sourced};
 use super::value::{Percent, SettingValue};
 
 /// Keys of later versions.
-const PLANNED_KEYS: [&str; 4] = ["compress", "encrypt", "share", "replicas"];
+const PLANNED_KEYS: [&str; 3] = ["compress", "encrypt", "replicas"];
+/// The largest share of a class.
+const MAX_SHARE: u16 = 1_000;
 
 /// A `[class.N]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub struct ClassSettings {
     pub pin: Option<Sourced<bool>>,
     /// The store of the class.
     pub tier: Option<Sourced<String>>,
+    /// The share of disks.
+    pub share: Option<Sourced<NonZeroU16>>,
 }
 
 impl SettingValue for ClassPriority {
@@ -83,6 +89,7 @@ impl ClassSettings {
             write: fields.single("write", problems),
             pin: fields.boolean("pin", problems),
             tier: fields.text("tier", problems),
+            share: fields.single("share", problems),
         };
         fields.finish(&PLANNED_KEYS, problems);
         read.check(problems);
@@ -107,6 +114,10 @@ impl ClassSettings {
                     format!("{:?} is the name of class {}; choose another", name.value, other.value());
                 problems.add(&name.source, message);
             }
+        }
+        if let Some(share) = self.share.as_ref().filter(|share| share.value.get() > MAX_SHARE) {
+            let message = format!("class.{}.share must be 1 to {MAX_SHARE}", class.value());
+            problems.add(&share.source, message);
         }
         let decided = [
             ("priority", self.priority.as_ref().map(|set| &set.source)),
@@ -139,6 +150,7 @@ impl ClassSettings {
             line("write", self.write.as_ref()),
             line("pin", self.pin.as_ref()),
             line("tier", self.tier.as_ref()),
+            line("share", self.share.as_ref()),
         ];
         let full =
             |(key, value, source)| (format!("class.{}.{key}", self.class.value.value()), value, source);
@@ -158,6 +170,7 @@ impl ClassSettings {
             ("write", "`through`: writes of the class wait for the store below, although the volume writes back. `back`: as the volume says."),
             ("pin", "`true`: caches do not evict the class. All pins together fill at most half of a cache."),
             ("tier", "The `[store.NAME]` of the class in volumes that have this store as a tier or at the bottom of the stack. Read at start."),
+            ("share", "The share of a disk with `slices` that reads and writes of large objects of the class get together, 1 to 1000. All classes without one have the share 1 together."),
         ]
         .map(|(key, text)| Declaration { key, default: None, text })
         .into()
@@ -209,6 +222,7 @@ pub(super) fn class_policies(classes: &[ClassSettings]) -> ClassPolicyTable {
             write: value(set.write.as_ref()),
             is_pinned: set.pin.as_ref().is_some_and(|pin| pin.value),
             tier: value(set.tier.as_ref()),
+            share: value(set.share.as_ref()),
         };
         table.set(set.class.value, changes);
     }

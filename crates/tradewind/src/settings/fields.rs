@@ -79,6 +79,19 @@ impl Fields {
         }
     }
 
+    /// A table, with its place in the file.
+    pub fn nested(&mut self, key: &'static str, problems: &mut Problems) -> Option<Sourced<Self>> {
+        let Item { source, value } = self.take(key)?;
+        let path = format!("{}.{key}", self.path);
+        match value {
+            TomlValue::Table(table) => Some(Sourced { value: Self::new(path, table), source }),
+            other => {
+                problems.add(&source, format!("{path} must be a table, not {}", describe(&other)));
+                None
+            }
+        }
+    }
+
     pub fn missing(&self, key: &str, example: &str, problems: &mut Problems) {
         problems.add(&self.table.source, format!("{} needs {key}, for example {key} = {example}", self.path));
     }

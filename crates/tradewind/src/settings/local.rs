@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use super::fields::Fields;
 use super::problem::Problems;
 use super::reference::Declaration;
+use super::slices::SliceSettings;
 use super::source::{SettingSource, Sourced};
 use super::value::{Percent, SettingValue};
 use tradewind_backend::local::LocalOptions as StoreOptions;
@@ -15,11 +16,18 @@ macro_rules! options {
     ($($(#[doc = $doc:literal])* $key:ident: $value:ty = $default:expr,)*) => {
         /// Options of a local store; `None` for the default.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
-        pub struct LocalOptions { $($(#[doc = $doc])* pub $key: Option<Sourced<$value>>,)* }
+        pub struct LocalOptions {
+            $($(#[doc = $doc])* pub $key: Option<Sourced<$value>>,)*
+            /// The scheduler of a rotating disk.
+            pub slices: Option<SliceSettings>,
+        }
 
         impl LocalOptions {
             pub(super) fn read(fields: &mut Fields, problems: &mut Problems) -> Self {
-                Self { $($key: fields.single::<$value>(stringify!($key), problems),)* }
+                Self {
+                    $($key: fields.single::<$value>(stringify!($key), problems),)*
+                    slices: SliceSettings::read(fields, problems),
+                }
             }
 
             /// The declarations, with the defaults of the store.
@@ -32,7 +40,7 @@ macro_rules! options {
                         default: Some(default(&defaults).to_text().into()),
                         text: concat!($($doc),*).trim(),
                     }
-                },)*]
+                },)* SliceSettings::declaration()]
             }
 
             /// Name, value as text, and source of every option that is set.
@@ -41,6 +49,7 @@ macro_rules! options {
                 $(lines.extend(self.$key.as_ref().map(|set| {
                     (stringify!($key), set.value.to_text(), set.source.clone())
                 }));)*
+                lines.extend(self.slices.as_ref().map(SliceSettings::line));
                 lines
             }
         }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use tracing_subscriber::EnvFilter;
@@ -147,7 +147,7 @@ macro_rules! counted {
         }
     )*};
 }
-counted!(NonZeroUsize, NonZeroU32);
+counted!(NonZeroUsize, NonZeroU32, NonZeroU16);
 
 impl SettingValue for bool {
     fn parse(text: &str) -> Result<Self, String> {

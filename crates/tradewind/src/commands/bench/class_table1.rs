@@ -1,6 +1,7 @@
 //! `tradewind bench class-table1`: the workload of Chen 2014, table I.
 
 mod contents;
+mod streams;
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use crate::settings::{ByteSize, TimeSpan};
 #[command(after_help = "Examples:\n  \
     tradewind bench class-table1 s3://bucket\n  \
     tradewind bench class-table1 s3://bucket --scale 0.1 --bytes 4GiB --concurrency 100 --labels off\n  \
+    tradewind bench class-table1 s3://bucket --streams --time 30s --timeout 0s\n  \
     tradewind bench class-table1 s3://bucket --metrics http://127.0.0.1:9001/metrics --json\n\n\
     Exit status: 0 measured, 1 a request failed or data was wrong, 2 usage.")]
 pub(in crate::commands) struct Arguments {
@@ -53,6 +55,13 @@ pub(in crate::commands) struct Arguments {
     /// Classes that clients send
     #[arg(long, value_enum, default_value_t = LabelsName::On)]
     labels: LabelsName,
+    /// Instead of the phases, compares the latency of files alone with that next to streams of pictures, music and video,
+    /// each with a quarter of the clients
+    #[arg(long, conflicts_with = "metrics")]
+    streams: bool,
+    /// Duration of each measurement of --streams
+    #[arg(long, value_name = "TIME", value_parser = measurement_time, default_value = "10s", requires = "streams")]
+    time: TimeSpan,
     /// Number of clients
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = parse_concurrency)]
     concurrency: usize,
@@ -86,6 +95,11 @@ fn total_bytes(text: &str) -> Result<ByteSize, String> {
     if (1 << 20..=1 << 44).contains(&size.0) { Ok(size) } else { Err("write 1MiB to 16TiB".to_owned()) }
 }
 
+fn measurement_time(text: &str) -> Result<TimeSpan, String> {
+    let time = TimeSpan::parse(text)?;
+    if time.0.is_zero() { Err("write a time longer than 0".to_owned()) } else { Ok(time) }
+}
+
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     until_stopped(async |stop| measure(&arguments, stop).await)
 }
@@ -112,7 +126,9 @@ impl Arguments {
 async fn measure(arguments: &Arguments, stop: StopSignal) -> anyhow::Result<CommandOutcome> {
     let (workload, run_directory) = (arguments.workload(), run_prefix(random_run_number()?));
     let env = tokio::task::block_in_place(|| arguments.open(run_directory.trim_end_matches('/')))?;
-    let (largest, limit) = (workload.max_object_bytes(), env.store.capabilities().max_object_bytes);
+    let largest =
+        if arguments.streams { workload.max_stream_object_bytes() } else { workload.max_object_bytes() };
+    let limit = env.store.capabilities().max_object_bytes;
     if largest > limit {
         let message = format!("an object has {largest} bytes, the store's limit is {limit}: set --bytes");
         return Err(UsageError(message).into());
@@ -122,6 +138,9 @@ async fn measure(arguments: &Arguments, stop: StopSignal) -> anyhow::Result<Comm
         None => None,
     };
     let prefix = format!("{}{run_directory}", directory_prefix(&arguments.location.key));
+    if arguments.streams {
+        return streams::measure(arguments, &env, &prefix, &stop).await;
+    }
     let mut output = io::stdout().lock();
     let mut written = Ok(());
     if !arguments.json {

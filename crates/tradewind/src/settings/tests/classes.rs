@@ -15,7 +15,7 @@ fn class(value: u8) -> Class {
 fn policies_of_classes_are_read_and_shown() {
     let text = format!(
         "{STORE}[class.25]\nname = \"mail\"\npriority = 1\noccupancy = \"20%\"\nwrite = \"back\"\npin = true\n\
-         tier = \"ssd\"\n[class.31]\noccupancy = \"80%\"\n"
+         tier = \"ssd\"\nshare = 4\n[class.31]\noccupancy = \"80%\"\n"
     );
     let settings = read(&text);
     let table = settings.named.class_policies();
@@ -23,6 +23,9 @@ fn policies_of_classes_are_read_and_shown() {
     assert_eq!(table.priority(class(25)).value(), 1);
     assert_eq!(table.write(class(25)), Some(ClassWrite::Back));
     assert_eq!((table.is_pinned(class(25)), table.tier(class(25))), (true, Some("ssd")));
+    let share =
+        |value| (table.stream_share(class(value)).class, table.stream_share(class(value)).weight.get());
+    assert_eq!((share(25), share(31)), ((Some(25), 4), (None, 1)));
     assert_eq!(table.eviction_policies().get(25).max_occupancy_percent, 20);
     assert_eq!((table.priority(class(31)).value(), table.write(class(31))), (9, None));
     let shown = settings.to_string();
@@ -33,6 +36,7 @@ fn policies_of_classes_are_read_and_shown() {
         "class.25.write",
         "class.25.pin",
         "class.25.tier",
+        "class.25.share",
         "class.31.occupancy",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
@@ -59,7 +63,8 @@ fn invalid_policies_of_classes_name_their_line() {
         ("[class.5]\npin = true", "treated like class 0"),
         ("[class.25]\ncompress = true", "\"class.25.compress\" is planned but not built yet"),
         ("[class.25]\nencrypt = true", "planned but not built yet"),
-        ("[class.25]\nshare = 2", "planned but not built yet"),
+        ("[class.25]\nshare = 0", "class.25.share: \"0\" is not a whole number above 0"),
+        ("[class.25]\nshare = 1001", "class.25.share must be 1 to 1000"),
         ("[class.25]\nreplicas = 2", "planned but not built yet"),
         ("[class.25]\npriorty = 2", "did you mean \"priority\"?"),
         (

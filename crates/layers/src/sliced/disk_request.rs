@@ -1,0 +1,233 @@
+//! The scheduler of a disk that stores share, and requests that wait for it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tradewind_core::Clock;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_model::slices::{
+    DiskScheduler, DiskSpeed, DiskWork, StreamShare, TurnId, TurnRequest, Urgency,
+};
+
+use crate::dispatch_queue::{DispatchQueue, QueuedTask, Scheduler};
+
+impl Scheduler for DiskScheduler {
+    type Ticket = TurnId;
+
+    fn next_dispatched(&mut self, now: Duration) -> Option<TurnId> {
+        Self::next_dispatched(self, now)
+    }
+
+    fn next_wake(&self, _: Duration) -> Option<Duration> {
+        Self::next_wake(self)
+    }
+
+    fn cancel(&mut self, ticket: TurnId) {
+        self.end(ticket);
+    }
+}
+
+/// The scheduler of one rotating disk. All stores on the disk share it.
+#[derive(Debug)]
+pub struct DiskQueue {
+    queue: Arc<DispatchQueue<DiskScheduler>>,
+    speed: DiskSpeed,
+    last_stream: AtomicU32,
+}
+
+impl DiskQueue {
+    /// The scheduler of an idle disk; times are those of `clock`.
+    pub fn new(speed: DiskSpeed, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let queue = Arc::new(DispatchQueue::new(DiskScheduler::new(speed), clock));
+        Arc::new(Self { queue, speed, last_stream: AtomicU32::new(0) })
+    }
+
+    /// The speed of the disk.
+    #[must_use]
+    pub const fn speed(&self) -> DiskSpeed {
+        self.speed
+    }
+
+    /// Number of queued requests.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.queue.lock().scheduler.queued()
+    }
+
+    /// Number of requests that have the disk.
+    #[must_use]
+    pub fn turn_count(&self) -> usize {
+        self.queue.lock().scheduler.turn_count()
+    }
+}
+
+/// A request that needs the disk. Dropping it ends its turn, or removes it from the queue.
+#[derive(Debug)]
+pub(super) struct DiskRequest {
+    disk: Arc<DiskQueue>,
+    stream: u32,
+    share: StreamShare,
+    turn: Option<TurnId>,
+    paused_at: Option<Duration>,
+    is_prompt: bool,
+}
+
+impl DiskRequest {
+    /// A request without a turn.
+    pub fn new(disk: &Arc<DiskQueue>) -> Self {
+        let stream = disk.last_stream.fetch_add(1, Ordering::Relaxed);
+        let share = StreamShare::default();
+        Self { disk: disk.clone(), stream, share, turn: None, paused_at: None, is_prompt: true }
+    }
+
+    /// Sets the group of the stream.
+    pub const fn set_share(&mut self, share: StreamShare) {
+        self.share = share;
+    }
+
+    /// The bytes that a stream transfers in one turn.
+    pub fn slice_bytes(&self) -> u64 {
+        self.disk.speed.slice_bytes()
+    }
+
+    fn turn_request(&self, work: DiskWork, urgency: Urgency) -> TurnRequest {
+        TurnRequest { work, urgency, share: self.share, is_prompt: self.is_prompt }
+    }
+
+    /// Requests a turn as one of the first requests. Returns `None` if it begins at once. Fails with
+    /// [`Overloaded`](Reason::Overloaded) if the queue is full.
+    pub fn request_first(
+        &mut self,
+        work: DiskWork,
+    ) -> Result<Option<impl Future<Output = ()> + Send + use<>>> {
+        self.request(work, Urgency::First)
+    }
+
+    /// Requests the next turn of the stream. Returns `None` if it begins at once.
+    pub fn request_further(
+        &mut self,
+        work: DiskWork,
+    ) -> Result<Option<impl Future<Output = ()> + Send + use<>>> {
+        self.request(work, Urgency::Stream(self.stream))
+    }
+
+    fn request(
+        &mut self,
+        work: DiskWork,
+        urgency: Urgency,
+    ) -> Result<Option<impl Future<Output = ()> + Send + use<>>> {
+        let now = self.disk.queue.now();
+        let request = self.turn_request(work, urgency);
+        let mut state = self.disk.queue.lock();
+        if let Some(turn) = self.turn.take() {
+            state.scheduler.end(turn);
+        }
+        let requested = state.scheduler.request(request);
+        if let Ok(turn) = requested {
+            self.turn = Some(turn);
+            let task = self.disk.queue.enqueue(&mut state, turn);
+            state.wake_due(now);
+            let is_waiting = state.is_waiting(turn);
+            drop(state);
+            return Ok(is_waiting.then(|| task.wait()));
+        }
+        // The turn that ended may let others begin.
+        state.wake_due(now);
+        drop(state);
+        requested.map(|_| None).map_err(|full| {
+            let message = format!("{} requests already wait for the disk; try again later", full.queued);
+            Error::new(Reason::Overloaded, message)
+        })
+    }
+
+    /// Exchanges the turn for reads of `bytes` bytes in sequence, as the next request of the queue.
+    pub fn exchange_for_reads(&mut self, bytes: u64) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let request = self.turn_request(DiskWork::Read { bytes }, Urgency::First);
+        let turn = self.turn.take()?;
+        let now = self.disk.queue.now();
+        let mut state = self.disk.queue.lock();
+        let turn = state.scheduler.exchange(turn, request);
+        self.turn = Some(turn);
+        let task: QueuedTask<DiskScheduler> = self.disk.queue.enqueue(&mut state, turn);
+        state.wake_due(now);
+        let is_waiting = state.is_waiting(turn);
+        drop(state);
+        is_waiting.then(|| task.wait())
+    }
+
+    /// The request uses the disk from now on.
+    pub fn begin(&mut self) {
+        let now = self.disk.queue.now();
+        if let Some(turn) = self.turn {
+            self.disk.queue.lock().scheduler.begin(turn, now);
+        }
+    }
+
+    /// The stream reads on. Compares the time since its last bytes with that for which the disk waits.
+    pub fn record_demand(&mut self) {
+        if let Some(paused_at) = self.paused_at.take() {
+            let idle = self.disk.queue.now().saturating_sub(paused_at);
+            self.is_prompt = idle <= self.disk.speed.positioning_time;
+        }
+    }
+
+    /// The disk transferred `bytes` bytes, and the request does not use it now.
+    pub fn pause(&mut self, bytes: u64) {
+        let now = self.disk.queue.now();
+        self.paused_at = Some(now);
+        if let Some(turn) = self.turn {
+            let mut state = self.disk.queue.lock();
+            state.scheduler.pause(turn, bytes, now);
+            state.wake_due(now);
+        }
+    }
+
+    /// Pauses like [`Self::pause`]. At the end of a turn, a prompt stream requests the next one of `bytes_left` bytes before the
+    /// disk is given to another, so that its class keeps its share. Returns the wait for it, if it does not begin at
+    /// once.
+    pub fn pause_slice(
+        &mut self,
+        bytes: u64,
+        bytes_left: u64,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let now = self.disk.queue.now();
+        self.paused_at = Some(now);
+        let turn = self.turn?;
+        let request = self.turn_request(DiskWork::Read { bytes: bytes_left }, Urgency::Stream(self.stream));
+        let mut state = self.disk.queue.lock();
+        state.scheduler.pause(turn, bytes, now);
+        let mut queued = None;
+        if self.is_prompt && state.scheduler.is_over(turn, now) {
+            state.scheduler.end(turn);
+            self.turn = state.scheduler.request(request).ok();
+            queued = self.turn.map(|turn| (turn, self.disk.queue.enqueue(&mut state, turn)));
+        }
+        state.wake_due(now);
+        let queued = queued.map(|(turn, task)| (state.is_waiting(turn), task));
+        drop(state);
+        queued.and_then(|(is_waiting, task)| is_waiting.then(|| task.wait()))
+    }
+
+    /// True if the request has a turn with bytes left.
+    pub fn has_bytes(&self) -> bool {
+        self.turn.is_some_and(|turn| self.disk.queue.lock().scheduler.has_bytes(turn))
+    }
+
+    /// Ends the turn, or removes the request from the queue.
+    pub fn end(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            let now = self.disk.queue.now();
+            let mut state = self.disk.queue.lock();
+            state.scheduler.end(turn);
+            state.wake_due(now);
+        }
+    }
+}
+
+impl Drop for DiskRequest {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
