@@ -4,11 +4,13 @@
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::extent::FRAME_BLOCKS;
+
 /// The alignment of buffers, offsets and lengths; also the unit of space on the SSD.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 /// Blocks of the buffers that are recycled: those of a frame.
-const RECYCLED_BLOCKS: usize = 18;
+const RECYCLED_BLOCKS: usize = FRAME_BLOCKS;
 
 /// Buffers that wait for their next use: up to 2.25 MiB.
 const MAX_RECYCLED_BUFFERS: usize = 32;

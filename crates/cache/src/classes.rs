@@ -12,13 +12,14 @@ use crate::extent::EXTENT_BYTES;
 use crate::fingerprint::Fingerprints;
 use crate::head::Head;
 use crate::pins::PinnedPrefix;
-use crate::policy::{PinReason, TierPolicies};
+use crate::policy::{Eviction, PinReason, TierPolicies};
 use crate::ram::Placement;
 use crate::retained::{RetainedObject, RetainedObjects};
 
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct CachePolicies {
+    eviction: Eviction,
     table: RwLock<Arc<ClassPolicyTable>>,
     prefixes: RwLock<Arc<Vec<PinnedPrefix>>>,
     /// True if a class or a prefix is pinned.
@@ -42,9 +43,10 @@ pub(crate) struct Rank {
 }
 
 impl CachePolicies {
-    /// The default policies, without pins.
-    pub fn new(fingerprints: Fingerprints, clock: Arc<dyn Clock>) -> Self {
+    /// The default policies, without pins, for tiers with an eviction policy.
+    pub fn new(eviction: Eviction, fingerprints: Fingerprints, clock: Arc<dyn Clock>) -> Self {
         Self {
+            eviction,
             table: RwLock::default(),
             prefixes: RwLock::default(),
             has_pins: AtomicBool::default(),
@@ -65,6 +67,11 @@ impl CachePolicies {
         self.clock.wall()
     }
 
+    /// Returns true if the eviction policy has no pins: then nothing is to be pinned.
+    pub const fn ignores_pins(&self) -> bool {
+        !self.eviction.obeys_classes()
+    }
+
     /// The policies of classes.
     pub fn table(&self) -> Arc<ClassPolicyTable> {
         self.table.read().clone()
@@ -72,7 +79,8 @@ impl CachePolicies {
 
     /// The policies in the form of the tiers.
     pub fn for_tiers(&self) -> TierPolicies {
-        TierPolicies::new(&self.table())
+        let policies = TierPolicies::new(&self.table());
+        if self.ignores_pins() { TierPolicies { pinned_classes: 0, ..policies } } else { policies }
     }
 
     /// Replaces the policies of classes.
@@ -93,11 +101,12 @@ impl CachePolicies {
     }
 
     fn update_has_pins(&self) {
-        let has_pins = !self.prefixes.read().is_empty() || self.for_tiers().pinned_classes != 0;
+        let has_prefixes = !self.ignores_pins() && !self.prefixes.read().is_empty();
+        let has_pins = has_prefixes || self.for_tiers().pinned_classes != 0;
         self.has_pins.store(has_pins, Ordering::Relaxed);
     }
 
-    /// True if a class or a prefix is pinned: what is read may have to be pinned.
+    /// True if a class or a prefix is pinned and the eviction policy has pins: what is read may have to be pinned.
     pub fn has_pins(&self) -> bool {
         self.has_pins.load(Ordering::Relaxed)
     }
@@ -149,7 +158,7 @@ impl CachePolicies {
         let pin = if self.is_in_pinned_prefix(address) {
             Some(PinReason::Prefix)
         } else {
-            table.is_pinned(class).then_some(PinReason::Class)
+            (self.has_pins() && table.is_pinned(class)).then_some(PinReason::Class)
         };
         let now = self.now();
         let retention = self

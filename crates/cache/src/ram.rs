@@ -1,8 +1,9 @@
 //! The memory tier: heads and data extents under a limit of bytes. One lock, held briefly.
 //!
-//! Heads without data have a share of their own. They are small and each saves a read of the SSD, but a read of a large
+//! Heads of large objects have a share of their own. They are small and each saves a read of the SSD, but a read of a large
 //! object uses one head and many extents: in one queue, the extents of a scan would displace the heads of everything.
-//! A small object is one entry, with its data, and shares the rest with the extents.
+//! A small object is one entry, with its data, and shares the rest with the extents. So does its head without data, as a
+//! HEAD leaves it: clients that HEAD many small objects would displace the heads of the large ones.
 
 mod partition;
 
@@ -19,6 +20,7 @@ use crate::counters::Counters;
 use crate::extent::buffer_blocks_for;
 use crate::head::{ContentId, Head, Stamp};
 use crate::policy::{Eviction, PinReason, TierPolicies};
+use crate::tiers::MAX_SMALL_BYTES;
 use partition::{Partition, PartitionLimits, RamEntry, RamValue};
 
 /// Memory of an entry besides its bytes: table, slot, policy, allocator.
@@ -30,10 +32,10 @@ pub(crate) const RAM_BLOCK_BYTES: usize = 256;
 /// Bytes of data and small objects for each slot of their policy.
 const DATA_BYTES_PER_SLOT: usize = 1024;
 
-/// Bytes of heads without data for each slot of their policy: about the size of a head.
+/// Bytes of heads of large objects for each slot of their policy: about the size of a head.
 const HEAD_BYTES_PER_SLOT: usize = 512;
 
-/// The tier divided by the share of heads without data.
+/// The tier divided by the share of heads of large objects.
 const HEAD_SHARE_DIVISOR: usize = 16;
 
 /// A head that takes more than this part of the share of heads is stored with the data.
@@ -44,12 +46,13 @@ pub(crate) struct RamTier {
     state: Mutex<RamState>,
     limit_blocks: usize,
     max_head_bytes: usize,
+    eviction: Eviction,
 }
 
 struct RamState {
-    /// Heads without data.
+    /// Heads of large objects.
     heads: Partition,
-    /// Data extents, small objects and large heads.
+    /// Data extents, small objects and their heads, and large heads.
     data: Partition,
 }
 
@@ -85,13 +88,24 @@ impl RamTier {
         let data = Partition::new(PartitionLimits { bytes, bytes_per_slot, eviction }, counters);
         let limit_blocks = heads.max_blocks() + data.max_blocks();
         let state = Mutex::new(RamState { heads, data });
-        Self { state, limit_blocks, max_head_bytes: head_bytes / MAX_HEAD_DIVISOR }
+        Self { state, limit_blocks, max_head_bytes: head_bytes / MAX_HEAD_DIVISOR, eviction }
     }
 
     /// The head of an address.
     pub fn head(&self, fingerprint: u64, address: &Address) -> Option<Arc<Head>> {
         let RamState { heads, data } = &mut *self.state.lock();
         heads.use_head(fingerprint, address).or_else(|| data.use_head(fingerprint, address))
+    }
+
+    /// Returns true if the tier has a head of the same address with another content. Not a use of it.
+    pub fn has_other_head(&self, fingerprint: u64, head: &Head) -> bool {
+        let found = self.state.lock().find_head(fingerprint, &head.address);
+        found.is_some_and(|found| found.content != head.content)
+    }
+
+    /// The eviction policy.
+    pub const fn eviction(&self) -> Eviction {
+        self.eviction
     }
 
     /// A data extent.
@@ -136,7 +150,8 @@ impl RamTier {
         // The old one may be in the other share.
         state.remove(fingerprint);
         let entry = RamEntry::new(fingerprint, bytes, placement.class, RamValue::Head(head.clone()));
-        let is_with_data = head.data.is_some() || bytes > self.max_head_bytes;
+        let is_of_small_object = head.data.is_some() || head.info.size <= MAX_SMALL_BYTES;
+        let is_with_data = is_of_small_object || bytes > self.max_head_bytes;
         let partition = if is_with_data { &mut state.data } else { &mut state.heads };
         if partition.insert(entry, placement.pin) { InsertedHead::New } else { InsertedHead::NotAdmitted }
     }
@@ -221,6 +236,11 @@ impl RamTier {
     /// The size of the tier in bytes.
     pub const fn limit_bytes(&self) -> usize {
         self.limit_blocks * RAM_BLOCK_BYTES
+    }
+
+    /// The part of it for data and small objects.
+    pub fn data_limit_bytes(&self) -> usize {
+        self.state.lock().data.max_blocks() * RAM_BLOCK_BYTES
     }
 
     /// Bytes in use.

@@ -22,6 +22,9 @@ const MIN_SETS: usize = 64;
 /// Bits of a packed stamp that have the sequence number of bucket changes. The other ones have the time.
 const SEQUENCE_BITS: u32 = 24;
 
+/// Spreads ids over sets: 2^64 divided by the golden ratio, as an odd number (Knuth, volume 3, section 6.4).
+const ID_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A content and its stamp in 16 bytes. The time is in whole milliseconds, rounded down: the stamp is never younger than
 /// the comparison.
 #[derive(Debug, Clone, Copy, Default)]
@@ -74,8 +77,10 @@ impl StampTable {
     }
 
     fn set(&self, content: ContentId) -> &Mutex<StampSet> {
-        // Ids are consecutive, and so are their sets.
-        let index = content.0 % self.sets.len() as u64;
+        // A miss may take several ids, so that those in use have a stride. The product spreads any stride over its high
+        // bits, which select the set.
+        let spread = u128::from(content.0.wrapping_mul(ID_MULTIPLIER));
+        let index = (spread * self.sets.len() as u128) >> u64::BITS;
         &self.sets[usize::try_from(index).unwrap_or(0)]
     }
 
@@ -97,14 +102,20 @@ mod tests {
         Stamp { session: SESSION, sequence, time: Duration::from_millis(millis) }
     }
 
+    /// The first `count` contents from `first` on that share its set.
+    fn contents_of_a_set(table: &StampTable, first: ContentId, count: usize) -> Vec<ContentId> {
+        let is_in_set = |content: &ContentId| std::ptr::eq(table.set(*content), table.set(first));
+        (first.0..).map(ContentId).filter(is_in_set).take(count).collect()
+    }
+
     #[test]
     fn stamp_belongs_to_one_content() {
         let table = StampTable::new(0, SESSION);
-        let sets = MIN_SETS as u64;
         table.record(ContentId(5), stamp(1000, 2));
         assert_eq!(table.stamp(ContentId(5)), Some(stamp(1000, 2)));
-        // The same set.
-        assert_eq!(table.stamp(ContentId(5 + sets)), None);
+        for other in contents_of_a_set(&table, ContentId(5), 3).iter().skip(1) {
+            assert_eq!(table.stamp(*other), None);
+        }
         assert_eq!(table.stamp(ContentId(6)), None);
         // A free place has the id 0.
         assert_eq!(table.stamp(ContentId(0)), None);
@@ -115,14 +126,29 @@ mod tests {
     #[test]
     fn full_set_forgets_its_oldest_stamp() {
         let table = StampTable::new(0, SESSION);
-        let content = |number: u64| ContentId(9 + number * MIN_SETS as u64);
-        let count = SET_STAMPS as u64;
-        for number in 0..=count {
-            table.record(content(number), stamp(1000 + number, 1));
+        let contents = contents_of_a_set(&table, ContentId(9), SET_STAMPS + 1);
+        for (content, millis) in contents.iter().zip(1000..) {
+            table.record(*content, stamp(millis, 1));
         }
-        assert_eq!(table.stamp(content(0)), None);
-        for number in 1..=count {
-            assert_eq!(table.stamp(content(number)), Some(stamp(1000 + number, 1)));
+        assert_eq!(table.stamp(contents[0]), None);
+        for (content, millis) in contents.iter().zip(1000..).skip(1) {
+            assert_eq!(table.stamp(*content), Some(stamp(millis, 1)));
+        }
+    }
+
+    /// A read that misses takes an id for each head that it makes.
+    #[test]
+    fn ids_of_any_stride_fill_the_whole_table() {
+        for sets in [64, 96, 100, 1 << 10] {
+            let objects = (sets * SET_STAMPS * 3 / 4) as u64;
+            for (first, stride) in [(0, 1u64), (7, 2), (7, 3), (u64::MAX - 100, 4), (1 << 40, 5), (3, 6)] {
+                let table = StampTable::new(sets * SET_BYTES, SESSION);
+                let content = |number: u64| ContentId(stride.wrapping_mul(number).wrapping_add(first));
+                (0..objects).for_each(|number| table.record(content(number), stamp(1000 + number, 1)));
+                let is_known = |number: &u64| table.stamp(content(*number)) == Some(stamp(1000 + number, 1));
+                let known = (0..objects).filter(is_known).count() as u64;
+                assert!(known * 100 >= objects * 97, "{known} of {objects}, {sets} sets, stride {stride}");
+            }
         }
     }
 

@@ -29,7 +29,7 @@ const MIN_PENDING_BYTES: usize = 9 << 20;
 const MAX_PENDING_BYTES: usize = 64 << 20;
 
 /// The largest object that is cached together with its head, so that reading it is one read of the SSD.
-const MAX_SMALL_BYTES: u64 = 64 << 10;
+pub(crate) const MAX_SMALL_BYTES: u64 = 64 << 10;
 /// The same without an SSD.
 const MAX_SMALL_BYTES_IN_MEMORY: u64 = 48 << 10;
 /// Extents of a removed content that are freed at once.
@@ -71,7 +71,7 @@ impl Tiers {
         let pending_bytes = ram.limit_bytes() / MEMORY_BYTES_PER_PENDING_BYTE;
         let max_pending_blocks = pending_bytes.clamp(MIN_PENDING_BYTES, MAX_PENDING_BYTES) / BLOCK_BYTES;
         let permits = Arc::new(Semaphore::new(max_pending_blocks));
-        let (changes, policies) = (Changes::new(), CachePolicies::new(fingerprints, clock));
+        let (changes, policies) = (Changes::new(), CachePolicies::new(ram.eviction(), fingerprints, clock));
         Self { ram, stamps, disk, fingerprints, changes, counters, policies, permits, max_pending_blocks }
     }
 
@@ -141,6 +141,18 @@ impl Tiers {
     pub fn renew_head(&self, head: &Head, stamp: Stamp) {
         head.set_stamp(stamp);
         self.stamps.record(head.content, stamp);
+    }
+
+    /// Stores a head with its new stamp, in place of its older form on the SSD. Does nothing if the SSD has no head of the
+    /// key, or if memory has one with another content: that one is newer, and so is the one on the SSD.
+    pub fn store_renewed_head(&self, head: &Head, hash: KeyHash, token: &Token) {
+        let is_on_ssd = self.disk.as_ref().is_some_and(|disk| disk.contains(hash.key));
+        if !is_on_ssd || self.ram.has_other_head(hash.key, head) {
+            return;
+        }
+        if let Some(permit) = self.try_fill() {
+            self.store_head(head, hash, token, permit);
+        }
     }
 
     /// Caches a head with the data that it has. Returns the head whose content the caller fills: another one if an

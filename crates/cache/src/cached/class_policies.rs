@@ -38,7 +38,17 @@ impl PinnedPrefixes {
     /// Loads the prefixes into the policies.
     pub fn load(path: Option<PathBuf>, tiers: &Tiers) -> Self {
         match path.as_deref().map(read_pins) {
-            Some(Ok(pins)) => tiers.policies.set_prefixes(pins),
+            Some(Ok(pins)) => {
+                if tiers.policies.ignores_pins() && !pins.is_empty() {
+                    let count = pins.len();
+                    tracing::warn!(
+                        count,
+                        "the cache has pinned prefixes, but its eviction policy is a baseline without pins; they have no \
+                         effect until the policy is the default again"
+                    );
+                }
+                tiers.policies.set_prefixes(pins);
+            }
             Some(Err(error)) => {
                 tiers.counters.ssd_errors.increment();
                 tracing::warn!(%error, "the pinned prefixes of the cache cannot be read; nothing is pinned");
@@ -61,8 +71,8 @@ impl Cached {
     /// beyond it they are ignored, and [`CacheCounters::pins_ignored`](crate::CacheCounters::pins_ignored) counts them.
     ///
     /// # Errors
-    /// [`InvalidArgument`](Reason::InvalidArgument) if too many prefixes are pinned, or if the eviction policy has no pins; [`Io`](Reason::Io) if the pin
-    /// cannot be made durable. It then has no effect.
+    /// [`InvalidArgument`](Reason::InvalidArgument) if too many prefixes are pinned, or if the eviction policy has no
+    /// pins; [`Io`](Reason::Io) if the pin cannot be made durable. It then has no effect.
     pub async fn pin(&self, bucket: &BucketName, prefix: &str) -> Result<()> {
         if !self.eviction.obeys_classes() {
             let message = "the eviction policy of this cache is a baseline for comparison, without pins";

@@ -100,10 +100,10 @@ impl Cached {
         self.tiers.ram.limit_bytes() + self.tiers.stamps.memory_bytes()
     }
 
-    /// The size of the larger tier in bytes: no larger object can be cached as a whole.
+    /// The bytes of data that the larger tier holds: no larger object can be cached as a whole.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
-        self.ssd_size_bytes().unwrap_or(0).max(self.memory_size_bytes() as u64)
+        self.ssd_size_bytes().unwrap_or(0).max(self.tiers.ram.data_limit_bytes() as u64)
     }
 }
 
@@ -180,6 +180,22 @@ mod tests {
         assert_eq!(scene.cached.ssd_size_bytes(), Some(64 << 20));
         assert_eq!(scene.cached.capacity_bytes(), 64 << 20);
         scene.cached.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn capacity_without_an_ssd_is_the_memory_for_data() {
+        let clock = SimulatedClock::new();
+        let options = CachedOptions {
+            directory: None,
+            disk_bytes: 0,
+            memory_bytes: 16 << 20,
+            validation: Validation::Owner,
+            volume_id: "v".to_owned(),
+        };
+        let cached = Cached::open(MemoryStore::new(clock.clone()), options, clock).unwrap();
+        let (capacity, memory) = (cached.capacity_bytes(), cached.memory_size_bytes() as u64);
+        assert!(capacity > memory * 7 / 8 && capacity <= memory * 15 / 16, "{capacity} of {memory}");
+        cached.close().await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -215,14 +215,15 @@ impl Cached {
             return;
         }
         let is_of_this_session = head.stamp().session == self.session;
-        self.tiers.renew_head(head, self.stamp(attempt));
+        let stamp = self.stamp(attempt);
+        self.tiers.renew_head(head, stamp);
         // A later read from the SSD would have to compare again. A stamp that expires is not worth a write: the table of
-        // stamps has it.
+        // stamps has it. Nor is one that is too early after a change with an unknown outcome: each read until then
+        // compares, and would write.
         let is_final = self.validation == Validation::Owner;
-        if (is_final || !is_of_this_session)
-            && let Some(permit) = self.tiers.try_fill()
-        {
-            self.tiers.store_head(head, attempt.hash, &attempt.token, permit);
+        let is_certain = stamp.time >= self.tiers.changes.uncertain_until(attempt.hash);
+        if is_certain && (is_final || !is_of_this_session) {
+            self.tiers.store_renewed_head(head, attempt.hash, &attempt.token);
         }
     }
 

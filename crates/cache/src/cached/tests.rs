@@ -78,6 +78,9 @@ impl Device for FaultyDevice {
         if mode == Mode::Fails {
             return Err(io::Error::other("injected"));
         }
+        if buffers.iter().map(|buffer| buffer.len()).sum::<usize>() == BLOCK_BYTES {
+            self.block_reads.fetch_add(1, Ordering::SeqCst);
+        }
         self.inner.read_vectored(buffers, offset)?;
         if mode == Mode::Lies {
             buffers.iter_mut().flat_map(|buffer| buffer.iter_mut()).for_each(|byte| *byte ^= 1);

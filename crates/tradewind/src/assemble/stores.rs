@@ -142,6 +142,8 @@ pub struct ServedStores {
     pub stores: Vec<StackedStore>,
     /// The layers of the volumes.
     pub layers: VolumeLayers,
+    /// True for each volume that rejects changes, in the order of [`Self::each_volume`].
+    read_only: Vec<bool>,
 }
 
 /// The layers of all volumes that metrics, commands and background work need.
@@ -191,18 +193,20 @@ impl ServedStores {
         let sliced = stores.iter().filter_map(|store| store.sliced.clone()).collect();
         let write_back_memory = settings.write_back_memory().0;
         let mut layers = VolumeLayers { sliced, write_back_memory, ..VolumeLayers::default() };
-        let mut volumes = Vec::new();
+        let (mut volumes, mut read_only) = (Vec::new(), Vec::new());
         let policies = Arc::new(settings.named.class_policies());
         for volume in settings.served_volumes()? {
+            let mut caches = volume.layers.iter().filter_map(VolumeLayer::cached);
+            read_only.push(caches.any(CachedSettings::is_read_only));
             volumes.push(stack_volume(&volume, &stores, &policies, &mut layers, clock).await?);
         }
         layers.set_class_policies(&policies);
         let default = volumes.remove(0);
         if volumes.is_empty() {
-            return Ok(Self { store: default.store, volumes: None, stores, layers });
+            return Ok(Self { store: default.store, volumes: None, stores, layers, read_only });
         }
         let volumes = Volumes::new(default, volumes);
-        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, layers })
+        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, layers, read_only })
     }
 
     /// Replaces the policies of classes of all caches and of write-back.
@@ -214,6 +218,13 @@ impl ServedStores {
     #[must_use]
     pub fn each_volume(&self) -> Vec<Arc<dyn ObjectStore>> {
         self.volumes.as_ref().map_or_else(|| vec![self.store.clone()], Volumes::each_volume)
+    }
+
+    /// The stores for background work that changes each volume: those of [`Self::each_volume`] that accept changes.
+    #[must_use]
+    pub fn each_writable_volume(&self) -> Vec<Arc<dyn ObjectStore>> {
+        let volumes = self.each_volume().into_iter().zip(&self.read_only);
+        volumes.filter(|(_, is_read_only)| !**is_read_only).map(|(store, _)| store).collect()
     }
 
     /// The open files that connections to services may need.
@@ -481,6 +492,30 @@ mod tests {
         let opened = open_stores(&settings, false, &clock).unwrap();
         let refused = ServedStores::new(&settings, opened, &clock).await.unwrap_err();
         assert!(refused.to_string().contains("have different slices"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn background_changes_leave_out_a_read_only_volume() {
+        let directory = tempfile::tempdir().unwrap();
+        let cached =
+            "{ cached = { disk = \"ssd\", size = \"64MiB\", memory = \"1MiB\", write = \"read-only\" } }";
+        let read_only = format!("[volume.fixed]\nstack = [{cached}, \"disk\"]\n");
+        let served = serve(&directory, &format!("{DISK}{read_only}")).await;
+        assert_eq!((served.each_volume().len(), served.each_writable_volume().len()), (1, 0));
+        served.store.close().await.unwrap();
+        drop(served);
+        let more = "[store.two]\ntype = \"local\"\npath = \"two\"\n[volume.w]\nstack = [\"two\"]\n";
+        for default in ["fixed", "w"] {
+            let directory = tempfile::tempdir().unwrap();
+            let more = format!("{more}[bucket.kept]\nvolume = \"w\"\n");
+            let served =
+                serve(&directory, &format!("default_volume = {default:?}\n{DISK}{read_only}{more}")).await;
+            assert_eq!(served.each_volume().len(), 2);
+            let [writable] = served.each_writable_volume().try_into().unwrap();
+            let kept = tradewind_core::BucketName::new("kept").unwrap();
+            writable.create_bucket(&tradewind_core::testing::context(), &kept).await.unwrap();
+            served.store.close().await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -301,7 +301,7 @@ impl Background<'_> {
         }
         let max_age = self.settings.scalars.uploads.expire_after.value.0;
         if !max_age.is_zero() {
-            for store in self.served.each_volume() {
+            for store in self.served.each_writable_volume() {
                 let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());
                 let expiry = UploadExpiry { store, budget, clock, max_age };
                 tasks.push(tokio::spawn(expiry.run(self.stop.clone())));

@@ -467,6 +467,7 @@ impl Volume {
             set.check(&name.value, problems);
         }
         check_order(&name.value, &layers, problems);
+        check_read_only(&name.value, &layers, problems);
         Some(Self { name, layers, store: store? })
     }
 
@@ -582,6 +583,27 @@ fn check_order(volume: &str, layers: &[VolumeLayer], problems: &mut Problems) {
              other stores, where they would be plain text: remove encrypt, or the layer routed"
         );
         problems.add(&set.source, message);
+    }
+}
+
+/// Rejects `read-only` in a volume with another layer that changes stores on its own: tiers move objects, and write-back
+/// writes its journal.
+fn check_read_only(volume: &str, layers: &[VolumeLayer], problems: &mut Problems) {
+    let caches = || layers.iter().filter_map(VolumeLayer::cached);
+    let Some(set) = caches().find(|set| set.is_read_only()) else { return };
+    let read_only = format!("volume.{volume}.cached.write is \"read-only\"");
+    if layers.iter().any(|layer| layer.tiers().next().is_some()) {
+        let message = format!(
+            "{read_only}, but volume.{volume}.routed writes and moves objects in the stores of its tiers: remove routed, or \
+             write \"through\""
+        );
+        problems.add(&set.write.source, message);
+    }
+    if caches().any(CachedSettings::writes_back) {
+        let message = format!(
+            "{read_only}, but another cache of the volume writes back: write \"read-only\" in both, or in neither"
+        );
+        problems.add(&set.write.source, message);
     }
 }
 

@@ -3,13 +3,14 @@
 use tradewind_core::ObjectInfo;
 
 use super::*;
+use crate::changes::{Scope, UNCERTAIN_WINDOW};
 use crate::head::{Head, Stamp};
 
 const AGE: Duration = Duration::from_secs(60);
 const MEMORY_BYTES: usize = 1 << 20;
 const LARGE_OBJECTS: u64 = 48;
-/// Four extents, and a head on its own.
-const LARGE_BYTES: usize = 4 * 127 * 512;
+/// Four extents, and a head on its own. No extent is one block.
+const LARGE_BYTES: usize = 4 * EXTENT_BYTES - BLOCK_BYTES;
 
 fn large(number: u64) -> Address {
     Address::parse("bucket", &format!("large-{number}")).unwrap()
@@ -34,6 +35,13 @@ impl Desk {
         for number in 0..LARGE_OBJECTS {
             self.read_large(number, number).await;
         }
+        self.store.calls(Operation::Head) - before
+    }
+
+    /// Reads a large object, and returns the number of HEADs that reached the store.
+    async fn read_large_counted(&self, number: u64, seed: u64) -> u64 {
+        let before = self.store.calls(Operation::Head);
+        self.read_large(number, seed).await;
         self.store.calls(Operation::Head) - before
     }
 
@@ -128,28 +136,127 @@ async fn stamp_of_a_head_is_not_used_for_the_next_one_of_its_key() {
 /// A change of the bucket asks for another comparison of each object. Its result is on the SSD of no head.
 #[tokio::test(flavor = "multi_thread")]
 async fn comparison_after_a_change_of_the_bucket_is_kept() {
-    let desk = Desk::open(0, 64 << 20).await;
+    for (validation, is_final) in [(Validation::Owner, true), (Validation::MaxAge(AGE), false)] {
+        let desk = Desk::open_validating(0, 64 << 20, validation).await;
+        desk.put_large(0, 0).await;
+        desk.read_large(0, 0).await;
+        desk.clock.advance(Duration::from_secs(1));
+        let (gets, changes) = (desk.store.calls(Operation::Get), &desk.cached.tiers.changes);
+        changes
+            .begin(Scope::Bucket(desk.cached.tiers.fingerprints.key(&large(0)).bucket))
+            .set_bucket_changed();
+        assert_eq!(desk.read_large_counted(0, 0).await, 1, "{validation:?}");
+        desk.clock.advance(AGE - Duration::from_secs(1));
+        assert_eq!(desk.read_large_counted(0, 0).await, 0, "{validation:?}");
+        desk.clock.advance(Duration::from_secs(1));
+        assert_eq!(desk.read_large_counted(0, 0).await, u64::from(!is_final), "{validation:?}");
+        assert_eq!(desk.store.calls(Operation::Get), gets, "the object is the same");
+        desk.cached.close().await.unwrap();
+    }
+}
+
+/// For a time, each read compares. Only a comparison after it is worth a write.
+#[tokio::test(flavor = "multi_thread")]
+async fn uncertain_change_costs_one_write_of_the_head() {
+    for memory_bytes in [0, MEMORY_BYTES] {
+        let desk = Desk::open(memory_bytes, 64 << 20).await;
+        desk.put_large(0, 0).await;
+        desk.read_large(0, 0).await;
+        let tiers = &desk.cached.tiers;
+        let change = tiers.changes.begin(Scope::Key(tiers.fingerprints.key(&large(0))));
+        change.set_uncertain(desk.clock.now());
+        drop(change);
+        let written = || desk.cached.counters().ssd_written_bytes;
+        let before = written();
+        for _ in 0..8 {
+            assert_eq!(desk.read_large_counted(0, 0).await, 1);
+        }
+        assert_eq!(written(), before, "memory {memory_bytes}");
+        desk.clock.advance(UNCERTAIN_WINDOW);
+        assert_eq!(desk.read_large_counted(0, 0).await, 1);
+        for _ in 0..8 {
+            assert_eq!(desk.read_large_counted(0, 0).await, 0);
+        }
+        assert_eq!(written(), before + BLOCK_BYTES as u64, "memory {memory_bytes}");
+        desk.cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewed_head_replaces_no_newer_one_and_no_absent_one() {
+    let desk = Desk::open(MEMORY_BYTES, 64 << 20).await;
     desk.put_large(0, 0).await;
     desk.read_large(0, 0).await;
-    let bucket = BucketName::new("bucket").unwrap();
-    desk.cached.set_versioning(&context(), &bucket, Versioning::Suspended).await.unwrap();
-    desk.read_large(0, 0).await;
-    desk.read_large(0, 0).await;
-    let heads = desk.store.calls(Operation::Head);
-    desk.read_large(0, 0).await;
-    assert_eq!(desk.store.calls(Operation::Head), heads);
+    let tiers = &desk.cached.tiers;
+    let hash = tiers.fingerprints.key(&large(0));
+    let token = tiers.changes.token(hash).unwrap();
+    let (newer, _) = tiers.head(&large(0), hash, &token).await.unwrap();
+    let older = Head::new(large(0), newer.info.clone(), desk.cached.new_content(), None, newer.stamp());
+    tiers.store_renewed_head(&older, hash, &token);
+    desk.cached.flush().await;
+    tiers.ram.remove(hash.key);
+    let (read, tier) = tiers.head(&large(0), hash, &token).await.unwrap();
+    assert_eq!((read.content, tier), (newer.content, crate::tiers::Tier::Ssd));
+    tiers.ram.remove(hash.key);
+    tiers.disk.as_ref().unwrap().remove(hash.key).unwrap();
+    tiers.store_renewed_head(&older, hash, &token);
+    desk.cached.flush().await;
+    assert!(tiers.head(&large(0), hash, &token).await.is_none());
     desk.cached.close().await.unwrap();
 }
 
+/// More heads than the share of heads holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_of_many_small_objects_displace_none_of_large_ones() {
+    const SMALL_OBJECTS: u64 = 400;
+    let desk = Desk::open(MEMORY_BYTES, 64 << 20).await;
+    for number in 0..LARGE_OBJECTS {
+        desk.put_large(number, number).await;
+    }
+    for number in 0..SMALL_OBJECTS {
+        desk.write(number, 100).await;
+    }
+    let objects = || (0..LARGE_OBJECTS).map(large).chain((0..SMALL_OBJECTS).map(address));
+    for expected in [LARGE_OBJECTS + SMALL_OBJECTS, 0] {
+        let before = desk.store.calls(Operation::Head);
+        for address in objects() {
+            desk.cached.head(&context(), &address, GetRequest::default()).await.unwrap();
+        }
+        assert_eq!(desk.store.calls(Operation::Head) - before, expected);
+    }
+    desk.cached.close().await.unwrap();
+}
+
+/// Memory loses the head while the backing store answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn head_request_keeps_the_cached_data() {
     let desk = Desk::open_validating(MEMORY_BYTES, 64 << 20, Validation::MaxAge(AGE)).await;
     desk.put_large(0, 0).await;
     desk.read_large(0, 0).await;
     desk.clock.advance(AGE);
-    desk.cached.head(&context(), &large(0), GetRequest::default()).await.unwrap();
-    let calls = desk.store.calls(Operation::Head) + desk.store.calls(Operation::Get);
+    let delay = Fault::Delay(Duration::from_secs(1));
+    desk.store.set_plan(FaultPlan::none().with_fault(Operation::Head, FaultSchedule::Always, delay));
+    let heads = desk.store.calls(Operation::Head);
+    let (cached, clock) = (desk.cached.clone(), desk.clock.clone());
+    let request = tokio::spawn(async move {
+        let deadline = tradewind_core::context::Deadline::none(clock);
+        let context = context_until(&Budget::new(1 << 20), deadline);
+        cached.head(&context, &large(0), GetRequest::default()).await.map(drop)
+    });
+    while desk.store.calls(Operation::Head) == heads {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let hash = desk.cached.tiers.fingerprints.key(&large(0));
+    assert!(desk.cached.tiers.ram.remove(hash.key).is_some());
+    while !request.is_finished() {
+        desk.clock.advance(Duration::from_millis(500));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    request.await.unwrap().unwrap();
+    desk.store.set_plan(FaultPlan::none());
+    let calls = || desk.store.calls(Operation::Head) + desk.store.calls(Operation::Get);
+    let before = calls();
     desk.read_large(0, 0).await;
-    assert_eq!(desk.store.calls(Operation::Head) + desk.store.calls(Operation::Get), calls);
+    assert_eq!(calls(), before);
     desk.cached.close().await.unwrap();
 }

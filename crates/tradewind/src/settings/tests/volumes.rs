@@ -169,6 +169,27 @@ fn invalid_stacks_are_rejected_with_line_and_remedy() {
         ),
         ("[volume.v]\nstack = [{ cache = {} }, \"b\"]\n".to_owned(), "unknown layer \"cache\""),
         ("[volume.v]\nstack = [{}, \"b\"]\n".to_owned(), "a table with one key"),
+        (
+            format!(
+                "[volume.v]\nstack = [{{ cached = {{ {disk}, write = \"read-only\" }} }}, \
+                 {{ routed = {{ tiers = [\"a\"], classes = {{ a = [25] }} }} }}, \"b\"]\n"
+            ),
+            "is \"read-only\", but volume.v.routed writes and moves objects in the stores of its tiers: remove routed",
+        ),
+        (
+            format!(
+                "[volume.v]\nstack = [{{ routed = {{ tiers = [\"a\"], classes = {{ a = [25] }} }} }}, \
+                 {{ cached = {{ {disk}, write = \"read-only\" }} }}, \"b\"]\n"
+            ),
+            "is \"read-only\", but volume.v.routed writes and moves objects in the stores of its tiers: remove routed",
+        ),
+        (
+            format!(
+                "[volume.v]\nstack = [{{ cached = {{ {disk}, memory = \"1MiB\", write = \"read-only\" }} }}, \
+                 {{ cached = {{ disk = \"d\", size = \"1GiB\", memory = \"1MiB\", write = \"back\", sole_writer = true }} }}, \"b\"]\n"
+            ),
+            "is \"read-only\", but another cache of the volume writes back",
+        ),
         ("[volume.v]\nstack = [{ cached = {}, routed = {} }, \"b\"]\n".to_owned(), "a table with one key"),
         (
             "[volume.v]\nstack = [{ cached = \"c\" }, \"b\"]\n".to_owned(),
