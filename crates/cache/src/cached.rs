@@ -245,6 +245,9 @@ fn open_disk(
     } else {
         Disk::new(device, bytes, eviction, cache_id, clock, counters)?
     };
+    if directory.is_after_crash {
+        disk.expect_outdated_entries();
+    }
     Ok(Some(OpenedDisk { disk, directory }))
 }
 

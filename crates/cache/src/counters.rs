@@ -97,7 +97,7 @@ counters! {
     removals_skipped,
     /// Entries that were not pinned because pins fill their share of the cache.
     pins_ignored,
-    /// Extents on the SSD that failed their verification, by a read or in the background.
+    /// Extents on the SSD that were dropped by a read or in the background, because they are damaged or unreadable.
     ssd_corrupt,
     /// Bytes on the SSD that were verified in the background.
     ssd_verified_bytes,

@@ -79,6 +79,12 @@ pub(crate) struct Disk {
     io: IoThreads,
     removals: Arc<Removals>,
     write_budget: OnceLock<WriteBudget>,
+    /// The extent that could not be read last.
+    last_unreadable: Mutex<Option<u64>>,
+    /// True if entries of the index may be older than what is in their place.
+    has_outdated_entries: AtomicBool,
+    /// The changes of the index that the last checkpoint of this process has.
+    checkpointed_changes: Mutex<Option<u64>>,
     /// True if a job that applies the policies of classes is queued, and not yet running.
     is_applying_queued: AtomicBool,
     clock: Arc<dyn Clock>,
@@ -90,6 +96,8 @@ struct DiskState {
     frames: Frames,
     policy: Policy,
     class_policies: AppliedPolicies,
+    /// Frames that fills have taken for extents that are not written yet.
+    reserved_frames: u32,
     /// Fingerprints removed since the load of a checkpoint began. Nothing is stored and found until it ended.
     removed_while_loading: Option<Vec<u64>>,
 }
@@ -103,6 +111,8 @@ pub(crate) struct StoreRequest {
     pub validity: Option<(Arc<Changes>, Token)>,
     /// The same each time that the extent is read from the backing store; see [`WriteBudget::admits`].
     pub miss_key: Option<u64>,
+    /// Of data: the fingerprint of its head, which may be written if the data is.
+    pub head_key: Option<u64>,
     /// The space of its neighbours.
     pub run: Option<Arc<FillRun>>,
     /// Released when the extent is stored or dropped. It bounds the queue.
@@ -160,6 +170,9 @@ impl Disk {
             io: IoThreads::start(IO_THREADS)?,
             removals: Arc::default(),
             write_budget: OnceLock::new(),
+            last_unreadable: Mutex::default(),
+            has_outdated_entries: AtomicBool::new(false),
+            checkpointed_changes: Mutex::default(),
             is_applying_queued: AtomicBool::new(false),
             clock,
             counters,
@@ -169,6 +182,12 @@ impl Disk {
     /// Limits what is written to bytes per second. Only the first call has an effect.
     pub fn limit_writes(&self, bytes_per_second: u64) {
         self.write_budget.get_or_init(|| WriteBudget::new(bytes_per_second, self.clock.now()));
+    }
+
+    /// Takes entries of the index that turn out to be wrong for outdated ones, and not for damage, until each was
+    /// verified once: after a crash, the index is older than the extents.
+    pub fn expect_outdated_entries(&self) {
+        self.has_outdated_entries.store(true, Ordering::Release);
     }
 
     /// The fingerprints of this tier.
@@ -352,7 +371,8 @@ impl DiskState {
             TierCapacity { blocks, slots: index.capacity(), max_entries: index.max_entries() },
         );
         let class_policies = AppliedPolicies::new();
-        Self { index, frames: Frames::new(frames), policy, class_policies, removed_while_loading: None }
+        let frames = Frames::new(frames);
+        Self { index, frames, policy, class_policies, reserved_frames: 0, removed_while_loading: None }
     }
 
     fn set_policies(&mut self, policies: TierPolicies) {

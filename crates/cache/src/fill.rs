@@ -66,7 +66,7 @@ impl WholeFill {
         let (pins, own) = (self.pins.clone(), self.head.content);
         // The space of the old head may get the new one before the old one is read there.
         self.tiers.remove_head(self.hash, move |content| content == own || pins.is_pinned(content));
-        let permit = self.tiers.try_fill();
+        let permit = self.tiers.try_fill_bytes(EXTENT_BYTES);
         let stored = self.tiers.put_head(self.head.clone(), self.hash, &self.token, permit);
         self.is_finished = stored.is_some_and(|stored| stored.content == self.head.content);
     }

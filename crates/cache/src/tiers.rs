@@ -75,15 +75,20 @@ impl Tiers {
         Self { ram, stamps, disk, fingerprints, changes, counters, policies, permits, max_pending_blocks }
     }
 
-    /// The right to fill one extent of any size, unless too much is pending.
+    /// The right to store one extent of any size that is no fill, unless too much is pending: a head that is
+    /// written again.
     pub fn try_fill(&self) -> Option<OwnedSemaphorePermit> {
-        self.try_fill_bytes(EXTENT_BYTES)
+        self.try_permit(EXTENT_BYTES)
     }
 
-    /// The right to fill one extent with a payload of up to this size, unless too much is pending.
-    pub fn try_fill_bytes(&self, payload_bytes: usize) -> Option<OwnedSemaphorePermit> {
+    fn try_permit(&self, payload_bytes: usize) -> Option<OwnedSemaphorePermit> {
         let blocks = u32::try_from(blocks_for(payload_bytes)).unwrap_or(u32::MAX);
-        let permit = self.permits.clone().try_acquire_many_owned(blocks).ok();
+        self.permits.clone().try_acquire_many_owned(blocks).ok()
+    }
+
+    /// The right to fill one extent with a payload of up to this size, unless too much is pending, which is counted.
+    pub fn try_fill_bytes(&self, payload_bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let permit = self.try_permit(payload_bytes);
         if permit.is_none() {
             self.counters.fills_queue_full.increment();
         }
@@ -212,9 +217,9 @@ impl Tiers {
         let Placement { class, pin } = self.policies.of_head(head);
         let extent = buffer.seal(disk.cache_id(), ExtentKey::Head(hash.key), class);
         let validity = Some((self.changes.clone(), *token));
-        // Data without its head is lost when memory is short, so that the head follows it.
+        // The budget of writes treats a head without data apart: it follows its data.
         let miss_key = head.data.as_ref().map(|_| hash.key);
-        disk.store(StoreRequest { extent, pin, validity, miss_key, run: None, permit });
+        disk.store(StoreRequest { extent, pin, validity, miss_key, head_key: None, run: None, permit });
     }
 
     /// Gives an entry its present class, if the object has a retention, and pins it if it was cached before its class or
@@ -464,9 +469,10 @@ impl Tiers {
             Some(disk) => {
                 let pin = placement.pin;
                 // Each fill is another content.
-                let address = ContentId(self.fingerprints.key(&head.address).key);
-                let miss_key = Some(self.fingerprints.data(address, number));
-                disk.store(StoreRequest { extent, pin, validity: None, miss_key, run, permit });
+                let address = self.fingerprints.key(&head.address).key;
+                let miss_key = Some(self.fingerprints.data(ContentId(address), number));
+                let head_key = Some(address);
+                disk.store(StoreRequest { extent, pin, validity: None, miss_key, head_key, run, permit });
             }
             None => self.counters.fills.increment(),
         }

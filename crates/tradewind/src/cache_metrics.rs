@@ -32,7 +32,7 @@ const VALIDATIONS: Family = Family::counter(
 );
 const ERRORS: Family = Family::counter(
     "tradewind_cache_errors",
-    "Errors of the SSD by kind: io, corrupt (failed verification), switched_off (after several errors).",
+    "Errors of the SSD by kind: io, corrupt (damaged or unreadable, and dropped), switched_off (after several errors).",
 );
 const MEMORY: Family = Family::gauge("tradewind_cache_memory_bytes", "Bytes in use by the cache in memory.");
 const PINS_IGNORED: Family = Family::counter(

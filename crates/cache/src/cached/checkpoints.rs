@@ -47,7 +47,9 @@ impl Checkpoints {
                 let writing = disk.clone();
                 let (sender, written) = oneshot::channel::<()>();
                 disk.run_in_background(move || {
-                    source.write(&writing);
+                    if !writing.is_checkpointed() {
+                        source.write(&writing);
+                    }
                     drop(sender);
                 });
                 // Also if the SSD hangs, only one is queued. The sender only ends the wait.

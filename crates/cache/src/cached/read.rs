@@ -434,7 +434,7 @@ impl Cached {
             return FillBody::new(body, None, span, span, self.tiers.clone()).into_body();
         };
         let head = self.new_head(attempt, &info);
-        let permit = self.tiers.try_fill();
+        let permit = self.tiers.try_fill_bytes(crate::extent::EXTENT_BYTES);
         let is_filled = permit.is_some();
         let head =
             if is_filled { self.tiers.put_head(head, attempt.hash, &attempt.token, permit) } else { None };

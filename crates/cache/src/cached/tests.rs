@@ -39,12 +39,20 @@ enum Mode {
 
 struct FaultyDevice {
     inner: Arc<dyn Device>,
+    /// Reads of the byte at this offset fail.
+    unreadable: Arc<Mutex<Option<u64>>>,
     mode: Arc<Mutex<Mode>>,
     calls: Arc<AtomicU64>,
     block_reads: Arc<AtomicU64>,
 }
 
 impl FaultyDevice {
+    fn check_readable(&self, offset: u64, length: usize) -> io::Result<()> {
+        let range = offset..offset + length as u64;
+        let is_unreadable = self.unreadable.lock().is_some_and(|offset| range.contains(&offset));
+        if is_unreadable { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
+    }
+
     fn mode(&self) -> Mode {
         self.calls.fetch_add(1, Ordering::SeqCst);
         loop {
@@ -66,6 +74,7 @@ impl Device for FaultyDevice {
         if buffer.len() == BLOCK_BYTES {
             self.block_reads.fetch_add(1, Ordering::SeqCst);
         }
+        self.check_readable(offset, buffer.len())?;
         self.inner.read(buffer, offset)?;
         if mode == Mode::Lies {
             buffer.iter_mut().for_each(|byte| *byte ^= 1);
@@ -78,7 +87,9 @@ impl Device for FaultyDevice {
         if mode == Mode::Fails {
             return Err(io::Error::other("injected"));
         }
-        if buffers.iter().map(|buffer| buffer.len()).sum::<usize>() == BLOCK_BYTES {
+        let length = buffers.iter().map(|buffer| buffer.len()).sum();
+        self.check_readable(offset, length)?;
+        if length == BLOCK_BYTES {
             self.block_reads.fetch_add(1, Ordering::SeqCst);
         }
         self.inner.read_vectored(buffers, offset)?;
@@ -107,6 +118,7 @@ struct Desk {
     store: Arc<Faulty<MemoryStore>>,
     cached: Arc<Cached>,
     mode: Arc<Mutex<Mode>>,
+    unreadable: Arc<Mutex<Option<u64>>>,
     device_calls: Arc<AtomicU64>,
     /// Reads of one block: of heads without data.
     head_reads: Arc<AtomicU64>,
@@ -146,11 +158,19 @@ impl Desk {
         };
         let mode = Arc::new(Mutex::new(Mode::Works));
         let device_calls = Arc::new(AtomicU64::new(0));
+        let unreadable = Arc::new(Mutex::new(None));
+        let to_unreadable = unreadable.clone();
         let (to_mode, to_calls) = (mode.clone(), device_calls.clone());
         let head_reads = Arc::new(AtomicU64::new(0));
         let block_reads = head_reads.clone();
         let wrap = move |inner| -> Arc<dyn Device> {
-            Arc::new(FaultyDevice { inner, mode: to_mode, calls: to_calls, block_reads })
+            Arc::new(FaultyDevice {
+                inner,
+                unreadable: to_unreadable,
+                mode: to_mode,
+                calls: to_calls,
+                block_reads,
+            })
         };
         let cached = Cached::open_with(store.clone(), options, tiers, clock.clone(), wrap).unwrap();
         cached.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
@@ -160,7 +180,7 @@ impl Desk {
             write_all(&mut *staged, content(number)).await.unwrap();
             staged.commit(Expected::default()).await.unwrap();
         }
-        Self { _root: root, clock, store, cached, mode, device_calls, head_reads }
+        Self { _root: root, clock, store, cached, mode, unreadable, device_calls, head_reads }
     }
 
     /// Writes an object to the backing store.

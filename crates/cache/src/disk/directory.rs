@@ -54,6 +54,8 @@ pub(crate) struct CacheDirectory {
     pub session: u64,
     /// True if there is a checkpoint to load.
     pub has_index: bool,
+    /// True if the previous session did not end: the checkpoint may be older than the extents.
+    pub is_after_crash: bool,
     /// `None` once this process no longer uses the directory.
     lock: Mutex<Option<File>>,
 }
@@ -104,6 +106,7 @@ impl CacheDirectory {
                     cache_id,
                     session: 1,
                     has_index: false,
+                    is_after_crash: false,
                     lock: Mutex::new(Some(lock)),
                 }
             }
@@ -123,6 +126,7 @@ impl CacheDirectory {
             cache_id: header.cache_id,
             session,
             has_index: true,
+            is_after_crash: matches!(previous, PreviousSession::Open(_)),
             lock: Mutex::new(Some(lock)),
         }
     }

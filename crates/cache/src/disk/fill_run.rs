@@ -13,13 +13,13 @@ use super::frames::{FrameRun, Space, WHOLE_FRAME};
 use super::reads::MAX_READ_EXTENTS;
 use super::{Disk, DiskState};
 use crate::counters::Counters;
-use crate::extent::{FRAME_BLOCKS, blocks_for};
+use crate::extent::{FRAME_BLOCKS, FRAME_BYTES, blocks_for};
 
 /// Windows that are kept.
 const MAX_WINDOWS: usize = 2;
 
-/// A window has at most this part of all frames.
-const MIN_FRAMES_PER_RUN_FRAME: u32 = 16;
+/// All windows together reserve at most this part of all frames.
+const MIN_FRAMES_PER_RESERVED_FRAME: u32 = 16;
 
 /// The last extent joins its neighbours if at most this part of the window's blocks stays free behind it.
 const MIN_BLOCKS_PER_FREE_BLOCK: u32 = 8;
@@ -61,8 +61,10 @@ impl FillRun {
         }
         let frame = windows.iter_mut().find_map(|window| window.take(number))?;
         let space = Space::at_frame(frame, size);
+        let mut state = self.disk.state.lock();
+        state.reserved_frames -= 1;
         if size != WHOLE_FRAME {
-            self.disk.state.lock().frames.release_rest(space);
+            state.frames.release_rest(space);
         }
         Some(space)
     }
@@ -76,10 +78,11 @@ impl FillRun {
             let is_joined = free_blocks * MIN_BLOCKS_PER_FREE_BLOCK <= count * FRAME_BLOCKS as u32;
             count -= u32::from(!is_joined);
         }
+        count = count.min(self.disk.affordable_frames());
         if count < 2 {
             return None;
         }
-        let run = self.disk.state.lock().allocate_run(count, &self.disk.counters);
+        let run = self.disk.state.lock().reserve_frames(count, &self.disk.counters);
         let run = run.unwrap_or(FrameRun { first: 0, count: 0 });
         // A short run is followed by another window.
         let end = if run.count == 0 { end } else { number + run.count };
@@ -88,6 +91,7 @@ impl FillRun {
 
     fn release(&self, window: &Window) {
         let mut state = self.disk.state.lock();
+        state.reserved_frames -= window.untaken.count_ones();
         for frame in (0..u32::BITS).filter(|frame| window.untaken & 1 << frame != 0) {
             state.frames.release(Space::at_frame(window.first_frame + frame, WHOLE_FRAME));
         }
@@ -113,10 +117,11 @@ impl Window {
 }
 
 impl DiskState {
-    /// Consecutive frames, after evictions of about as many blocks if need be. `None` while the index is loaded, or
-    /// if no whole frame is free then.
-    fn allocate_run(&mut self, count: u32, counters: &Counters) -> Option<FrameRun> {
-        let count = count.min(self.frames.count() / MIN_FRAMES_PER_RUN_FRAME);
+    /// Reserves consecutive frames, after evictions of about as many blocks if need be. `None` while the index is
+    /// loaded, if no whole frame is free then, or if too many frames are reserved.
+    fn reserve_frames(&mut self, count: u32, counters: &Counters) -> Option<FrameRun> {
+        let max_reserved = self.frames.count() / MIN_FRAMES_PER_RESERVED_FRAME;
+        let count = count.min(max_reserved.saturating_sub(self.reserved_frames));
         if count < 2 || self.removed_while_loading.is_some() {
             return None;
         }
@@ -126,6 +131,17 @@ impl DiskState {
             let Some(victim) = self.evict(counters) else { break };
             missing_blocks = missing_blocks.saturating_sub(u64::from(victim.space.blocks()));
         }
-        self.frames.allocate_run(count)
+        let run = self.frames.allocate_run(count)?;
+        self.reserved_frames += run.count;
+        Some(run)
+    }
+}
+
+impl Disk {
+    /// Frames that the budget of writes has bytes for, the one whose extent was admitted last included.
+    fn affordable_frames(&self) -> u32 {
+        let Some(budget) = self.write_budget.get() else { return u32::MAX };
+        let frames = budget.available_bytes(self.clock.now()) / FRAME_BYTES as u64;
+        u32::try_from(frames).unwrap_or(u32::MAX).saturating_add(1)
     }
 }

@@ -215,6 +215,7 @@ impl Frames {
     }
 
     fn release_blocks(&mut self, frame: u32, mask: u32) {
+        debug_assert_eq!(self.used[frame as usize] & mask, mask, "blocks of frame {frame} are freed twice");
         let before = self.longest_run(frame);
         self.mark(frame, self.used[frame as usize] & !mask);
         if self.longest_run(frame) == before {

@@ -61,6 +61,17 @@ impl Health {
         }
     }
 
+    /// Records an operation that failed for a part of the SSD only.
+    pub fn record_partial_error(&self) {
+        self.counters.ssd_errors.increment();
+        self.record_success();
+    }
+
+    /// True while the SSD is switched off.
+    pub fn is_off(&self) -> bool {
+        self.is_off.load(Ordering::Acquire)
+    }
+
     /// Records a failed operation.
     pub fn record_error(&self, error: &dyn Display) {
         self.counters.ssd_errors.increment();

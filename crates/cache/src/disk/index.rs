@@ -76,12 +76,14 @@ pub(crate) struct Index {
     buckets: Vec<Bucket>,
     entries: usize,
     max_entries: usize,
+    /// Insertions and removals so far.
+    changes: u64,
 }
 
 impl Index {
     pub fn new(max_entries: usize) -> Self {
         let buckets = (max_entries * 100 / MAX_LOAD_PERCENT).div_ceil(BUCKET_ENTRIES).max(1);
-        Self { buckets: vec![EMPTY_BUCKET; buckets], entries: 0, max_entries }
+        Self { buckets: vec![EMPTY_BUCKET; buckets], entries: 0, max_entries, changes: 0 }
     }
 
     /// Slots are below this: more than there may be entries.
@@ -95,6 +97,11 @@ impl Index {
 
     pub fn entries(&self) -> usize {
         self.entries
+    }
+
+    /// Number of insertions and removals so far.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     pub fn max_entries(&self) -> usize {
@@ -144,6 +151,7 @@ impl Index {
                 bucket.blocks[position] = entry.space.block;
                 bucket.kinds[position] = entry.space.size << 5 | entry.class & 31;
                 self.entries += 1;
+                self.changes += 1;
                 return Some(slot(at, position));
             }
             bucket.overflown = bucket.overflown.saturating_add(1);
@@ -173,6 +181,7 @@ impl Index {
             passed = self.next(passed);
         }
         self.entries -= 1;
+        self.changes += 1;
         Some(entry)
     }
 

@@ -11,12 +11,12 @@ impl Disk {
     /// Writes a checkpoint, on the calling thread. It need not be of one moment: each entry is verified when it is
     /// used. Returns false if the index is not loaded yet.
     pub fn write_checkpoint(&self, index_path: &Path, header: &CheckpointHeader) -> io::Result<bool> {
-        let buckets = {
+        let (buckets, changes) = {
             let state = self.state.lock();
             if state.removed_while_loading.is_some() {
                 return Ok(false);
             }
-            state.index.buckets()
+            (state.index.buckets(), state.index.changes())
         };
         let mut writer = CheckpointWriter::create(index_path, header)?;
         let step = MAX_CHUNK_ENTRIES / BUCKET_ENTRIES;
@@ -29,7 +29,14 @@ impl Disk {
             writer.chunk(&entries)?;
         }
         writer.finish()?;
+        *self.checkpointed_changes.lock() = Some(changes);
         Ok(true)
+    }
+
+    /// True if the last checkpoint of this process has the index as it is.
+    pub fn is_checkpointed(&self) -> bool {
+        let changes = self.state.lock().index.changes();
+        *self.checkpointed_changes.lock() == Some(changes)
     }
 
     /// Loads a checkpoint. If it is damaged or of another cache, the tier starts empty.

@@ -1,8 +1,9 @@
 //! Reads of extents. Extents that are neighbours on the SSD are read by one request to it, each into a buffer of its
 //! own, and verified one by one.
 
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use tradewind_model::eviction::{EvictionPolicy, Slot};
 use super::frames::Space;
 use super::{Disk, DiskState};
 use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
-use crate::extent::{ExtentKey, verify};
+use crate::extent::{ExtentHeader, ExtentKey, read_header, verify};
 use crate::fingerprint::Fingerprints;
 use crate::io_threads::Urgency;
 
@@ -71,8 +72,11 @@ impl Disk {
         let (sender, receiver) = oneshot::channel();
         let (disk, count) = (self.clone(), extents.len());
         let is_accepted = self.io.spawn(Urgency::Foreground, move || {
-            // The reader may have stopped waiting.
-            let _ = sender.send(disk.read_extents(&extents));
+            // The reader may have stopped waiting, before the read or during it.
+            if !sender.is_closed() {
+                let read = disk.read_extents(&extents, || sender.is_closed());
+                let _ = sender.send(read);
+            }
         });
         is_accepted.then(|| DiskRead { receiver, deadline: self.clock.now() + READ_TIMEOUT, count })
     }
@@ -96,55 +100,142 @@ impl Disk {
         self.finish_read(read).await.pop().flatten()
     }
 
+    /// Reads neighbours by one request. If it fails, they are read one by one until `is_abandoned`: one unreadable block
+    /// is to cost one extent only.
+    fn read_extents(&self, extents: &[Located], is_abandoned: impl Fn() -> bool) -> Vec<Option<Bytes>> {
+        let error = match self.read_together(extents) {
+            Ok(read) => {
+                self.health.record_success();
+                let read = extents.iter().zip(read);
+                return read.map(|(extent, bytes)| self.verified(extent.key, extent.space, &bytes)).collect();
+            }
+            Err(error) => error,
+        };
+        if let [extent] = extents {
+            self.health.record_error(&error);
+            self.record_unreadable(self.fingerprints.extent(extent.key), extent.space);
+            return vec![None];
+        }
+        self.read_one_by_one(extents, &error, is_abandoned)
+    }
+
+    /// Reads neighbours one by one, after an error of the read of all. An extent that cannot be read beside one that
+    /// can be is dropped. All of this counts as one error.
+    fn read_one_by_one(
+        &self,
+        extents: &[Located],
+        error: &io::Error,
+        is_abandoned: impl Fn() -> bool,
+    ) -> Vec<Option<Bytes>> {
+        let mut read = Vec::with_capacity(extents.len());
+        for extent in extents {
+            if is_abandoned() {
+                break;
+            }
+            read.push(self.read_blocks(extent.space));
+        }
+        let mut found = vec![None; extents.len()];
+        if !read.iter().any(Result::is_ok) {
+            self.health.record_error(error);
+            return found;
+        }
+        self.health.record_partial_error();
+        for ((extent, read), found) in extents.iter().zip(read).zip(&mut found) {
+            match read {
+                Ok(bytes) => *found = self.verified(extent.key, extent.space, &bytes),
+                Err(error) => {
+                    tracing::debug!(%error, block = extent.space.block, "an extent is unreadable and is dropped");
+                    self.drop_damaged(self.fingerprints.extent(extent.key), extent.space);
+                }
+            }
+        }
+        found
+    }
+
     /// Reads neighbours by one request.
-    fn read_extents(&self, extents: &[Located]) -> Vec<Option<Bytes>> {
-        let Some(first) = extents.first() else { return Vec::new() };
+    fn read_together(&self, extents: &[Located]) -> io::Result<Vec<Bytes>> {
+        let Some(first) = extents.first() else { return Ok(Vec::new()) };
         let blocks = |extent: &Located| extent.space.blocks() as usize;
         let mut buffers: Vec<AlignedBuffer> =
             extents.iter().map(|extent| AlignedBuffer::with_any_content(blocks(extent))).collect();
         let mut slices: Vec<IoSliceMut<'_>> =
             buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer.as_mut_slice())).collect();
         let offset = u64::from(first.space.block) * BLOCK_BYTES as u64;
-        if let Err(e) = self.device.read_vectored(&mut slices, offset) {
-            self.health.record_error(&e);
-            return vec![None; extents.len()];
-        }
-        self.health.record_success();
-        let read = extents.iter().zip(buffers);
-        read.map(|(extent, buffer)| self.verified(extent.key, extent.space, &buffer.into_bytes())).collect()
+        self.device.read_vectored(&mut slices, offset)?;
+        Ok(buffers.into_iter().map(AlignedBuffer::into_bytes).collect())
     }
 
-    /// The payload of an extent. If it is damaged, its entry is dropped.
-    pub(super) fn verified(&self, key: ExtentKey, space: Space, bytes: &Bytes) -> Option<Bytes> {
+    /// The payload of an extent. If it is damaged or another extent, its entry is dropped.
+    fn verified(&self, key: ExtentKey, space: Space, bytes: &Bytes) -> Option<Bytes> {
         let payload = verify(bytes, self.cache_id, key);
         if payload.is_none() {
-            self.drop_damaged(self.fingerprints.extent(key), space);
+            self.drop_unverified(self.fingerprints.extent(key), space, bytes);
         }
         payload
     }
 
-    /// Drops the entry of a damaged extent, unless it moved since: then it is another extent.
-    pub(super) fn drop_damaged(&self, fingerprint: u64, space: Space) -> bool {
+    /// Drops the entry of an extent that failed its verification. Returns true if it is damaged, and false if its entry
+    /// was outdated or is gone.
+    pub(super) fn drop_unverified(&self, fingerprint: u64, space: Space, bytes: &Bytes) -> bool {
+        if self.is_outdated(bytes) {
+            self.drop_entry(fingerprint, space);
+            return false;
+        }
+        self.drop_damaged(fingerprint, space)
+    }
+
+    /// True if bytes that are not the extent of an entry are no sign of damage: the entry is of an older checkpoint, or
+    /// they are another extent of this cache.
+    fn is_outdated(&self, bytes: &Bytes) -> bool {
+        let is_whole = |header: ExtentHeader| verify(bytes, self.cache_id, header.key).is_some();
+        self.has_outdated_entries.load(Ordering::Acquire) || read_header(bytes).is_some_and(is_whole)
+    }
+
+    /// Drops the entry of a damaged or unreadable extent. Returns false if it is gone.
+    fn drop_damaged(&self, fingerprint: u64, space: Space) -> bool {
+        let is_dropped = self.drop_entry(fingerprint, space);
+        if is_dropped {
+            self.counters.ssd_corrupt.increment();
+        }
+        is_dropped
+    }
+
+    /// Drops an entry, unless it moved since: then it is another extent.
+    fn drop_entry(&self, fingerprint: u64, space: Space) -> bool {
         let mut state = self.state.lock();
         let slot = state.index.find(fingerprint);
         let is_there = slot.and_then(|slot| state.index.get(slot)).is_some_and(|entry| entry.space == space);
         if is_there {
             state.remove(fingerprint);
-            self.counters.ssd_corrupt.increment();
         }
         is_there
     }
 
-    /// The bytes of one extent or frame.
+    /// Records that an extent could not be read on its own. It is dropped at the second time in a row, unless all of the
+    /// SSD fails. Returns true if it was dropped.
+    pub(super) fn record_unreadable(&self, fingerprint: u64, space: Space) -> bool {
+        let previous = self.last_unreadable.lock().replace(fingerprint);
+        previous == Some(fingerprint) && !self.health.is_off() && self.drop_damaged(fingerprint, space)
+    }
+
+    /// The bytes of one extent or frame. The outcome counts for the health of the SSD.
     pub(super) fn read_space(&self, space: Space) -> Option<Bytes> {
-        let mut buffer = AlignedBuffer::with_any_content(space.blocks() as usize);
-        let offset = u64::from(space.block) * BLOCK_BYTES as u64;
-        if let Err(e) = self.device.read(buffer.as_mut_slice(), offset) {
-            self.health.record_error(&e);
-            return None;
+        match self.read_blocks(space) {
+            Ok(bytes) => {
+                self.health.record_success();
+                Some(bytes)
+            }
+            Err(error) => {
+                self.health.record_error(&error);
+                None
+            }
         }
-        self.health.record_success();
-        Some(buffer.into_bytes())
+    }
+
+    fn read_blocks(&self, space: Space) -> io::Result<Bytes> {
+        let mut buffer = AlignedBuffer::with_any_content(space.blocks() as usize);
+        self.device.read(buffer.as_mut_slice(), u64::from(space.block) * BLOCK_BYTES as u64)?;
+        Ok(buffer.into_bytes())
     }
 }
 

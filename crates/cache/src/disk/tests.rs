@@ -1,6 +1,10 @@
 //! The SSD tier with a large index.
 
+mod faults;
+mod fill_runs;
+
 use std::io::IoSliceMut;
+use std::sync::atomic::AtomicUsize;
 
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
@@ -39,24 +43,54 @@ impl Device for NullDevice {
 }
 
 /// A device in memory.
-struct MemoryDevice(Mutex<Vec<u8>>);
+struct MemoryDevice {
+    bytes: Mutex<Vec<u8>>,
+    /// Offsets at which reads fail.
+    unreadable: Mutex<Vec<u64>>,
+    reads: AtomicUsize,
+    rejects_writes: AtomicBool,
+}
+
+impl MemoryDevice {
+    fn new(bytes: usize) -> Self {
+        Self {
+            bytes: Mutex::new(vec![0; bytes]),
+            unreadable: Mutex::default(),
+            reads: AtomicUsize::new(0),
+            rejects_writes: AtomicBool::new(false),
+        }
+    }
+
+    fn copy_to(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let range = offset..offset + buffer.len() as u64;
+        if self.unreadable.lock().iter().any(|offset| range.contains(offset)) {
+            return Err(rustix::io::Errno::IO.into());
+        }
+        buffer.copy_from_slice(&self.bytes.lock()[offset as usize..][..buffer.len()]);
+        Ok(())
+    }
+}
 
 impl Device for MemoryDevice {
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        buffer.copy_from_slice(&self.0.lock()[offset as usize..][..buffer.len()]);
-        Ok(())
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.copy_to(buffer, offset)
     }
 
     fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>], mut offset: u64) -> io::Result<()> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         for buffer in buffers {
-            self.read(buffer, offset)?;
+            self.copy_to(buffer, offset)?;
             offset += buffer.len() as u64;
         }
         Ok(())
     }
 
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.lock()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        if self.rejects_writes.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.bytes.lock()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
@@ -84,7 +118,10 @@ fn limited(class: u8, percent: u8) -> TierPolicies {
 
 /// A tier of this many frames on a device in memory.
 fn open(frames: usize) -> Arc<Disk> {
-    let device = Arc::new(MemoryDevice(Mutex::new(vec![0; frames * FRAME_BYTES])));
+    open_on(Arc::new(MemoryDevice::new(frames * FRAME_BYTES)), frames)
+}
+
+fn open_on(device: Arc<MemoryDevice>, frames: usize) -> Arc<Disk> {
     Disk::new(
         device,
         (frames * FRAME_BYTES) as u64,
@@ -96,14 +133,26 @@ fn open(frames: usize) -> Arc<Disk> {
     .unwrap()
 }
 
-/// Stores an extent of `blocks` blocks, on this thread.
-fn store(disk: &Arc<Disk>, number: u32, blocks: usize, class: u8) {
+/// An extent of `blocks` blocks.
+fn sealed(number: u32, blocks: usize, class: u8) -> SealedExtent {
     let payload = vec![number as u8; blocks * BLOCK_BYTES - HEADER_BYTES];
     let mut buffer = ExtentBuffer::new(payload.len());
     buffer.append(&payload);
-    let extent = buffer.seal(1, ExtentKey::Data(ContentId(1), number), class);
+    buffer.seal(1, data_key(number), class)
+}
+
+fn data_key(number: u32) -> ExtentKey {
+    ExtentKey::Data(ContentId(1), number)
+}
+
+fn request(extent: SealedExtent) -> StoreRequest {
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    disk.write_extent(StoreRequest { extent, pin: None, validity: None, miss_key: None, run: None, permit });
+    StoreRequest { extent, pin: None, validity: None, miss_key: None, head_key: None, run: None, permit }
+}
+
+/// Stores an extent of `blocks` blocks, on this thread.
+fn store(disk: &Arc<Disk>, number: u32, blocks: usize, class: u8) {
+    disk.write_extent(request(sealed(number, blocks, class)));
 }
 
 fn occupancy(disk: &Disk, class: u8) -> ClassOccupancy {

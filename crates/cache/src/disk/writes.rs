@@ -7,7 +7,7 @@ use tradewind_model::eviction::EvictionPolicy;
 use super::fill_run::FillRun;
 use super::frames::{Space, WHOLE_FRAME};
 use super::index::IndexEntry;
-use super::write_budget::WriteBudget;
+use super::write_budget::WriteKind;
 use super::{Disk, StoreRequest};
 use crate::aligned::BLOCK_BYTES;
 use crate::extent::{ExtentKey, SealedExtent, read_header};
@@ -20,7 +20,7 @@ pub(super) const MAX_VICTIMS: usize = 16;
 impl Disk {
     /// Stores an extent, unless it is there, outdated, not admitted, over the budget or without space.
     pub(super) fn write_extent(self: &Arc<Self>, request: StoreRequest) {
-        let StoreRequest { extent, pin, validity, miss_key, run, permit } = request;
+        let StoreRequest { extent, pin, validity, miss_key, head_key, run, permit } = request;
         let is_valid = || validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token));
         let fingerprint = self.fingerprints.extent(extent.key);
         let is_present = matches!(extent.key, ExtentKey::Data(..)) && self.contains(fingerprint);
@@ -28,10 +28,14 @@ impl Disk {
             return;
         }
         let Some(size) = self.admit(fingerprint, &extent, pin) else { return };
-        let is_in_budget = |budget: &WriteBudget| {
-            budget.admits(miss_key.filter(|_| pin.is_none()), extent.bytes.len(), self.clock.now())
+        let kind = match (pin, miss_key, extent.key) {
+            (None, Some(key), _) => WriteKind::Missed { key, head: head_key },
+            (None, None, ExtentKey::Head(key)) => WriteKind::Head(key),
+            _ => WriteKind::Pinned,
         };
-        if !self.write_budget.get().is_none_or(is_in_budget) {
+        let bytes = extent.bytes.len();
+        let budget = self.write_budget.get();
+        if !budget.is_none_or(|budget| budget.admits(kind, bytes, self.clock.now())) {
             self.counters.fills_over_budget.increment();
             return;
         }
@@ -40,9 +44,13 @@ impl Disk {
             if self.health.may_use() { self.space_for(extent.key, size, run.as_deref()) } else { None };
         let Some(space) = space else {
             self.counters.fills_skipped.increment();
+            budget.inspect(|budget| budget.refund(bytes));
             return;
         };
         let is_written = self.write(&extent.bytes, space);
+        if !is_written {
+            budget.inspect(|budget| budget.refund(bytes));
+        }
         let mut state = self.state.lock();
         // Under the lock, under which a change removes the extent after it made the token obsolete.
         if !is_written || !is_valid() {

@@ -168,3 +168,39 @@ async fn second_miss_is_stored_beyond_the_write_budget() {
     assert!(written <= 2 << 20, "{written} bytes: two bursts");
     desk.cached.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_queue_counts_skipped_fills_only() {
+    let desk = Desk::open(0, 64 << 20).await;
+    let tiers = &desk.cached.tiers;
+    let permits: Vec<_> = std::iter::from_fn(|| tiers.try_fill()).collect();
+    assert_eq!(desk.cached.counters().fills_queue_full, 0);
+    assert!(tiers.try_fill_bytes(EXTENT_BYTES).is_none());
+    assert_eq!(desk.cached.counters().fills_queue_full, 1);
+    drop(permits);
+    desk.cached.close().await.unwrap();
+}
+
+/// An error of the device is a miss of one extent, and the rest comes from the SSD.
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_block_of_a_large_object_is_one_miss() {
+    let desk = Desk::open(0, 64 << 20).await;
+    desk.write(100, MIB).await;
+    desk.read(100, MIB).await;
+    desk.cached.flush().await;
+    let extents = desk.cached.ssd_extents();
+    *desk.unreadable.lock() = Some(5 * EXTENT_BYTES as u64);
+    desk.read(100, MIB).await;
+    let counters = desk.cached.counters();
+    assert_eq!((counters.ssd_errors, counters.ssd_corrupt), (1, 1), "{counters:?}");
+    desk.cached.flush().await;
+    assert!(desk.cached.ssd_extents() >= extents - 1);
+    // Other space, or the same block after the SSD has replaced it.
+    *desk.unreadable.lock() = None;
+    desk.read(100, MIB).await;
+    desk.cached.flush().await;
+    let gets = desk.store.calls(Operation::Get);
+    desk.read(100, MIB).await;
+    assert_eq!(desk.store.calls(Operation::Get), gets, "{:?}", desk.cached.counters());
+    desk.cached.close().await.unwrap();
+}
