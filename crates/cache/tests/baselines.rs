@@ -50,7 +50,7 @@ impl Desk {
 
     async fn put(&self, number: u64, class: Option<u8>) {
         let object = class.map(|class| Class::new(class).unwrap());
-        let metadata = Metadata { classes: Classes { object, ranges: Vec::new() }, ..Metadata::default() };
+        let metadata = Metadata { classes: Classes { object, ..Classes::default() }, ..Metadata::default() };
         let request = StageRequest { metadata, ..StageRequest::default() };
         let mut staged = self.store.stage(&context(), &address(number), request).await.unwrap();
         write_all(&mut *staged, pattern(OBJECT_BYTES, number)).await.unwrap();

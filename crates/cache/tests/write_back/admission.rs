@@ -36,7 +36,7 @@ async fn open(stores: &Stores, delay: Duration) -> Arc<WriteBack> {
 
 fn labelled(class: u8, size: u64) -> StageRequest {
     let mut request = StageRequest { size: Some(size), ..StageRequest::default() };
-    request.metadata.classes = Classes { object: Some(Class::new(class).unwrap()), ranges: Vec::new() };
+    request.metadata.classes = Classes { object: Some(Class::new(class).unwrap()), ..Classes::default() };
     request
 }
 

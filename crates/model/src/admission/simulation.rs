@@ -218,7 +218,7 @@ impl Simulation {
         }
         let mut allowed = self.limit;
         if self.policy == Policy::Ranked {
-            let classes = Classes { object: label, ranges: Vec::new() };
+            let classes = Classes { object: label, ..Classes::default() };
             let rank = WriteRank::for_object(&ClassPolicyTable::default(), &classes, bytes);
             self.admission.record(rank);
             allowed = self.admission.allowed_bytes(rank, self.limit);

@@ -6,7 +6,7 @@ use super::*;
 use crate::class_policy::ClassChanges;
 
 fn rank(label: Option<u8>, size: u64) -> WriteRank {
-    let classes = Classes { object: label.map(|value| Class::new(value).unwrap()), ranges: Vec::new() };
+    let classes = Classes { object: label.map(|value| Class::new(value).unwrap()), ..Classes::default() };
     WriteRank::for_object(&ClassPolicyTable::default(), &classes, size)
 }
 
