@@ -34,6 +34,7 @@ mod position;
 mod read;
 mod record;
 mod recovery;
+mod redescribe;
 mod reindex;
 mod replay;
 mod scan;

@@ -582,8 +582,8 @@ async fn foreign_store_is_rejected_unchanged() {
     let before = segments(&root, "log");
     let salt = good.lines().find_map(|line| line.strip_prefix("salt ")).unwrap();
     let bad = [
-        good.replace("format 3", "format 4"),
-        good.replace("format 3", "format 0"),
+        good.replace("format 4", "format 5"),
+        good.replace("format 4", "format 0"),
         good.replace("salt", "pepper"),
         good.replace(salt, "0123456789abcdef"),
         String::new(),

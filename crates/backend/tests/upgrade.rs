@@ -87,7 +87,7 @@ async fn store_of_format_1_opens_complete_and_keeps_versions_from_then_on() {
     assert!(check(&root).unwrap().is_sound(), "an inspection reads both formats");
     assert_eq!(format_line(&root), "format 1", "an inspection upgrades nothing");
     let store = LocalStore::open(&root, small(), SystemClock::shared()).unwrap();
-    assert_eq!(format_line(&root), "format 3");
+    assert_eq!(format_line(&root), "format 4");
     assert_complete(&store).await;
 
     store.set_versioning(&context(), &docs(), Versioning::Enabled).await.unwrap();

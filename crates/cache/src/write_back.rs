@@ -47,6 +47,7 @@ use tradewind_core::object::Committed;
 use tradewind_core::store::{
     Capabilities, CopyPartRequest, CopyRequest, Deleted, Feature, GetRequest, GetResponse, StageRequest,
 };
+use tradewind_core::stored_form::{DescriptionChange, Redescribed};
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
     Address, Body, BucketName, Budget, Clock, Context, ObjectStore, Precondition, Staged, Tags, Versioning,
@@ -388,6 +389,28 @@ impl ObjectStore for WriteBack {
         let (shared, own_context, own_address) = (self.shared.clone(), context.clone(), address.clone());
         let work = async move { shared.backing.set_classes(&own_context, &own_address, update).await };
         self.shared.clone().change_through(context, address, work).await
+    }
+
+    async fn redescribe(
+        &self,
+        context: &Context,
+        address: &Address,
+        change: Arc<dyn DescriptionChange>,
+    ) -> Result<Redescribed> {
+        let (shared, own_context, own_address) = (self.shared.clone(), context.clone(), address.clone());
+        let work = async move { shared.backing.redescribe(&own_context, &own_address, change).await };
+        self.shared.clone().change_through(context, address, work).await
+    }
+
+    async fn redescribe_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        change: Arc<dyn DescriptionChange>,
+    ) -> Result<Redescribed> {
+        self.shared.check_open(context)?;
+        self.shared.backing.redescribe_upload(context, address, upload, change).await
     }
 
     async fn object_parts(

@@ -1,7 +1,8 @@
 //! Forwarding for layers: the methods of [`ObjectStore`](crate::ObjectStore) that a layer passes on to the store below.
 //!
 //! A layer writes the methods that it changes and lists the others in [`forward_methods!`](crate::forward_methods).
-//! The compiler reports a method that is in neither. Code around every forwarded call (timing, scheduling, faults)
+//! The compiler reports a method that is in neither, but for those with a default: `prewarm`, `min_rtt`, `redescribe` and
+//! `redescribe_upload`. Code around every forwarded call (timing, scheduling, faults)
 //! receives a [`Call`].
 
 use crate::context::Context;
@@ -26,6 +27,8 @@ pub enum Method {
     Copy,
     SetTags,
     SetClasses,
+    Redescribe,
+    RedescribeUpload,
     ObjectParts,
     CreateUpload,
     StagePart,
@@ -207,6 +210,19 @@ macro_rules! forward_method {
         $crate::forward_method!($how SetClasses, Some(address); set_classes<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, update: $crate::ClassUpdate,
         ) -> ());
+    };
+    (redescribe, $how:tt) => {
+        $crate::forward_method!($how Redescribe, Some(address); redescribe<'life1, 'life2>(
+            context: &'life1 $crate::Context, address: &'life2 $crate::Address,
+            change: ::std::sync::Arc<dyn $crate::stored_form::DescriptionChange>,
+        ) -> $crate::stored_form::Redescribed);
+    };
+    (redescribe_upload, $how:tt) => {
+        $crate::forward_method!($how RedescribeUpload, Some(address); redescribe_upload<'life1, 'life2, 'life3>(
+            context: &'life1 $crate::Context, address: &'life2 $crate::Address,
+            upload: &'life3 $crate::multipart::UploadId,
+            change: ::std::sync::Arc<dyn $crate::stored_form::DescriptionChange>,
+        ) -> $crate::stored_form::Redescribed);
     };
     (object_parts, $how:tt) => {
         $crate::forward_method!($how ObjectParts, Some(address); object_parts<'life1, 'life2>(

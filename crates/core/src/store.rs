@@ -14,6 +14,7 @@
 //! - **Deadlines** of the [`Context`] are enforced by every call.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,7 +26,7 @@ use crate::class::ClassUpdate;
 use crate::clock::Timestamp;
 use crate::condition::{Precondition, ReadConditions};
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::listing::{ListPage, ListRequest, ObjectSummary};
 use crate::metadata::{Metadata, Tags};
 use crate::multipart::{
@@ -35,6 +36,7 @@ use crate::name::{Address, BucketName};
 use crate::object::{Committed, Expected, Identity, ObjectInfo};
 use crate::observation::Observation;
 use crate::range::{ByteRange, Span};
+use crate::stored_form::{DescriptionChange, Redescribed};
 use crate::version::{ListVersions, VersionId, Versioning, VersionsPage};
 
 /// The capabilities of a store. A call that needs a missing one fails with [`Unsupported`](crate::Reason::Unsupported).
@@ -394,6 +396,33 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     /// with [`InvalidArgument`](crate::Reason::InvalidArgument) if a new range is not within the object, and with
     /// [`Unsupported`](crate::Reason::Unsupported) without [`Feature::ClassChanges`].
     async fn set_classes(&self, context: &Context, address: &Address, update: ClassUpdate) -> Result<()>;
+
+    /// Changes the descriptions of an object's transformed bytes. Bytes, entity tag, modification time, version and all
+    /// other metadata stay; the generation grows if a description changed. The change applies to one write of the object:
+    /// if another one intervenes, it is evaluated again. Fails with [`Unsupported`](crate::Reason::Unsupported) without
+    /// [`Capabilities::reported_attributes`]. Only the layer that transformed the bytes calls this.
+    async fn redescribe(
+        &self,
+        context: &Context,
+        address: &Address,
+        change: Arc<dyn DescriptionChange>,
+    ) -> Result<Redescribed> {
+        let _ = (context, address, change);
+        Err(Error::unsupported("change descriptions of transformed bytes"))
+    }
+
+    /// Changes the descriptions of the parts of an unfinished upload, one after the other. Entity tags, times and
+    /// checksums of the parts stay. If it fails, some may be changed. Otherwise as [`redescribe`](Self::redescribe).
+    async fn redescribe_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        change: Arc<dyn DescriptionChange>,
+    ) -> Result<Redescribed> {
+        let _ = (context, address, upload, change);
+        Err(Error::unsupported("change descriptions of transformed bytes"))
+    }
 
     /// Returns the parts of a multipart object after `after`, at most `limit`, and true if there are more. Empty for
     /// other objects.

@@ -37,15 +37,19 @@ pub struct Reported {
 impl Reported {
     /// Fails with [`Defect`](Reason::Defect) if the description has an illegal length.
     pub fn check(&self) -> Result<()> {
-        match self.description.len() {
-            1..=MAX_DESCRIPTION_BYTES => Ok(()),
-            bytes => Err(Error::new(
-                Reason::Defect,
-                format!(
-                    "the description of a transformation has {bytes} bytes, not 1 to {MAX_DESCRIPTION_BYTES}"
-                ),
-            )),
-        }
+        check_description(&self.description)
+    }
+}
+
+fn check_description(description: &[u8]) -> Result<()> {
+    match description.len() {
+        1..=MAX_DESCRIPTION_BYTES => Ok(()),
+        bytes => Err(Error::new(
+            Reason::Defect,
+            format!(
+                "the description of a transformation has {bytes} bytes, not 1 to {MAX_DESCRIPTION_BYTES}"
+            ),
+        )),
     }
 }
 
@@ -75,6 +79,38 @@ pub struct StoredSegment {
     pub stored_bytes: u64,
     /// [`Reported::description`]; empty if the bytes were not transformed.
     pub description: Vec<u8>,
+}
+
+/// A change of descriptions by the layer that wrote them, see [`ObjectStore::redescribe`](crate::ObjectStore::redescribe).
+pub trait DescriptionChange: Send + Sync {
+    /// The new description of a transformed segment: 1 to [`MAX_DESCRIPTION_BYTES`]. `None` keeps the old one. It is asked
+    /// again if the object changes meanwhile.
+    fn new_description(&self, segment: &StoredSegment) -> Option<Vec<u8>>;
+}
+
+/// The result of a change of descriptions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Redescribed {
+    /// The segments after the change, with those that are not transformed. Empty if none is.
+    pub segments: Vec<StoredSegment>,
+    /// Segments whose description was changed.
+    pub changed: usize,
+}
+
+impl Redescribed {
+    /// Applies a change to segments. Fails with [`Defect`](Reason::Defect) if a new description has an illegal length.
+    pub fn apply(mut segments: Vec<StoredSegment>, change: &dyn DescriptionChange) -> Result<Self> {
+        let mut changed = 0;
+        for segment in segments.iter_mut().filter(|segment| !segment.description.is_empty()) {
+            let Some(description) = change.new_description(segment) else { continue };
+            check_description(&description)?;
+            if description != segment.description {
+                segment.description = description;
+                changed += 1;
+            }
+        }
+        Ok(Self { segments, changed })
+    }
 }
 
 /// The error of a read of transformed bytes without the layer that transformed them.

@@ -113,7 +113,9 @@ fn operation(method: Method) -> Operation {
         Method::StagePart => Operation::Part,
         Method::Delete => Operation::Delete,
         Method::Copy | Method::CopyPart => Operation::Copy,
-        Method::SetTags | Method::SetClasses => Operation::Tag,
+        Method::SetTags | Method::SetClasses | Method::Redescribe | Method::RedescribeUpload => {
+            Operation::Tag
+        }
         Method::ListBuckets
         | Method::List
         | Method::ListVersions
@@ -135,7 +137,8 @@ impl ObjectStore for Instrumented {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.measure(operation(call.method), response).await;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
-        head, delete, list, list_versions, set_tags, set_classes, object_parts, create_upload, list_parts, list_uploads,
+        head, delete, list, list_versions, set_tags, set_classes, redescribe,
+        redescribe_upload, object_parts, create_upload, list_parts, list_uploads,
         complete_upload, abort_upload, close,
     }
 

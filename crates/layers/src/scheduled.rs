@@ -141,7 +141,9 @@ fn scheduled_operation(method: Method) -> Option<Operation> {
     match method {
         Method::Head => Some(Operation::Head),
         Method::Delete => Some(Operation::Delete),
-        Method::SetTags | Method::SetClasses => Some(Operation::Tag),
+        Method::SetTags | Method::SetClasses | Method::Redescribe | Method::RedescribeUpload => {
+            Some(Operation::Tag)
+        }
         Method::List
         | Method::ListVersions
         | Method::ObjectParts
@@ -157,7 +159,8 @@ impl ObjectStore for Scheduled {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.schedule(call, response).await;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
-        head, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload, copy_part, list_parts,
+        head, delete, list, list_versions, copy, set_tags, set_classes, redescribe,
+        redescribe_upload, object_parts, create_upload, copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close,
     }
 

@@ -128,7 +128,8 @@ impl ObjectStore for Sliced {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.schedule(call, response).await;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
-        head, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload, copy_part, list_parts,
+        head, delete, list, list_versions, copy, set_tags, set_classes, redescribe, redescribe_upload, object_parts, create_upload,
+        copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close,
     }
 

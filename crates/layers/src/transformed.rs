@@ -7,6 +7,7 @@
 //! - Each **part** of an upload is transformed by itself, by the class of the upload.
 //! - **Copies** whose source or destination is transformed are read and written through the layer, because the bytes are
 //!   bound to bucket and key. All others are left to the store below.
+//! - The data keys of objects can be **wrapped again** by another master key (`rewrap`), without their bytes.
 //! - Objects that were written before, or by another policy, stay **readable**: how an object is stored is recorded with
 //!   it.
 
@@ -16,12 +17,13 @@ mod frame;
 mod keys;
 mod policy;
 mod read;
+mod rewrap;
 mod segment;
 mod staged;
 mod stored_input;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use tradewind_core::error::{Error, Reason, Result};
@@ -32,12 +34,15 @@ use tradewind_core::store::{
 };
 use tradewind_core::{Address, Algorithm, Body, Context, ObjectInfo, ObjectStore, Staged};
 use tradewind_digest::Engine;
+use tradewind_model::class_policy::ClassPolicyTable;
 
 pub use keys::{KEY_BYTES, Keyring, MAX_KEY_NAME_BYTES, MasterKey};
 pub use policy::{ClassSet, TransformPolicy};
+pub use rewrap::Rewrapped;
 
 use crate::relay::{self, RelayEnd};
 use crate::store_error::StoreName;
+use policy::Treatment;
 use read::Reader;
 use staged::{PartTarget, TransformedStaged, WriteTarget};
 
@@ -47,7 +52,10 @@ const HASH_THREADS: usize = 1;
 /// See the module documentation.
 pub struct Transformed {
     inner: Arc<dyn ObjectStore>,
-    policy: TransformPolicy,
+    /// The policy for classes that have none of their own.
+    defaults: TransformPolicy,
+    /// The policy in force.
+    policy: RwLock<TransformPolicy>,
     keys: Arc<Keyring>,
     engine: Engine,
     capabilities: Capabilities,
@@ -69,16 +77,44 @@ impl Transformed {
             return Err(Error::new(Reason::Unsupported, message));
         }
         keys.check()?;
-        if !policy.encrypt.is_empty() && keys.current.is_none() {
-            return Err(Error::new(Reason::InvalidArgument, "classes are encrypted, but there is no key"));
-        }
+        check_key(&policy, &keys)?;
         let capabilities = Capabilities { reported_attributes: false, ..below.clone() };
         let engine = Engine::new(HASH_THREADS);
-        Ok(Arc::new(Self { inner, policy, keys: Arc::new(keys), engine, capabilities }))
+        let (defaults, policy, keys) = (policy, RwLock::new(policy), Arc::new(keys));
+        Ok(Arc::new(Self { inner, defaults, policy, keys, engine, capabilities }))
     }
 
-    fn write_target(&self, context: &Context, address: &Address, request: StageRequest) -> WriteTarget {
-        let treatment = self.policy.treatment(&request.metadata.classes, request.size);
+    /// Fails with [`InvalidArgument`](Reason::InvalidArgument) if these policies encrypt a class and there is no key.
+    pub fn check_class_policies(&self, classes: &ClassPolicyTable) -> Result<()> {
+        check_key(&self.defaults.with_class_policies(classes), &self.keys)
+    }
+
+    /// True if these policies, or those of the layer, encrypt a class.
+    #[must_use]
+    pub fn would_encrypt(&self, classes: &ClassPolicyTable) -> bool {
+        !self.defaults.with_class_policies(classes).encrypt.is_empty()
+    }
+
+    /// Replaces the policies of classes, which override the policy of the layer, for later writes. On an error, which is
+    /// that of [`check_class_policies`](Self::check_class_policies), the old ones stay.
+    pub fn set_class_policies(&self, classes: &ClassPolicyTable) -> Result<()> {
+        self.check_class_policies(classes)?;
+        let policy = self.defaults.with_class_policies(classes);
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+        Ok(())
+    }
+
+    fn policy(&self) -> TransformPolicy {
+        *self.policy.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_target(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+        treatment: Treatment,
+    ) -> WriteTarget {
         WriteTarget {
             inner: self.inner.clone(),
             keys: self.keys.clone(),
@@ -104,6 +140,13 @@ impl Transformed {
     async fn source(&self, context: &Context, source: &Address) -> Result<ObjectInfo> {
         Ok(self.inner.head(context, source, GetRequest::default()).await?.info)
     }
+}
+
+fn check_key(policy: &TransformPolicy, keys: &Keyring) -> Result<()> {
+    if !policy.encrypt.is_empty() && keys.current.is_none() {
+        return Err(Error::new(Reason::InvalidArgument, "classes are encrypted, but there is no key"));
+    }
+    Ok(())
 }
 
 /// Formats as the inner store, which it represents.
@@ -159,10 +202,11 @@ impl ObjectStore for Transformed {
         address: &Address,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
-        if self.policy.treatment(&request.metadata.classes, request.size).is_plain() {
+        let treatment = self.policy().treatment(&request.metadata.classes, request.size);
+        if treatment.is_plain() {
             return self.inner.stage(context, address, request).await;
         }
-        let target = self.write_target(context, address, request);
+        let target = self.write_target(context, address, request, treatment);
         Ok(Box::new(TransformedStaged::begin(target).await?))
     }
 
@@ -174,11 +218,12 @@ impl ObjectStore for Transformed {
         number: PartNumber,
         mut request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
-        if self.policy.is_plain() {
+        let policy = self.policy();
+        if policy.is_plain() {
             return self.inner.stage_part(context, address, upload, number, request).await;
         }
         let created = self.upload(context, address, upload).await?;
-        let treatment = self.policy.treatment(&created.metadata.classes, request.size);
+        let treatment = policy.treatment(&created.metadata.classes, request.size);
         if treatment.is_plain() {
             return self.inner.stage_part(context, address, upload, number, request).await;
         }
@@ -188,14 +233,14 @@ impl ObjectStore for Transformed {
             request.algorithms.push(required);
         }
         let part = Some(PartTarget { upload: upload.clone(), number });
-        let target = WriteTarget { part, treatment, ..self.write_target(context, address, request) };
+        let target = WriteTarget { part, ..self.write_target(context, address, request, treatment) };
         Ok(Box::new(TransformedStaged::begin(target).await?))
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
         let source = self.source(context, &request.source).await?;
         let classes = &request.metadata.as_ref().unwrap_or(&source.metadata).classes;
-        let is_plain = self.policy.treatment(classes, Some(source.size)).is_plain();
+        let is_plain = self.policy().treatment(classes, Some(source.size)).is_plain();
         if is_plain && source.stored.is_none() {
             match self.inner.copy(context, request.clone()).await {
                 // It was replaced by a transformed one meanwhile.
@@ -209,7 +254,7 @@ impl ObjectStore for Transformed {
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
         let created = self.upload(context, &request.destination, &request.upload).await?;
         let source = self.source(context, &request.source).await?;
-        let is_plain = self.policy.treatment(&created.metadata.classes, None).is_plain();
+        let is_plain = self.policy().treatment(&created.metadata.classes, None).is_plain();
         if is_plain && source.stored.is_none() {
             match self.inner.copy_part(context, request.clone()).await {
                 Err(error) if error.reason() == Reason::Unsupported => {}

@@ -6,6 +6,8 @@
 mod damage;
 #[path = "transformed/requests.rs"]
 mod requests;
+#[path = "transformed/rewrap.rs"]
+mod rewrap;
 #[path = "transformed/support.rs"]
 mod support;
 

@@ -31,7 +31,9 @@ use crate::served_plan::ServedPlan;
 use crate::settings::{ETag, Permissions, Settings, Store, StoreKind, TimeSpan};
 use crate::stores as store_options;
 
-pub use self::stores::{OpenedStore, ServedRouted, ServedStores, StackedStore, open_stores};
+pub use self::stores::{
+    OpenedStore, ServedRouted, ServedStores, ServedTransformed, StackedStore, open_stores,
+};
 
 /// The served store.
 #[derive(Debug, Clone)]

@@ -7,6 +7,7 @@
 mod access;
 mod class_policies;
 mod class_rules;
+mod class_transforms;
 mod document;
 mod exposure;
 mod fields;

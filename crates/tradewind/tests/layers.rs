@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
+#[path = "layers/rewrap.rs"]
+mod rewrap;
 #[path = "layers/stacks.rs"]
 mod stacks;
 

@@ -258,7 +258,7 @@ fn part_written(changes: &mut IndexChanges<'_>, part: &Part, located: &LocatedRe
             return Ok(());
         }
         remove_live_bytes(changes, old.location)?;
-        if seq > old.seq {
+        if seq > old.seq && part.rewritten_seq != Some(old.seq) {
             changes.put(keys::reclaim(old.seq), old.location.encode());
         }
     }

@@ -20,7 +20,8 @@ use self::batch::BatchError;
 pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
     AbortUpload, CompleteUpload, CreateBucket, CreateUpload, DeferredMd5, DeleteBucket, DeleteObject,
-    MaintenanceChange, PutObject, PutPart, RecordCopy, RelocateRecords, RewriteVersion, SetVersioning,
+    MaintenanceChange, PutObject, PutPart, RecordCopy, RelocateRecords, RewritePart, RewriteVersion,
+    SetVersioning,
 };
 use super::store_state::StoreState;
 

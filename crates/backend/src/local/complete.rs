@@ -266,7 +266,12 @@ fn without_record((key, upload): (String, UploadSeq)) -> UploadInfo {
 }
 
 fn decode_part(value: &[u8]) -> Result<Part> {
-    match Record::decode(RecordKind::Part, &PartEntry::decode(value)?.fields)? {
+    part_of(&PartEntry::decode(value)?)
+}
+
+/// The part of an index entry.
+pub(super) fn part_of(entry: &PartEntry) -> Result<Part> {
+    match Record::decode(RecordKind::Part, &entry.fields)? {
         Record::Part(part) => Ok(*part),
         _ => Err(Error::new(Reason::CorruptData, "a part entry holds another record")),
     }

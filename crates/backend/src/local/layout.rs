@@ -13,9 +13,9 @@ use super::index::trust::{IndexTrust, MAX_DOUBTS};
 use super::io_threads::io_error;
 use super::segment::sync_directory;
 
-/// The format version that this program writes. Version 1 had no versions of objects, version 2 no
-/// transformed bytes.
-const FORMAT_VERSION: u32 = 3;
+/// The format version that this program writes. Version 1 had no versions of objects, version 2 no transformed bytes,
+/// version 3 no retentions and no parts whose description was rewritten.
+const FORMAT_VERSION: u32 = 4;
 /// The oldest format version that this program reads.
 const MIN_FORMAT_VERSION: u32 = 1;
 

@@ -286,7 +286,7 @@ pub(super) fn object_info(object: Arc<Object>, seq: u64, versioning: Versioning)
 }
 
 /// The stored form of an object; `None` if its bytes are not transformed.
-fn stored_form(object: &Object) -> Result<Option<StoredForm>> {
+pub(super) fn stored_form(object: &Object) -> Result<Option<StoredForm>> {
     if let Some(TransformedBytes { size, description }) = &object.transformed {
         let (plain_bytes, stored_bytes, description) = (object.size, *size, description.clone());
         let segment = StoredSegment { part: None, plain_bytes, stored_bytes, description };

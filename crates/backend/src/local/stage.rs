@@ -298,6 +298,7 @@ impl Staged for LocalStaged {
                     checksums,
                     runs: extents.runs,
                     transformed,
+                    rewritten_seq: None,
                     new_extents: extents.new_extents,
                 };
                 let put = PutPart { bucket, key, part: Box::new(part), pins: extents.pins };

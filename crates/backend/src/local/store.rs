@@ -21,6 +21,7 @@ use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, Select,
     StageRequest,
 };
+use tradewind_core::stored_form::{DescriptionChange, Redescribed};
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
     Address, Algorithm, Body, BucketName, ChecksumScope, ClassUpdate, Clock, Context, ObjectStore,
@@ -367,6 +368,27 @@ impl ObjectStore for LocalStore {
             Ok(())
         };
         self.change_metadata(context, address, change).await
+    }
+
+    async fn redescribe(
+        &self,
+        context: &Context,
+        address: &Address,
+        change: Arc<dyn DescriptionChange>,
+    ) -> Result<Redescribed> {
+        self.check_open(context)?;
+        self.store.redescribe_object(context, address, &*change).await
+    }
+
+    async fn redescribe_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        change: Arc<dyn DescriptionChange>,
+    ) -> Result<Redescribed> {
+        self.check_open(context)?;
+        self.store.redescribe_parts(context, address, upload, &*change).await
     }
 
     async fn object_parts(

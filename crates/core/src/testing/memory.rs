@@ -33,6 +33,7 @@ use crate::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
     StageRequest, Staged,
 };
+use crate::stored_form::{DescriptionChange, Redescribed};
 use crate::version::{ListVersions, Versioning, VersionsPage};
 
 use object::{DigestPlan, Payload, StoredObject};
@@ -218,6 +219,25 @@ impl ObjectStore for MemoryStore {
 
     async fn set_classes(&self, context: &Context, address: &Address, update: ClassUpdate) -> Result<()> {
         self.open(context)?.set_classes(address, &update)
+    }
+
+    async fn redescribe(
+        &self,
+        context: &Context,
+        address: &Address,
+        change: Arc<dyn DescriptionChange>,
+    ) -> Result<Redescribed> {
+        self.open(context)?.redescribe(address, &*change)
+    }
+
+    async fn redescribe_upload(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        change: Arc<dyn DescriptionChange>,
+    ) -> Result<Redescribed> {
+        self.open(context)?.redescribe_upload(address, upload, &*change)
     }
 
     async fn object_parts(

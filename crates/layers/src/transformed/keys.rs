@@ -89,22 +89,45 @@ impl Keyring {
 
     /// Creates the data key of a segment, wrapped by the current master key.
     pub(super) fn create(&self, id: &SegmentId) -> Result<NewDataKey> {
+        let secret: [u8; KEY_BYTES] = random()?;
+        Ok(NewDataKey { key: DataKey::new(&secret)?, wrapped: self.wrap(&secret, id)? })
+    }
+
+    /// Wraps a data key by the current master key. A segment has one data key, so that a derived key never encrypts two
+    /// different ones.
+    fn wrap(&self, secret: &[u8; KEY_BYTES], id: &SegmentId) -> Result<WrappedKey> {
         let master = self.current.as_ref().and_then(|name| self.keys.get_key_value(name));
         let (name, master) =
             master.ok_or_else(|| Error::new(Reason::Defect, "an object must be encrypted without a key"))?;
-        let secret: [u8; KEY_BYTES] = random()?;
         let mut wrapped = [0; WRAPPED_KEY_BYTES];
         let (text, tag) = wrapped.split_at_mut(KEY_BYTES);
-        text.copy_from_slice(&secret);
+        text.copy_from_slice(secret);
         let sealed = wrapping_key(master, id)?.seal_in_place_separate_tag(first_nonce(), Aad::empty(), text);
         tag.copy_from_slice(sealed.map_err(|_| defect("a key cannot be wrapped"))?.as_ref());
-        let wrapped = WrappedKey { master: name.clone(), wrapped };
-        Ok(NewDataKey { key: DataKey::new(&secret)?, wrapped })
+        Ok(WrappedKey { master: name.clone(), wrapped })
+    }
+
+    /// The data key, wrapped by the current master key; `None` if that has wrapped it. Fails as
+    /// [`unwrap`](Self::unwrap).
+    pub(super) fn rewrap(
+        &self,
+        wrapped: &WrappedKey,
+        id: &SegmentId,
+        key: &str,
+    ) -> Result<Option<WrappedKey>> {
+        if self.current.as_ref() == Some(&wrapped.master) {
+            return Ok(None);
+        }
+        self.wrap(&self.open(wrapped, id, key)?, id).map(Some)
     }
 
     /// Unwraps the data key of a segment of the object `key`. Fails with [`AccessDenied`](Reason::AccessDenied) if
     /// the master key is missing, and with [`CorruptData`](Reason::CorruptData) if it is another one.
     pub(super) fn unwrap(&self, wrapped: &WrappedKey, id: &SegmentId, key: &str) -> Result<DataKey> {
+        DataKey::new(&self.open(wrapped, id, key)?)
+    }
+
+    fn open(&self, wrapped: &WrappedKey, id: &SegmentId, key: &str) -> Result<[u8; KEY_BYTES]> {
         let name = &wrapped.master;
         let Some(master) = self.keys.get(name) else {
             let message =
@@ -120,7 +143,7 @@ impl Keyring {
             );
             Error::new(Reason::CorruptData, message)
         })?;
-        DataKey::new(secret)
+        <[u8; KEY_BYTES]>::try_from(&*secret).map_err(|_| defect("a key has the wrong length"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The decision which objects are compressed and encrypted: by the classes of an object and its size.
 
 use tradewind_core::{Class, Classes};
+use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
 /// Smaller objects are not compressed: the record of an object takes more than could be gained.
 pub(super) const MIN_COMPRESSED_BYTES: u64 = 4 << 10;
@@ -25,6 +26,12 @@ impl ClassSet {
     #[must_use]
     pub const fn contains(self, class: Class) -> bool {
         self.0 >> class.value() & 1 == 1
+    }
+
+    /// The set with the class, or without it.
+    const fn with(self, class: Class, is_member: bool) -> Self {
+        let bit = 1 << class.value();
+        if is_member { Self(self.0 | bit) } else { Self(self.0 & !bit) }
     }
 
     /// Returns true if the set has a class of the object or of a range in it.
@@ -69,6 +76,20 @@ impl Treatment {
 }
 
 impl TransformPolicy {
+    /// The policy with the decisions of `classes`, which override it.
+    #[must_use]
+    pub fn with_class_policies(mut self, classes: &ClassPolicyTable) -> Self {
+        for class in all_classes() {
+            if let Some(compress) = classes.compress(class) {
+                self.compress = self.compress.with(class, compress);
+            }
+            if let Some(encrypt) = classes.encrypt(class) {
+                self.encrypt = self.encrypt.with(class, encrypt);
+            }
+        }
+        self
+    }
+
     /// The treatment of an object with these classes, or of a part of it. `size` is that of the object or part, if it is
     /// known.
     pub(super) fn treatment(&self, classes: &Classes, size: Option<u64>) -> Treatment {
@@ -88,6 +109,7 @@ impl TransformPolicy {
 #[cfg(test)]
 mod tests {
     use tradewind_core::class::ClassRange;
+    use tradewind_model::class_policy::ClassChanges;
 
     use super::*;
 
@@ -111,6 +133,27 @@ mod tests {
         assert_eq!(treat(Some(25), &[]), Treatment { compress: false, encrypt: true });
         assert_eq!(treat(Some(24), &[]), Treatment { compress: false, encrypt: false });
         assert_eq!(treat(None, &[25]), Treatment { compress: true, encrypt: true });
+    }
+
+    #[test]
+    fn policies_of_classes_override_the_layer() {
+        let mut classes = ClassPolicyTable::default();
+        let mut set = |value, compress, encrypt| {
+            classes.set(class(value), ClassChanges { compress, encrypt, ..ClassChanges::default() });
+        };
+        set(25, Some(false), Some(true));
+        set(26, None, Some(false));
+        set(27, Some(true), None);
+        let layer = TransformPolicy {
+            compress: [class(25), class(26)].into_iter().collect(),
+            encrypt: [class(26), class(27)].into_iter().collect(),
+        };
+        let expected = TransformPolicy {
+            compress: [class(26), class(27)].into_iter().collect(),
+            encrypt: [class(25), class(27)].into_iter().collect(),
+        };
+        assert_eq!(layer.with_class_policies(&classes), expected);
+        assert_eq!(layer.with_class_policies(&ClassPolicyTable::default()), layer);
     }
 
     #[test]

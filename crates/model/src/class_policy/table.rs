@@ -38,6 +38,10 @@ pub struct ClassChanges {
     pub tier: Option<String>,
     /// The weight in the scheduler of a disk; classes without one are together one group of weight 1.
     pub share: Option<NonZeroU16>,
+    /// True to compress new objects, where a layer can; by default, that layer decides.
+    pub compress: Option<bool>,
+    /// True to encrypt new objects, where a layer can; by default, that layer decides.
+    pub encrypt: Option<bool>,
 }
 
 /// The policies of all classes: Table II of the paper with the changes of the settings.
@@ -118,6 +122,18 @@ impl ClassPolicyTable {
     pub fn stream_share(&self, class: Class) -> StreamShare {
         let share = self.changes(class).and_then(|changes| changes.share);
         share.map_or_else(StreamShare::default, |weight| StreamShare { class: Some(class.value()), weight })
+    }
+
+    /// True if layers that compress do so for new objects of the class; `None` if the layer decides.
+    #[must_use]
+    pub fn compress(&self, class: Class) -> Option<bool> {
+        self.changes(class)?.compress
+    }
+
+    /// True if layers that encrypt do so for new objects of the class; `None` if the layer decides.
+    #[must_use]
+    pub fn encrypt(&self, class: Class) -> Option<bool> {
+        self.changes(class)?.encrypt
     }
 
     /// The name of a class: that of the settings, else that of the default policy.

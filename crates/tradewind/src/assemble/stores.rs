@@ -11,7 +11,7 @@ use tradewind_backend::local::LocalStore;
 use tradewind_cache::{Cached, CachedOptions, ReadOnly, TierOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
-use tradewind_layers::{Instrumented, ReadAhead, Routed, Sliced, Tier, Volume, Volumes};
+use tradewind_layers::{Instrumented, ReadAhead, Routed, Sliced, Tier, Transformed, Volume, Volumes};
 use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
 use super::slices::DiskQueues;
@@ -132,6 +132,17 @@ pub struct ServedRouted {
     pub move_rate: ByteSize,
 }
 
+/// A layer `transformed` of a volume.
+#[derive(Debug)]
+pub struct ServedTransformed {
+    /// The volume.
+    pub volume: String,
+    /// The layer.
+    pub layer: Arc<Transformed>,
+    /// True if the volume has tiers, whose objects the layer does not encrypt.
+    pub has_tiers: bool,
+}
+
 /// Everything that is served.
 pub struct ServedStores {
     /// The store of the gateway: the volumes, or the stack of the only one.
@@ -161,13 +172,37 @@ pub struct VolumeLayers {
     pub routed: Vec<ServedRouted>,
     /// The layers that schedule rotating disks.
     pub sliced: Vec<Arc<Sliced>>,
+    /// The layers `transformed`.
+    pub transformed: Vec<ServedTransformed>,
 }
 
 impl VolumeLayers {
-    fn set_class_policies(&self, policies: &Arc<ClassPolicyTable>) {
+    /// On an error, all old policies stay.
+    fn set_class_policies(&self, policies: &Arc<ClassPolicyTable>) -> anyhow::Result<()> {
+        let checked = |named: &ServedTransformed| {
+            let checked = named.layer.check_class_policies(policies);
+            checked.with_context(|| {
+                format!("volume {:?}: a key that was added is read at the next start", named.volume)
+            })?;
+            if named.has_tiers && named.layer.would_encrypt(policies) {
+                bail!(
+                    "volume {:?} has tiers, which are not encrypted: removed tiers need a restart",
+                    named.volume
+                );
+            }
+            Ok(())
+        };
+        self.transformed.iter().try_for_each(checked)?;
+        if self.transformed.is_empty() && all_classes().any(|class| policies.encrypt(class) == Some(true)) {
+            bail!("no volume encrypts: an added layer \"transformed\" needs a restart");
+        }
+        for named in &self.transformed {
+            named.layer.set_class_policies(policies)?;
+        }
         self.caches.iter().for_each(|named| named.cache.set_policies(policies.clone()));
         self.class_writes.set_policies(policies.clone());
         self.sliced.iter().for_each(|sliced| sliced.set_policies(policies.clone()));
+        Ok(())
     }
 }
 
@@ -195,12 +230,14 @@ impl ServedStores {
         let mut layers = VolumeLayers { sliced, write_back_memory, ..VolumeLayers::default() };
         let (mut volumes, mut read_only) = (Vec::new(), Vec::new());
         let policies = Arc::new(settings.named.class_policies());
+        // A journal is written back as soon as it is open, by the policies in force.
+        layers.class_writes.set_policies(policies.clone());
         for volume in settings.served_volumes()? {
             let mut caches = volume.layers.iter().filter_map(VolumeLayer::cached);
             read_only.push(caches.any(CachedSettings::is_read_only));
             volumes.push(stack_volume(&volume, &stores, &policies, &mut layers, clock).await?);
         }
-        layers.set_class_policies(&policies);
+        layers.set_class_policies(&policies)?;
         let default = volumes.remove(0);
         if volumes.is_empty() {
             return Ok(Self { store: default.store, volumes: None, stores, layers, read_only });
@@ -209,9 +246,10 @@ impl ServedStores {
         Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, layers, read_only })
     }
 
-    /// Replaces the policies of classes of all caches and of write-back.
-    pub fn set_class_policies(&self, policies: &Arc<ClassPolicyTable>) {
-        self.layers.set_class_policies(policies);
+    /// Replaces the policies of classes of all layers. Fails if a layer would encrypt without a key; all old policies stay
+    /// then.
+    pub fn set_class_policies(&self, policies: &Arc<ClassPolicyTable>) -> anyhow::Result<()> {
+        self.layers.set_class_policies(policies)
     }
 
     /// The stores for background work that is done for each volume by itself.
@@ -323,7 +361,14 @@ async fn stack_volume(
                 layers.routed.push(ServedRouted { volume, layer: layer.clone(), move_rate });
                 store = layer;
             }
-            VolumeLayer::Transformed(set) => store = transform(set, store)?,
+            VolumeLayer::Transformed(set) => {
+                let layer = transform(set, store)?;
+                layer.set_class_policies(policies).with_context(|| format!("volume {:?}", volume.name))?;
+                let has_tiers = volume.layers.iter().any(|layer| matches!(layer, VolumeLayer::Routed(_)));
+                let volume = volume.name.to_owned();
+                layers.transformed.push(ServedTransformed { volume, layer: layer.clone(), has_tiers });
+                store = layer;
+            }
         }
     }
     Ok(Volume {

@@ -18,7 +18,7 @@ use crate::settings::{KeySource, TransformedSettings};
 pub(super) fn transform(
     set: &TransformedSettings,
     below: Arc<dyn ObjectStore>,
-) -> anyhow::Result<Arc<dyn ObjectStore>> {
+) -> anyhow::Result<Arc<Transformed>> {
     let mut keys = Keyring { current: set.key.as_ref().map(|key| key.value.clone()), ..Keyring::default() };
     for (name, key) in &set.keys {
         let read =
@@ -27,7 +27,7 @@ pub(super) fn transform(
     }
     let policy = TransformPolicy { compress: set.compress.set(), encrypt: set.encrypt.set() };
     let layer = Transformed::new(below, policy, keys);
-    Ok(layer.with_context(|| format!("{}: the layer cannot be opened", set.source))?)
+    layer.with_context(|| format!("{}: the layer cannot be opened", set.source))
 }
 
 fn read_key(source: &KeySource) -> anyhow::Result<MasterKey> {

@@ -4,6 +4,7 @@
 
 mod admin_calls;
 mod prefix_work;
+mod rewrap_work;
 mod served_rules;
 
 use std::io::{self, Write as _};
@@ -268,7 +269,9 @@ impl Reload<'_> {
             Ok(Err(problems)) => return error!(%problems, "the settings are not reloaded: the old ones stay"),
             Err(error) => return error!(%error, "the settings are not reloaded: the old ones stay"),
         };
-        self.served.set_class_policies(&Arc::new(settings.named.class_policies()));
+        if let Err(error) = self.served.set_class_policies(&Arc::new(settings.named.class_policies())) {
+            return error!(error = %format!("{error:#}"), "the settings are not reloaded: the old ones stay");
+        }
         self.rules.replace(&settings);
         info!(rules = settings.named.class_rules.len(), "the policies and rules of classes are reloaded");
         if settings.differs_beyond_classes(self.settings) {

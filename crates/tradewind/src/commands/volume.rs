@@ -1,5 +1,6 @@
 //! `tradewind volume list | show`: the volumes that `serve` would serve, from the settings. No server and no service is
-//! asked; of local stores, the free space is read. `status`, `evict`, `stage`, `pin` and `unpin` ask a running server ([`server`]).
+//! asked; of local stores, the free space is read. `status`, `evict`, `stage`, `pin`, `unpin` and
+//! `rewrap` ask a running server ([`server`]).
 
 mod server;
 
@@ -41,6 +42,7 @@ pub(super) enum Command {
     Stage(server::Stage),
     Pin(server::Pin),
     Unpin(server::Unpin),
+    Rewrap(server::Rewrap),
 }
 
 /// Flags of the commands that read the settings.
@@ -63,6 +65,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
         Command::Stage(arguments) => return server::stage(arguments),
         Command::Pin(arguments) => return server::pin(arguments),
         Command::Unpin(arguments) => return server::unpin(arguments),
+        Command::Rewrap(arguments) => return server::rewrap(arguments),
     };
     let settings = Settings::read(&Inputs::gather(flags.config, Vec::new())?)?;
     let all = descriptions(&settings)?;

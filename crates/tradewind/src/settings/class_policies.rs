@@ -15,7 +15,7 @@ use super::source::{SettingSource, Sourced};
 use super::value::{Percent, SettingValue};
 
 /// Keys of later versions.
-const PLANNED_KEYS: [&str; 3] = ["compress", "encrypt", "replicas"];
+const PLANNED_KEYS: [&str; 1] = ["replicas"];
 /// The largest share of a class.
 const MAX_SHARE: u16 = 1_000;
 
@@ -38,6 +38,10 @@ pub struct ClassSettings {
     pub tier: Option<Sourced<String>>,
     /// The share of disks.
     pub share: Option<Sourced<NonZeroU16>>,
+    /// True if layers `transformed` compress new objects of the class.
+    pub compress: Option<Sourced<bool>>,
+    /// True if layers `transformed` encrypt new objects of the class.
+    pub encrypt: Option<Sourced<bool>>,
 }
 
 impl SettingValue for ClassPriority {
@@ -90,6 +94,8 @@ impl ClassSettings {
             pin: fields.boolean("pin", problems),
             tier: fields.text("tier", problems),
             share: fields.single("share", problems),
+            compress: fields.boolean("compress", problems),
+            encrypt: fields.boolean("encrypt", problems),
         };
         fields.finish(&PLANNED_KEYS, problems);
         read.check(problems);
@@ -151,6 +157,8 @@ impl ClassSettings {
             line("pin", self.pin.as_ref()),
             line("tier", self.tier.as_ref()),
             line("share", self.share.as_ref()),
+            line("compress", self.compress.as_ref()),
+            line("encrypt", self.encrypt.as_ref()),
         ];
         let full =
             |(key, value, source)| (format!("class.{}.{key}", self.class.value.value()), value, source);
@@ -171,6 +179,8 @@ impl ClassSettings {
             ("pin", "`true`: caches do not evict the class. All pins together fill at most half of a cache."),
             ("tier", "The `[store.NAME]` of the class in volumes that have this store as a tier or at the bottom of the stack. Read at start."),
             ("share", "The share of a disk with `slices` that reads and writes of large objects of the class get together, 1 to 1000. All classes without one have the share 1 together."),
+            ("compress", "`true` or `false`: layers `transformed` compress new objects of the class, or do not. Default: as the layer says."),
+            ("encrypt", "`true` or `false`: layers `transformed` encrypt new objects of the class, or do not. Default: as the layer says."),
         ]
         .map(|(key, text)| Declaration { key, default: None, text })
         .into()
@@ -223,6 +233,8 @@ pub(super) fn class_policies(classes: &[ClassSettings]) -> ClassPolicyTable {
             is_pinned: set.pin.as_ref().is_some_and(|pin| pin.value),
             tier: value(set.tier.as_ref()),
             share: value(set.share.as_ref()),
+            compress: value(set.compress.as_ref()),
+            encrypt: value(set.encrypt.as_ref()),
         };
         table.set(set.class.value, changes);
     }

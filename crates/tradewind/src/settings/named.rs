@@ -11,6 +11,7 @@ use super::Inputs;
 use super::access::{self, AccessKey};
 use super::class_policies::{self, ClassSettings};
 use super::class_rules;
+use super::class_transforms;
 use super::document::Table;
 use super::fields::{Fields, take_named_tables};
 use super::local::LocalOptions;
@@ -152,6 +153,7 @@ impl NamedSettings {
         }
         volumes::check(&self.volumes, &self.stores, problems);
         class_policies::check(&self.classes, &stores, problems);
+        class_transforms::check(&self.classes, &self.volumes, problems);
         self.check_directories(problems);
         let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
         for volume in self.buckets.iter().filter_map(|bucket| bucket.volume.as_ref()) {

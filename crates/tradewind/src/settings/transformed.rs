@@ -164,7 +164,8 @@ impl TransformedSettings {
             None => Some(BTreeMap::new()),
             Some(item) => read_keys(&path, item, inputs, problems),
         };
-        if !fields.has_taken("compress") && !fields.has_taken("encrypt") {
+        // With keys alone, the tables of classes decide.
+        if !["compress", "encrypt", "key", "keys"].iter().any(|key| fields.has_taken(key)) {
             fields.missing("compress", "true", problems);
         }
         fields.finish(&[], problems);
@@ -214,10 +215,14 @@ impl TransformedSettings {
                 "compress",
                 Some("false"),
                 "The classes of objects to compress, if a sample of 64 KiB shrinks by 10 %: `true`, `false` or a list such \
-                 as `[0, 25]`, where 0 is that of objects without a class.",
+                 as `[0, 25]`, where 0 is that of objects without a class. `[class.N]` overrides it for a class.",
             ),
-            declared("encrypt", Some("false"), "The classes of objects to encrypt, in the same form."),
-            declared("key", None, "The name of the key of new objects. Required by `encrypt`."),
+            declared(
+                "encrypt",
+                Some("false"),
+                "The classes of objects to encrypt, in the same form. `[class.N]` overrides it for a class.",
+            ),
+            declared("key", None, "The name of the key of new objects. Required to encrypt."),
             declared(
                 "keys",
                 None,

@@ -31,7 +31,7 @@ fn post(client: &mut S3, path: &str, body: &str) -> Response {
 }
 
 /// Runs a command with the settings and the address of the server.
-fn ask(scene: &Scene, server: &Server, arguments: &[&str]) -> Output {
+pub(super) fn ask(scene: &Scene, server: &Server, arguments: &[&str]) -> Output {
     let root = root_key();
     let mut command = tradewind();
     command.args(arguments).arg("--config").arg(scene.settings());

@@ -13,7 +13,7 @@ use super::batch::Batch;
 use crate::local::apply::upload_records;
 use crate::local::current_version::find_version;
 use crate::local::frame::{RecordHeader, RecordKind};
-use crate::local::index::entries::{ObjectEntry, UploadEntry};
+use crate::local::index::entries::{ObjectEntry, PartEntry, UploadEntry};
 use crate::local::index::keys;
 use crate::local::record::{
     Bucket, BucketId, Object, ObjectContent, Part, Record, Upload, UploadSeq, VersionName, VersionSlot,
@@ -295,6 +295,35 @@ impl Change for PutPart {
         let seq = batch.next_id();
         batch.append(&Record::Part(self.part.clone()), seq)?;
         Ok(Generation(seq))
+    }
+}
+
+/// Rewrites the record of a part, whose bytes stay in their extents.
+pub(crate) struct RewritePart {
+    pub bucket: String,
+    pub key: String,
+    pub part: Box<Part>,
+    /// The seq of the record that is rewritten. If it is no longer the part's newest, the change fails with
+    /// [`Conflict`](Reason::Conflict).
+    pub seq: u64,
+}
+
+impl Change for RewritePart {
+    type Output = ();
+
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
+        let part = &mut self.part;
+        find_upload(batch, &self.bucket, &self.key, part.upload)?;
+        let entry = batch.index_changes.get(&keys::part(part.upload, part.number))?;
+        let entry = entry.map(|value| PartEntry::decode(&value)).transpose()?;
+        if entry.is_none_or(|entry| entry.seq != self.seq) {
+            let message = format!("part {} of {:?} was replaced concurrently", part.number, self.key);
+            return Err(Error::new(Reason::Conflict, message));
+        }
+        part.rewritten_seq = Some(self.seq);
+        part.new_extents.clear();
+        let seq = batch.next_id();
+        batch.append(&Record::Part(part.clone()), seq)
     }
 }
 

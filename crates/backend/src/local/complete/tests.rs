@@ -59,6 +59,7 @@ async fn put_part(open: &OpenStore, address: &Address, upload: UploadSeq, number
         etag: etag.clone(),
         checksums: vec![Checksum::crc64nvme(u64::from(number))],
         runs: vec![ExtentRun { first_id: first, bytes: DECLARED_BYTES }],
+        rewritten_seq: None,
         new_extents,
         transformed: None,
     };

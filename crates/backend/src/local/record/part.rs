@@ -188,6 +188,8 @@ pub(crate) struct Part {
     pub transformed: Option<TransformedBytes>,
     /// The extents to which this record is the first to refer, and their locations when it was written.
     pub new_extents: Vec<ExtentLocation>,
+    /// The seq of the part's previous record, whose extents this record takes over, if only its description changed.
+    pub rewritten_seq: Option<u64>,
 }
 
 impl Part {
@@ -210,6 +212,9 @@ impl Part {
         if let Some(transformed) = &self.transformed {
             out.bytes(tag::TRANSFORMED, &transformed.encode());
         }
+        if let Some(seq) = self.rewritten_seq {
+            out.number(tag::REWRITES, seq);
+        }
     }
 
     pub(super) fn decode(fields: &[u8]) -> Result<Self> {
@@ -223,6 +228,7 @@ impl Part {
             runs: Vec::new(),
             transformed: None,
             new_extents: Vec::new(),
+            rewritten_seq: None,
         };
         let mut reader = FieldReader::new(fields);
         while let Some((tag, mut value)) = reader.next()? {
@@ -237,6 +243,7 @@ impl Part {
                 tag::RUNS => part.runs = ExtentRun::decode_all(value)?,
                 tag::NEW_EXTENTS => part.new_extents = ExtentLocation::decode_all(value)?,
                 tag::TRANSFORMED => part.transformed = Some(TransformedBytes::decode(value)?),
+                tag::REWRITES => part.rewritten_seq = Some(value.number()?),
                 _ => {}
             }
         }

@@ -109,6 +109,7 @@ fn examples() -> Vec<Record> {
             checksums: vec![checksum, Checksum::compute(Algorithm::Md5, b"x")],
             runs: vec![ExtentRun { first_id: 1, bytes: 5 }],
             transformed: transformed(3),
+            rewritten_seq: Some(9),
             new_extents: Vec::new(),
         })),
         Record::UploadEnded { upload: 12 },

@@ -1,6 +1,8 @@
 //! Attributes that a layer declares for transformed bytes: the store reports and compares them, and serves the bytes
 //! themselves only to the layer.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::checksum::{Algorithm, Checksum, ChecksumScope};
@@ -8,10 +10,12 @@ use crate::condition::{Precondition, ReadConditions};
 use crate::error::Reason;
 use crate::listing::{ListEntry, ListRequest};
 use crate::multipart::{CompletePart, CreateUpload, MIN_PART_BYTES};
-use crate::object::{ETag, Expected, ObjectInfo};
+use crate::object::{ETag, Expected, Generation, ObjectInfo};
 use crate::range::ByteRange;
 use crate::store::{CopyPartRequest, ETagForm, GetRequest, Select, StageRequest};
-use crate::stored_form::{MAX_DESCRIPTION_BYTES, PlainAttributes, Reported, StoredSegment};
+use crate::stored_form::{
+    DescriptionChange, MAX_DESCRIPTION_BYTES, PlainAttributes, Redescribed, Reported, StoredSegment,
+};
 use crate::testing::{context, write_all};
 
 use super::fixture::{
@@ -28,6 +32,9 @@ super::theme! { "reported":
     attributes_survive_other_metadata needs ReportedAttributes,
     attributes_are_of_one_version needs ReportedVersions,
     parts_make_an_object needs ReportedParts,
+    descriptions_change_alone needs ReportedAttributes,
+    descriptions_of_old_versions_change needs ReportedVersions,
+    descriptions_of_parts_change needs ReportedParts,
 }
 
 /// The attributes of these bytes, and a description.
@@ -248,4 +255,117 @@ async fn parts_make_an_object(desk: Fixture) {
     let request = GetRequest { select: Select::Part(part_number(9)), ..GetRequest::default() };
     let head = desk.store.head(&context(), &key_address("k"), request).await.expect("a HEAD of a part");
     assert_eq!((head.span.offset, head.span.length), (2 * MIN_PART_BYTES, 10));
+}
+
+/// Replaces each description that is not `kept` by `new`.
+struct NewDescription {
+    new: &'static [u8],
+    kept: &'static [u8],
+}
+
+impl DescriptionChange for NewDescription {
+    fn new_description(&self, segment: &StoredSegment) -> Option<Vec<u8>> {
+        (segment.description != self.kept).then(|| self.new.to_vec())
+    }
+}
+
+fn new_description(new: &'static [u8], kept: &'static [u8]) -> Arc<dyn DescriptionChange> {
+    Arc::new(NewDescription { new, kept })
+}
+
+fn descriptions(segments: &[StoredSegment]) -> Vec<&[u8]> {
+    segments.iter().map(|segment| &segment.description[..]).collect()
+}
+
+/// The attributes without those that a change of descriptions changes.
+fn without_form(info: ObjectInfo) -> ObjectInfo {
+    ObjectInfo { stored: None, generation: Generation(0), ..info }
+}
+
+async fn descriptions_change_alone(desk: Fixture) {
+    // Inline and in extents.
+    for (plain, stored) in [(1000, 500), (100, 2_000_000)] {
+        let (plain, stored) = (pattern(plain, 1), pattern(stored, 2));
+        put(&desk, "k", &plain, &stored).await;
+        let before = desk.head("k").await;
+        let redescribe = |change| {
+            let store = desk.store.clone();
+            async move { store.redescribe(&context(), &key_address("k"), change).await }
+        };
+        let changed = redescribe(new_description(b"longer form", b"")).await.expect("a description changes");
+        assert_eq!((changed.changed, descriptions(&changed.segments)), (1, vec![&b"longer form"[..]]));
+        let after = desk.head("k").await;
+        assert!(after.generation > before.generation, "the generation grows");
+        assert_eq!(after.stored.as_ref().map(|form| form.segments.to_vec()), Some(changed.segments));
+        assert_eq!(without_form(after.clone()), without_form(before));
+        assert!(read_stored(&desk, "k", Select::Whole).await == stored);
+        let kept = redescribe(new_description(b"other", b"longer form")).await.expect("nothing changes");
+        assert_eq!((kept.changed, desk.head("k").await), (0, after));
+        for illegal in [&b""[..], &[1; MAX_DESCRIPTION_BYTES + 1]] {
+            assert_eq!(reason(redescribe(new_description(illegal, b"")).await), Reason::Defect);
+        }
+    }
+    desk.put("plain", "plain").await;
+    let before = desk.head("plain").await;
+    let plain = desk.store.redescribe(&context(), &key_address("plain"), new_description(b"x", b"")).await;
+    let plain = plain.expect("a plain object has nothing to change");
+    assert_eq!((plain, desk.head("plain").await), (Redescribed::default(), before));
+    let absent = desk.store.redescribe(&context(), &key_address("absent"), new_description(b"x", b"")).await;
+    assert_eq!(reason(absent), Reason::NoSuchKey);
+}
+
+async fn descriptions_of_old_versions_change(desk: Fixture) {
+    desk.enable_versioning().await;
+    let (plain, stored) = (pattern(1000, 1), pattern(500, 2));
+    put(&desk, "k", &plain, &stored).await;
+    let old = desk.head("k").await.version;
+    put(&desk, "k", &plain, &stored).await;
+    let new = desk.head("k").await;
+    let address = key_address("k").with_version(old);
+    let changed = desk.store.redescribe(&context(), &address, new_description(b"other", b"")).await;
+    assert_eq!(changed.expect("a description changes").changed, 1);
+    assert_eq!(desk.head("k").await, new, "the newest version stays");
+    let found = desk.store.head(&context(), &address, GetRequest::default()).await.expect("it exists").info;
+    assert_eq!(found.version, address.version);
+    assert_eq!(descriptions(&found.stored.expect("it is transformed").segments), [b"other"]);
+}
+
+async fn descriptions_of_parts_change(desk: Fixture) {
+    let minimum = usize::try_from(MIN_PART_BYTES).expect("a part fits into memory");
+    let upload = desk.create_upload("k", CreateUpload::default()).await;
+    let plain = [pattern(minimum, 1), pattern(minimum, 2), pattern(10, 3)];
+    let mut named = Vec::new();
+    for (index, plain) in plain.iter().enumerate() {
+        let (context, address) = (context(), key_address("k"));
+        let number = part_number(index as i64 + 1);
+        let staged = desk.store.stage_part(&context, &address, &upload, number, StageRequest::default());
+        let mut staged = staged.await.expect("a part begins");
+        write_all(&mut *staged, plain.clone()).await.expect("a part is written");
+        let reported = (index != 1).then(|| reported(plain, b"form"));
+        let (committed, _) =
+            staged.commit(Expected { reported, ..Expected::default() }).await.expect("a part is committed");
+        named.push(CompletePart { number, etag: committed.etag, checksum: None });
+    }
+    let list = || async {
+        let listed = desk.store.list_parts(&context(), &key_address("k"), &upload, None, 10).await;
+        let parts = listed.expect("parts are listed").parts;
+        parts
+            .into_iter()
+            .map(|part| (part.size, part.etag, part.modified, part.checksums))
+            .collect::<Vec<_>>()
+    };
+    let before = list().await;
+    let redescribe = |change| {
+        let (store, upload) = (desk.store.clone(), upload.clone());
+        async move { store.redescribe_upload(&context(), &key_address("k"), &upload, change).await }
+    };
+    let changed = redescribe(new_description(b"other", b"")).await.expect("descriptions change");
+    assert_eq!((changed.changed, descriptions(&changed.segments)), (2, vec![&b"other"[..], b"", b"other"]));
+    assert_eq!(redescribe(new_description(b"x", b"other")).await.expect("nothing changes").changed, 0);
+    assert_eq!(list().await, before);
+    desk.complete("k", &upload, named_parts(named)).await.expect("a completion succeeds");
+    let form = desk.head("k").await.stored.expect("the stored form is reported");
+    assert_eq!(descriptions(&form.segments), [&b"other"[..], b"", b"other"]);
+    assert!(read_stored(&desk, "k", Select::Whole).await == plain.concat());
+    assert_eq!(reason(redescribe(new_description(b"x", b"")).await), Reason::NoSuchUpload);
 }

@@ -60,6 +60,10 @@ operations! {
     SetTags,
     /// `set_classes`.
     SetClasses,
+    /// `redescribe`.
+    Redescribe,
+    /// `redescribe_upload`.
+    RedescribeUpload,
     /// `object_parts`.
     ObjectParts,
     /// `create_upload`.
@@ -94,6 +98,8 @@ impl From<Method> for Operation {
             Method::Copy => Self::Copy,
             Method::SetTags => Self::SetTags,
             Method::SetClasses => Self::SetClasses,
+            Method::Redescribe => Self::Redescribe,
+            Method::RedescribeUpload => Self::RedescribeUpload,
             Method::ObjectParts => Self::ObjectParts,
             Method::CreateUpload => Self::CreateUpload,
             Method::StagePart => Self::StagePart,

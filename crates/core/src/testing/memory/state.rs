@@ -21,7 +21,7 @@ use crate::name::{Address, BucketName};
 use crate::object::{Committed, Generation, Identity, ObjectInfo};
 use crate::range::{ByteRange, Span};
 use crate::store::{CopyPartRequest, CopyRequest, Deleted, GetRequest};
-use crate::stored_form::{StoredForm, StoredSegment};
+use crate::stored_form::{DescriptionChange, Redescribed, StoredForm, StoredSegment};
 use crate::version::{self, ListVersions, ListedVersion, VersionCursor, VersionId, Versioning, VersionsPage};
 
 use super::object::{DigestPlan, Payload, StoredObject, etag_of_parts};
@@ -288,11 +288,26 @@ impl MemoryState {
         self.set_metadata(address, Metadata { classes, ..info.metadata })
     }
 
-    /// Creates a new generation, because metadata differs, with the bytes, entity tag and time of the old one.
+    pub fn redescribe(&mut self, address: &Address, change: &dyn DescriptionChange) -> Result<Redescribed> {
+        let info = self.object(address)?.info.clone();
+        let segments = info.stored.map(|stored| stored.segments.to_vec()).unwrap_or_default();
+        let redescribed = Redescribed::apply(segments, change)?;
+        if redescribed.changed > 0 {
+            let segments = redescribed.segments.clone().into();
+            self.rewrite(address, |info| info.stored = Some(StoredForm { segments }))?;
+        }
+        Ok(redescribed)
+    }
+
     fn set_metadata(&mut self, address: &Address, metadata: Metadata) -> Result<()> {
+        self.rewrite(address, |info| info.metadata = metadata)
+    }
+
+    /// Creates a new generation, because metadata differs, with the bytes, entity tag and time of the old one.
+    fn rewrite(&mut self, address: &Address, change: impl FnOnce(&mut ObjectInfo)) -> Result<()> {
         let object = self.object(address)?;
         let mut info = object.info.clone();
-        info.metadata = metadata;
+        change(&mut info);
         info.generation = Generation(self.next());
         let changed = StoredObject { info, bytes: object.bytes.clone(), parts: object.parts.clone() };
         let versions = self.bucket_mut(&address.bucket)?.objects.get_mut(address.key.as_str().as_bytes());
@@ -392,6 +407,22 @@ impl MemoryState {
         Ok(Committed { source_version, ..committed })
     }
 
+    pub fn redescribe_upload(
+        &mut self,
+        address: &Address,
+        id: &UploadId,
+        change: &dyn DescriptionChange,
+    ) -> Result<Redescribed> {
+        let uploads = &mut self.bucket_mut(&address.bucket)?.uploads;
+        let upload = uploads.get_mut(&upload_key(address, id)).ok_or_else(|| Error::no_such_upload(&id.0))?;
+        let segments = upload.parts.values().map(|(info, content)| segment(info, content)).collect();
+        let redescribed = Redescribed::apply(segments, change)?;
+        for ((_, content), segment) in upload.parts.values_mut().zip(&redescribed.segments) {
+            content.description.clone_from(&segment.description);
+        }
+        Ok(redescribed)
+    }
+
     pub fn list_parts(
         &self,
         address: &Address,
@@ -481,14 +512,18 @@ impl MemoryState {
 
 /// The stored form of an object of these parts; `None` if no part is transformed.
 fn stored_form(parts: &[PartInfo], contents: &[PartContent]) -> Option<StoredForm> {
-    let segment = |(info, content): (&PartInfo, &PartContent)| StoredSegment {
+    let is_transformed = contents.iter().any(|content| !content.description.is_empty());
+    let segments = || parts.iter().zip(contents).map(|(info, content)| segment(info, content));
+    is_transformed.then(|| StoredForm { segments: segments().collect() })
+}
+
+fn segment(info: &PartInfo, content: &PartContent) -> StoredSegment {
+    StoredSegment {
         part: Some(info.number),
         plain_bytes: info.size,
         stored_bytes: content.bytes.len() as u64,
         description: content.description.clone(),
-    };
-    let is_transformed = contents.iter().any(|content| !content.description.is_empty());
-    is_transformed.then(|| StoredForm { segments: parts.iter().zip(contents).map(segment).collect() })
+    }
 }
 
 fn upload_key(address: &Address, id: &UploadId) -> (String, UploadId) {

@@ -9,12 +9,14 @@ use http::{Method, StatusCode};
 use serde_json::{Map, Value as Json, json};
 use tokio_util::sync::CancellationToken;
 use tradewind_cache::{Cached, OccupiedClass, PinnedPrefix, WriteBackStatus};
-use tradewind_core::{BucketName, Budget, Class, Clock, Error, ErrorKind, Reason};
+use tradewind_core::{BucketName, Budget, Class, Clock, Error, ErrorKind, ObjectStore as _, Reason};
 use tradewind_gateway::admin::api::{AdminApi, AdminCall, AdminResponse};
+use tradewind_layers::Transformed;
 use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
 use super::super::volume;
-use super::prefix_work::{PrefixAction, PrefixWork, WorkResources};
+use super::prefix_work::{MAX_REQUEST_TIME, PrefixAction, PrefixWork, WorkResources};
+use super::rewrap_work::{RewrapScope, RewrapWork};
 use crate::assemble::ServedStores;
 use crate::settings::Settings;
 
@@ -119,9 +121,13 @@ impl AdminCalls {
                 change()?;
                 self.change_pin(name, call, PinChange::Unpin).await
             }
+            ["volumes", name, "rewrap"] => {
+                change()?;
+                self.start_rewrap(name, call).await
+            }
             _ => Err(Failure::not_found(
                 "the calls are GET /v1/volumes, GET /v1/volumes/NAME/status, GET /v1/classes, and POST \
-                 /v1/volumes/NAME/evict, stage, pin and unpin",
+                 /v1/volumes/NAME/evict, stage, pin, unpin and rewrap",
             )),
         }
     }
@@ -152,6 +158,8 @@ impl AdminCalls {
         let caches = volume["name"].as_str().map(|name| self.caches(name)).unwrap_or_default();
         volume["caches"] = caches.iter().map(|cache| cache_json(cache)).collect();
         let write_back = self.served.layers.write_backs.iter().find(|named| volume["name"] == named.volume);
+        let transformed = volume["name"].as_str().and_then(|name| self.transformed(name));
+        volume["transformed"] = transformed.map_or(Json::Null, |layer| keys_json(&layer));
         volume["write_back"] = write_back.map_or(Json::Null, |named| write_back_json(&named.layer.status()));
         volume
     }
@@ -162,12 +170,33 @@ impl AdminCalls {
         named.rev().map(|named| named.cache.clone()).collect()
     }
 
+    /// The layer `transformed` of a volume.
+    fn transformed(&self, volume: &str) -> Option<Arc<Transformed>> {
+        let named = self.served.layers.transformed.iter().find(|named| named.volume == volume)?;
+        Some(named.layer.clone())
+    }
+
     /// The objects and the caches of a call.
     fn objects_of(&self, name: &str, call: &AdminCall) -> Result<(ObjectPrefix, Vec<Arc<Cached>>), Failure> {
-        let volumes = self.settings.served_volumes().map_err(|problems| anyhow::anyhow!("{problems}"))?;
-        if !volumes.iter().any(|volume| volume.name == name) {
-            return Err(no_volume(name));
+        let objects = self.prefix_of(name, call)?;
+        let caches = self.caches(name);
+        if caches.is_empty() {
+            return Err(Failure::invalid(format!("the volume {name:?} has no cache")));
         }
+        Ok((objects, caches))
+    }
+
+    fn check_volume(&self, name: &str) -> Result<(), Failure> {
+        let volumes = self.settings.served_volumes().map_err(|problems| anyhow::anyhow!("{problems}"))?;
+        match volumes.iter().any(|volume| volume.name == name) {
+            true => Ok(()),
+            false => Err(no_volume(name)),
+        }
+    }
+
+    /// The objects of a call, which are in the volume.
+    fn prefix_of(&self, name: &str, call: &AdminCall) -> Result<ObjectPrefix, Failure> {
+        self.check_volume(name)?;
         let objects = ObjectPrefix::parse(&call.body)?;
         if let Some(volumes) = &self.served.volumes
             && volumes.volume_name(&objects.bucket) != name
@@ -178,11 +207,7 @@ impl AdminCalls {
                 objects.bucket
             )));
         }
-        let caches = self.caches(name);
-        if caches.is_empty() {
-            return Err(Failure::invalid(format!("the volume {name:?} has no cache")));
-        }
-        Ok((objects, caches))
+        Ok(objects)
     }
 
     /// Pins or unpins a prefix in all caches of a volume.
@@ -211,18 +236,64 @@ impl AdminCalls {
         action: PrefixAction,
     ) -> Result<AdminResponse, Failure> {
         let (ObjectPrefix { bucket, prefix }, caches) = self.objects_of(name, call)?;
-        let resources = WorkResources {
+        let resources = self.resources(caches);
+        let work = PrefixWork { resources, bucket, prefix, action };
+        work.check_bucket().await?;
+        Ok(AdminResponse::Lines(work.into_lines()))
+    }
+
+    /// Wraps the data keys of a prefix by the current key; with the body `{}`, of all buckets of the volume.
+    async fn start_rewrap(&self, name: &str, call: &AdminCall) -> Result<AdminResponse, Failure> {
+        self.check_volume(name)?;
+        let layer =
+            self.transformed(name).filter(|layer| layer.current_key().is_some()).ok_or_else(|| {
+                Failure::invalid(format!("the volume {name:?} has no layer \"transformed\" with a key"))
+            })?;
+        let resources = self.resources(Vec::new());
+        let is_all =
+            matches!(serde_json::from_slice(&call.body), Ok(Json::Object(fields)) if fields.is_empty());
+        let scope = if is_all {
+            self.all_buckets(name, &layer, &resources).await?
+        } else {
+            let ObjectPrefix { bucket, prefix } = self.prefix_of(name, call)?;
+            layer.head_bucket(&resources.context(MAX_REQUEST_TIME).await?, &bucket).await?;
+            RewrapScope::Prefix { bucket, prefix }
+        };
+        Ok(AdminResponse::Lines(RewrapWork { resources, layer, scope }.into_lines()))
+    }
+
+    /// The buckets of a volume. Others in its store may need its keys: one that was moved to another volume in the
+    /// settings may come back.
+    async fn all_buckets(
+        &self,
+        volume: &str,
+        layer: &Transformed,
+        resources: &WorkResources,
+    ) -> Result<RewrapScope, Failure> {
+        let all = layer.list_buckets(&resources.context(MAX_REQUEST_TIME).await?).await?;
+        let found = all.len();
+        let is_own = |bucket: &BucketName| {
+            self.served.volumes.as_ref().is_none_or(|volumes| volumes.volume_name(bucket) == volume)
+        };
+        let buckets: Vec<BucketName> = all.into_iter().map(|bucket| bucket.name).filter(is_own).collect();
+        let is_whole_store = buckets.len() == found;
+        Ok(RewrapScope::Buckets { buckets, is_whole_store })
+    }
+
+    fn resources(&self, caches: Vec<Arc<Cached>>) -> WorkResources {
+        WorkResources {
             store: self.served.store.clone(),
             caches,
             budget: self.budget.clone(),
             min_window_bytes: self.min_window_bytes,
             clock: self.clock.clone(),
             stop: self.stop.clone(),
-        };
-        let work = PrefixWork { resources, bucket, prefix, action };
-        work.check_bucket().await?;
-        Ok(AdminResponse::Lines(work.into_lines()))
+        }
     }
+}
+
+fn keys_json(layer: &Transformed) -> Json {
+    json!({ "key": layer.current_key(), "keys": layer.key_names().collect::<Vec<&str>>() })
 }
 
 fn no_volume(name: &str) -> Failure {
@@ -291,6 +362,8 @@ fn classes(policies: &ClassPolicyTable) -> AdminResponse {
             "by_reuse": policies.is_ranked_by_reuse(class),
             "pin": policies.is_pinned(class),
             "tier": policies.tier(class),
+            "compress": policies.compress(class),
+            "encrypt": policies.encrypt(class),
         })
     };
     let classes: Vec<Json> = all_classes().map(describe).collect();

@@ -31,7 +31,7 @@ const PAGE_OBJECTS: usize = 1000;
 /// The memory window of a request.
 const WINDOW_BYTES: usize = 1 << 20;
 /// The maximum time of a listing request, and of the wait for memory.
-const MAX_REQUEST_TIME: Duration = Duration::from_secs(300);
+pub(super) const MAX_REQUEST_TIME: Duration = Duration::from_secs(300);
 /// The maximum time of reading one object.
 const MAX_READ_TIME: Duration = Duration::from_secs(12 * 3600);
 /// The time between two lines about progress.
@@ -58,7 +58,7 @@ pub(super) enum PrefixAction {
 #[derive(Clone)]
 pub(super) struct WorkResources {
     pub store: Arc<dyn ObjectStore>,
-    /// The caches of the volume, the top one first. There is at least one.
+    /// The caches of the volume, the top one first. Eviction and staging need at least one.
     pub caches: Vec<Arc<Cached>>,
     pub budget: Budget,
     /// The minimum window of a request.
@@ -165,13 +165,7 @@ impl PrefixWork {
 
     /// The lines. The work advances as they are read.
     pub fn into_lines(self) -> BoxStream<'static, Bytes> {
-        let (sender, receiver) = mpsc::channel(1);
-        let lines = stream::unfold(receiver, |mut receiver| async move {
-            let line: Bytes = receiver.recv().await?;
-            Some((line, receiver))
-        });
-        let work = stream::once(self.run(Lines(sender))).filter_map(|()| async { None });
-        stream::select(lines, work).boxed()
+        lines_of(|lines| self.run(lines))
     }
 
     async fn run(self, lines: Lines) {
@@ -329,7 +323,7 @@ struct ReadObject {
 
 impl WorkResources {
     /// The context of a request, with a window of its own.
-    async fn context(&self, max_time: Duration) -> Result<Context> {
+    pub async fn context(&self, max_time: Duration) -> Result<Context> {
         let until_admitted = Deadline::after(self.clock.clone(), MAX_REQUEST_TIME);
         let bytes = WINDOW_BYTES.max(self.min_window_bytes);
         let window = self.budget.admit(bytes, &until_admitted.with_cancellation(self.stop.clone())).await?;
@@ -342,11 +336,25 @@ impl WorkResources {
     }
 }
 
+/// The lines that work reports. The work advances as they are read, and ends when the stream is dropped.
+pub(super) fn lines_of<W>(work: impl FnOnce(Lines) -> W) -> BoxStream<'static, Bytes>
+where
+    W: Future<Output = ()> + Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(1);
+    let lines = stream::unfold(receiver, |mut receiver| async move {
+        let line: Bytes = receiver.recv().await?;
+        Some((line, receiver))
+    });
+    let work = stream::once(work(Lines(sender))).filter_map(|()| async { None });
+    stream::select(lines, work).boxed()
+}
+
 /// The receiver of lines. That it went away is seen by the stream's end.
-struct Lines(mpsc::Sender<Bytes>);
+pub(super) struct Lines(mpsc::Sender<Bytes>);
 
 impl Lines {
-    async fn send(&self, json: &Json) {
+    pub async fn send(&self, json: &Json) {
         // An error means that the stream is being dropped, and this work with it.
         let _ = self.0.send(format!("{json}\n").into()).await;
     }

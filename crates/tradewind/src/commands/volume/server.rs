@@ -1,5 +1,7 @@
-//! `tradewind volume status | evict | stage | pin | unpin`: calls of a running server through its admin API. Address and root key are
-//! those of the settings, which flags and environment override.
+//! `tradewind volume status | evict | stage | pin | unpin | rewrap`: calls of a running server through its admin API. Address
+//! and root key are those of the settings, which flags and environment override.
+
+mod rewrap;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -310,6 +312,7 @@ fn status_text(volume: &Json) -> String {
             lines += &format!("errors   {errors} of the ssd, {corrupt} extents with wrong bytes\n");
         }
     }
+    lines += &rewrap::keys_text(&volume["transformed"]);
     let write_back = &volume["write_back"];
     if !write_back.is_null() {
         let bytes = size(&write_back["dirty_bytes"]);
@@ -372,6 +375,8 @@ fn pins_text(pins: &Json) -> String {
     lines
 }
 
+pub(in super::super) use rewrap::{Rewrap, rewrap};
+
 pub(in super::super) fn evict(arguments: Evict) -> anyhow::Result<CommandOutcome> {
     let describe = |counts: &Json| {
         format!("evicted {} of {} objects", number(counts, "evicted"), number(counts, "objects"))
@@ -416,7 +421,21 @@ async fn follow(
     describe: impl Fn(&Json) -> String,
 ) -> anyhow::Result<CommandOutcome> {
     let server = flags.find()?;
-    let mut lines = server.start(call, objects).await?;
+    let lines = server.start(call, objects).await?;
+    let done = follow_lines(flags, &server, lines, describe).await?;
+    Ok(match number(&done, "failed") {
+        0 => CommandOutcome::Done,
+        _ => CommandOutcome::FoundProblems,
+    })
+}
+
+/// Prints what the server reports about work, until its end. Returns the counts at the end.
+async fn follow_lines(
+    flags: &ServerFlags,
+    server: &RunningServer,
+    mut lines: ResponseLines,
+    describe: impl Fn(&Json) -> String,
+) -> anyhow::Result<Json> {
     let shows_progress = !flags.json && io::stderr().is_terminal();
     while let Some(line) = lines.next().await.map_err(|error| server.explain(error))? {
         if flags.json {
@@ -440,10 +459,7 @@ async fn follow(
             if !flags.json {
                 writeln!(io::stdout(), "{}", describe(done))?;
             }
-            return Ok(match number(done, "failed") {
-                0 => CommandOutcome::Done,
-                _ => CommandOutcome::FoundProblems,
-            });
+            return Ok(done.clone());
         }
     }
     bail!("the server ended the work early; its log says why")

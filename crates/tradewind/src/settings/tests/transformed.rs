@@ -99,6 +99,36 @@ fn invalid_transformed_layers_are_rejected_with_line_and_remedy() {
         assert_eq!(problems.lines().count(), 1, "{text}: {problems}");
     }
     let none = "{ transformed = { compress = true, encrypt = [] } }";
+    // Problems of a table of a class, which is after the stack.
+    let keyed = "{ transformed = { key = \"main\", keys = { main = \"f\" } } }";
+    let class =
+        |stack: &str, keys: &str| format!("{}[class.25]\n{keys}\n", volume(&format!("{stack}, \"a\"")));
+    for (text, expected) in [
+        (
+            class(compress, "encrypt = true"),
+            "class.25.encrypt: volume.v.transformed has no key to encrypt with",
+        ),
+        (
+            class(&format!("{routed}, {keyed}"), "encrypt = true"),
+            "class.25.encrypt: volume.v.transformed encrypts only the store at the bottom",
+        ),
+        (class(cached, "encrypt = true"), "class.25.encrypt has no effect"),
+        (class(cached, "compress = false"), "class.25.compress has no effect"),
+    ] {
+        let problems = problem(&text);
+        assert!(
+            problems.starts_with("etc/tw.toml:10: ") && problems.contains(expected),
+            "{text}: {problems}"
+        );
+        assert_eq!(problems.lines().count(), 1, "{text}: {problems}");
+    }
+    for text in [
+        class(keyed, "encrypt = true"),
+        class(compress, "encrypt = false\ncompress = false"),
+        class(&format!("{routed}, {compress}"), "compress = true"),
+    ] {
+        read(&text);
+    }
     for stack in
         [format!("{cached}, {compress}"), format!("{routed}, {compress}"), format!("{routed}, {none}")]
     {
