@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn class_without_a_policy_is_reported_once() {
-        let policies = CachePolicies::new(Fingerprints::new(1), SystemClock::shared());
+        let policies = CachePolicies::new(Eviction::default(), Fingerprints::new(1), SystemClock::shared());
         let reports = [5, 5, 23, 5, 23].map(|class| policies.is_first_report(Class::new(class).unwrap()));
         assert_eq!(reports, [true, false, true, false, false]);
     }

@@ -100,6 +100,8 @@ struct Shared {
     drain_wakeup: Notify,
     /// Writes of clients to the backing store in flight.
     writes_through: AtomicUsize,
+    /// True while writing back is repeated after a failure of the backing store.
+    is_backing_away: AtomicBool,
     /// True while the store is being closed: everything is written back at once.
     is_closing: AtomicBool,
     /// Held for reading by each change in flight.
@@ -135,6 +137,7 @@ impl WriteBack {
             budget: Budget::new(drain_bytes),
             drain_wakeup: Notify::new(),
             writes_through: AtomicUsize::new(0),
+            is_backing_away: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             changes_in_flight: Arc::default(),
             stop: CancellationToken::new(),

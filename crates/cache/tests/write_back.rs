@@ -5,6 +5,8 @@
 
 #[path = "write_back/admission.rs"]
 mod admission;
+#[path = "write_back/interrupted.rs"]
+mod interrupted;
 #[path = "write_back/outcomes.rs"]
 mod outcomes;
 #[path = "write_back/ownership.rs"]

@@ -72,10 +72,20 @@ impl WriteAdmission {
     /// the part above the low watermark that is kept for the higher ranks among recent writes.
     #[must_use]
     pub fn allowed_bytes(&self, rank: WriteRank, max_dirty_bytes: u64) -> u64 {
+        self.allowed(rank, max_dirty_bytes)
+    }
+
+    /// The dirty objects that a write of this rank may lead to, graded as [`Self::allowed_bytes`].
+    #[must_use]
+    pub fn allowed_entries(&self, rank: WriteRank, max_dirty_objects: usize) -> usize {
+        usize::try_from(self.allowed(rank, max_dirty_objects as u64)).unwrap_or(max_dirty_objects)
+    }
+
+    fn allowed(&self, rank: WriteRank, limit: u64) -> u64 {
         let higher: u32 = self.recent[..usize::from(rank.0)].iter().sum();
-        let graded = u128::from(max_dirty_bytes) * u128::from(100 - LOW_WATERMARK_PERCENT) / 100;
+        let graded = u128::from(limit) * u128::from(100 - LOW_WATERMARK_PERCENT) / 100;
         let kept = graded * u128::from(higher) / u128::from(self.total.max(1));
-        max_dirty_bytes - u64::try_from(kept).unwrap_or(max_dirty_bytes)
+        limit - u64::try_from(kept).unwrap_or(limit)
     }
 }
 

@@ -104,8 +104,9 @@ where
 impl Shared {
     /// Runs a change to its end, even if the returned future is dropped. The deadline of the request ends only the wait.
     ///
-    /// The caller polls the change, which may hold locks: a future that is kept must be polled. A task for each change would add
-    /// a spawn and two wake-ups to each write.
+    /// The caller polls the change, which may hold locks: a future that is kept must be polled. The cache above
+    /// ([`Cached`](crate::Cached)) runs each change in a task of its own, which polls it to its end. So a request that its
+    /// client does not poll holds no locks. A second task here would add a spawn and two wake-ups to each write.
     pub async fn run_change<T: Send + 'static>(
         &self,
         context: &Context,

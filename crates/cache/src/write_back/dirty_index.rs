@@ -1,9 +1,10 @@
 //! The dirty index: what is in the journal and not yet in the backing store, by bucket and key, and in order of age.
 //!
-//! It is changed after the journal, by a task that cannot be cancelled in between. An entry leaves it only after the
-//! backing store has its data and the journal no longer has it.
+//! It is changed after the journal, by a change that runs to its end: if its request is dropped in between, in a task of
+//! its own. An entry leaves it only after the backing store has its data and the journal no longer has it.
 
 mod drain_queue;
+mod reservations;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -15,6 +16,8 @@ use tradewind_core::{Address, BucketName, Generation, ObjectKey};
 use tradewind_model::admission::{DrainPace, WriteAdmission, WriteRank};
 
 use drain_queue::{DrainQueue, QueuePlace, QueuedKey};
+pub(super) use reservations::Reservation;
+use reservations::{Reservations, growth};
 
 /// The state of a key that the backing store does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +75,7 @@ pub(super) struct TakenKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Room is reserved.
-    Reserved,
+    Reserved(Reservation),
     /// The room that is left is kept for writes of higher rank.
     Kept,
     /// The limits are reached.
@@ -88,6 +91,18 @@ pub(super) struct DirtyTotals {
     pub entries: usize,
 }
 
+impl DirtyTotals {
+    const fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.entries += other.entries;
+    }
+
+    const fn subtract(&mut self, other: Self) {
+        self.bytes -= other.bytes;
+        self.entries -= other.entries;
+    }
+}
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct DirtyIndex {
@@ -100,8 +115,8 @@ struct IndexContent {
     queued: DrainQueue,
     unqueued: BTreeMap<u64, Address>,
     totals: DirtyTotals,
-    /// Writes that are being staged in the journal.
-    reserved: DirtyTotals,
+    /// Changes that are being made in the journal.
+    reservations: Reservations,
     admission: WriteAdmission,
     removed_tombstones: u64,
 }
@@ -139,8 +154,7 @@ impl DirtyIndex {
 
     /// The bytes of the object of a dirty key, 0 for a deletion. `None` if the key is not dirty.
     pub fn bytes(&self, address: &Address) -> Option<u64> {
-        let content = self.content.lock();
-        content.buckets.get(&address.bucket)?.get(&address.key).map(DirtyEntry::size)
+        self.content.lock().bytes(address)
     }
 
     /// Adds or replaces the entry of a key.
@@ -160,7 +174,8 @@ impl DirtyIndex {
     /// Removes the entry of a key if it still has this generation.
     pub fn remove(&self, address: &Address, generation: Generation) {
         let mut content = self.content.lock();
-        let IndexContent { buckets, queued, unqueued, totals, removed_tombstones, .. } = &mut *content;
+        let IndexContent { buckets, queued, unqueued, totals, removed_tombstones, reservations, .. } =
+            &mut *content;
         let Some(entries) = buckets.get_mut(&address.bucket) else { return };
         if entries.get(&address.key).is_none_or(|entry| entry.generation != generation) {
             return;
@@ -168,6 +183,7 @@ impl DirtyIndex {
         if let Some(entry) = entries.remove(&address.key) {
             totals.bytes -= entry.size();
             totals.entries -= 1;
+            reservations.follow(address, None);
             if entry.state == DirtyState::Tombstone {
                 *removed_tombstones += 1;
             }
@@ -254,27 +270,31 @@ impl DirtyIndex {
         keys.map(|key| Address::new(bucket.clone(), key.clone())).collect()
     }
 
-    /// Reserves room for a write of `bytes`, unless what is left is kept for higher ranks.
-    pub fn admit(&self, rank: WriteRank, bytes: u64, limits: DirtyTotals) -> Admission {
+    /// Reserves room for the growth of a key to `bytes`, unless what is left is kept for higher ranks.
+    pub fn admit(&self, address: &Address, rank: WriteRank, bytes: u64, limits: DirtyTotals) -> Admission {
         let mut content = self.content.lock();
         content.admission.record(rank);
-        let allowed = content.admission.allowed_bytes(rank, limits.bytes);
-        if content.try_reserve(bytes, DirtyTotals { bytes: allowed, ..limits }) {
-            return Admission::Reserved;
+        let IndexContent { admission, .. } = &*content;
+        let allowed = DirtyTotals {
+            bytes: admission.allowed_bytes(rank, limits.bytes),
+            entries: admission.allowed_entries(rank, limits.entries),
+        };
+        if let Some(reservation) = content.reserve(address, bytes, allowed) {
+            return Admission::Reserved(reservation);
         }
-        if content.fits(bytes, limits) { Admission::Kept } else { Admission::Full }
+        let growth = growth(bytes, content.bytes(address));
+        if content.fits(growth, limits) { Admission::Kept } else { Admission::Full }
     }
 
-    /// Reserves room for a change of `bytes`. Fails if the dirty data and all reservations would exceed the limits.
-    pub fn try_reserve(&self, bytes: u64, limits: DirtyTotals) -> bool {
-        self.content.lock().try_reserve(bytes, limits)
+    /// Reserves room for the growth of a key to `bytes`. `None` if the dirty data and all reservations would exceed the
+    /// limits. A change without growth needs no room.
+    pub fn reserve(&self, address: &Address, bytes: u64, limits: DirtyTotals) -> Option<Reservation> {
+        self.content.lock().reserve(address, bytes, limits)
     }
 
-    /// Releases a reservation of [`Self::try_reserve`].
-    pub fn release(&self, bytes: u64) {
-        let reserved = &mut self.content.lock().reserved;
-        reserved.bytes -= bytes;
-        reserved.entries -= 1;
+    /// Ends a reservation of a key.
+    pub fn release(&self, address: &Address, reservation: Reservation) {
+        self.content.lock().reservations.remove(address, reservation);
     }
 
     /// True if a deletion is known of a key after `after` that begins with `prefix`.
@@ -388,19 +408,22 @@ impl DirtyEntry {
 }
 
 impl IndexContent {
-    fn fits(&self, bytes: u64, limits: DirtyTotals) -> bool {
-        let Self { totals, reserved, .. } = self;
-        totals.bytes + reserved.bytes + bytes <= limits.bytes
-            && totals.entries + reserved.entries < limits.entries
+    fn fits(&self, growth: DirtyTotals, limits: DirtyTotals) -> bool {
+        let mut all = self.totals;
+        all.add(self.reservations.totals);
+        all.add(growth);
+        (growth.bytes == 0 || all.bytes <= limits.bytes)
+            && (growth.entries == 0 || all.entries <= limits.entries)
     }
 
-    fn try_reserve(&mut self, bytes: u64, limits: DirtyTotals) -> bool {
-        let fits = self.fits(bytes, limits);
-        if fits {
-            self.reserved.bytes += bytes;
-            self.reserved.entries += 1;
-        }
-        fits
+    fn reserve(&mut self, address: &Address, bytes: u64, limits: DirtyTotals) -> Option<Reservation> {
+        let current = self.bytes(address);
+        let fits = self.fits(growth(bytes, current), limits);
+        fits.then(|| self.reservations.add(address, bytes, current))
+    }
+
+    fn bytes(&self, address: &Address) -> Option<u64> {
+        self.buckets.get(&address.bucket)?.get(&address.key).map(DirtyEntry::size)
     }
 
     fn since(&self, address: &Address) -> Option<Duration> {
@@ -408,10 +431,11 @@ impl IndexContent {
     }
 
     fn insert(&mut self, address: &Address, state: DirtyState, generation: Generation, now: Duration) {
-        let Self { buckets, queued, unqueued, totals, .. } = self;
+        let Self { buckets, queued, unqueued, totals, reservations, .. } = self;
         let entries = buckets.entry(address.bucket.clone()).or_default();
         let mut new = DirtyEntry { state, generation, since: now, order: generation.0, is_queued: true };
         totals.bytes += new.size();
+        reservations.follow(address, Some(new.size()));
         match entries.get_mut(&address.key) {
             Some(old) => {
                 totals.bytes -= old.size();

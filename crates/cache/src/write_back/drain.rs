@@ -8,14 +8,15 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tokio::task::JoinSet;
 use tradewind_core::context::Deadline;
-use tradewind_core::error::{Error, Result};
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Address, BucketName, Context, Generation};
 use tradewind_model::admission::{DirtyLoad, DrainOrder, DrainPace};
 
@@ -80,6 +81,7 @@ impl Schedule {
         let now = shared.clock.now();
         let Err(error) = result else {
             self.backoff = Duration::ZERO;
+            shared.is_backing_away.store(false, Ordering::Relaxed);
             self.reported.remove(&address);
             self.blocked.remove(&address.bucket);
             shared.index.requeue(&address);
@@ -103,13 +105,17 @@ impl Schedule {
             self.deferred.push(Reverse(Deferred { until: now + delay, address }));
             return;
         }
+        shared.is_backing_away.store(true, Ordering::Relaxed);
         shared.counters.failures.increment();
         let uncertain_until = shared.uncertain_until(&address);
         if self.backoff.is_zero() {
             tracing::warn!(?error, "dirty data cannot be written back now; it is tried again");
         }
-        self.backoff = (self.backoff * 2).clamp(MIN_BACKOFF, MAX_BACKOFF);
-        self.paused_until = now + self.backoff;
+        // Of those that were begun together and fail together, one counts.
+        if now >= self.paused_until {
+            self.backoff = (self.backoff * 2).clamp(MIN_BACKOFF, MAX_BACKOFF);
+            self.paused_until = now + self.backoff;
+        }
         match uncertain_until {
             Some(until) => self.deferred.push(Reverse(Deferred { until, address })),
             None => shared.index.requeue(&address),
@@ -132,7 +138,8 @@ impl Schedule {
             self.running_bytes += bytes;
             let shared = shared.clone();
             running.spawn(async move {
-                let result = shared.write_back_one(&address).await;
+                let work = AssertUnwindSafe(shared.write_back_one(&address));
+                let result = work.catch_unwind().await.unwrap_or_else(|_| Err(shared.panicked(&address)));
                 Outcome { address, bytes, result }
             });
         }
@@ -151,7 +158,7 @@ impl Schedule {
     }
 }
 
-/// True if the same request would fail again: it is not repeated soon.
+/// True if the same request would fail again, as after a panic: it is not repeated soon.
 fn is_rejection(error: &Error) -> bool {
     !error.kind().is_retryable() || error.affects_whole_bucket()
 }
@@ -181,7 +188,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = shared.stop.cancelled() => return,
             Some(ended) = running.join_next() => match ended {
                 Ok(outcome) => schedule.record(&shared, outcome),
-                Err(error) => tracing::error!(%error, "a write-back panicked"),
+                // All panics of a write-back are caught.
+                Err(error) => tracing::error!(%error, "a task of write-back ended early"),
             },
             () = shared.drain_wakeup.notified() => {}
             () = shared.clock.sleep_until(wake_at) => {}
@@ -224,6 +232,12 @@ impl Shared {
         if inserted.is_first || !self.dirty_load(inserted.totals).is_low() {
             self.drain_wakeup.notify_one();
         }
+    }
+
+    /// The error of a write-back that panicked. A request of it may still be applied.
+    fn panicked(&self, address: &Address) -> Error {
+        self.uncertain.add(address, self.clock.now(), self.options.uncertain_window);
+        Error::new(Reason::Defect, "a write-back panicked")
     }
 
     /// Writes back what is dirty of a key, if its bucket is still owned.

@@ -54,11 +54,12 @@ impl Shared {
                 entries.push(entry);
             }
             let Some(end) = end else { return Ok(ListPage { entries, next: None }) };
-            // A deletion that was written back meanwhile may have been of the rest.
-            let is_same = removed == self.index.removed_tombstones();
-            if entries.len() == request.limit && is_same && !self.may_end_after(bucket, &request.prefix, &end)
-            {
-                return Ok(page_with_more(entries));
+            if entries.len() == request.limit && !self.may_end_after(bucket, &request.prefix, &end) {
+                // A deletion that was written back meanwhile may have been of the rest. It is counted after the look at the
+                // deletions, so that none is missed by both.
+                if removed == self.index.removed_tombstones() {
+                    return Ok(page_with_more(entries));
+                }
             }
             rest.after = Some(end);
         }

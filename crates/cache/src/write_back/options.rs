@@ -12,7 +12,7 @@ pub(super) const MAX_OBJECT_FRACTION: u64 = 8;
 /// Memory for the bytes of one object that is written back.
 pub(super) const DRAIN_WINDOW_BYTES: usize = 1 << 20;
 
-/// Memory of one entry of the dirty index, with a key of about 100 bytes.
+/// Memory of one entry of the dirty index, with a key of about 100 bytes. A longer key adds its own bytes.
 const INDEX_ENTRY_BYTES: u64 = 512;
 
 /// The least memory with which write-back works: a few objects at once, and an index of 8,192 entries.

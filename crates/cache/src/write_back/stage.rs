@@ -14,7 +14,7 @@ use tradewind_core::{Address, Context, Observation, Precondition, Staged};
 
 use super::buckets::{Bucket, OwnerCheck};
 use super::changes::{Examine, KeyState};
-use super::dirty_index::{Admission, DirtyState, DirtyTotals};
+use super::dirty_index::{Admission, DirtyState, DirtyTotals, Reservation};
 use super::journal::{dirty_generation, is_reserved};
 use super::options::MAX_OBJECT_FRACTION;
 use super::{Shared, reject_marker};
@@ -37,9 +37,12 @@ impl Shared {
             return Ok(staged);
         }
         let inner = self.backing.stage(context, address, request).await?;
-        let (context, address) = (context.clone(), address.clone());
-        let in_flight = WriteThrough::begin(self);
-        Ok(Box::new(ThroughStaged { in_flight, context, address, inner }))
+        Ok(Box::new(ThroughStaged {
+            shared: self,
+            context: context.clone(),
+            address: address.clone(),
+            inner,
+        }))
     }
 
     /// Reserves room for a write that may be written back.
@@ -59,14 +62,29 @@ impl Shared {
             return None;
         }
         let rank = self.policy.rank(&request.metadata, size)?;
-        match self.index.admit(rank, size, self.limits()) {
-            Admission::Reserved => Some(Reserved { shared: self.clone(), bytes: size }),
+        let reservation = match self.index.admit(address, rank, size, self.limits()) {
+            Admission::Reserved(reservation) => Some(reservation),
+            Admission::Kept if self.cannot_go_through(address) => {
+                self.index.reserve(address, size, self.limits())
+            }
             Admission::Kept => {
                 self.counters.bypassed.increment();
                 None
             }
             Admission::Full => None,
-        }
+        };
+        reservation.map(|reservation| self.reserved(address, reservation))
+    }
+
+    fn reserved(self: &Arc<Self>, address: &Address, reservation: Reservation) -> Reserved {
+        Reserved { shared: self.clone(), address: address.clone(), reservation }
+    }
+
+    /// True if a change of the key that goes through would fail now: the backing store is away, or the dirty data of the key
+    /// cannot be written back first.
+    fn cannot_go_through(&self, address: &Address) -> bool {
+        self.is_backing_away.load(Ordering::Relaxed)
+            || (self.index.bytes(address).is_some() && self.uncertain_until(address).is_some())
     }
 
     /// The limits of dirty data.
@@ -137,9 +155,12 @@ impl Shared {
             && bucket.is_claimed()
             && self.journal.is_writable(self.clock.now())
             && self.policy.rank(&tradewind_core::Metadata::default(), 0).is_some();
-        let reserved = (may_write_back && self.index.try_reserve(0, self.limits()))
-            .then(|| Reserved { shared: self.clone(), bytes: 0 });
-        if let Some(reserved) = reserved {
+        let reservation = match may_write_back {
+            true => self.index.reserve(address, 0, self.limits()),
+            false => None,
+        };
+        if let Some(reservation) = reservation {
+            let reserved = self.reserved(address, reservation);
             let (shared, own_context, own_address) = (self.clone(), context.clone(), address.clone());
             let own_precondition = precondition.clone();
             let work = async move {
@@ -200,12 +221,13 @@ impl Shared {
 /// Room for a write in the journal. Dropping it releases the room.
 struct Reserved {
     shared: Arc<Shared>,
-    bytes: u64,
+    address: Address,
+    reservation: Reservation,
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.shared.index.release(self.bytes);
+        self.shared.index.release(&self.address, self.reservation);
     }
 }
 
@@ -283,7 +305,7 @@ fn summary(committed: &Committed, storage_class: Option<String>) -> ObjectSummar
     }
 }
 
-/// A write to the backing store in flight, to which writing back yields. Dropping it ends it.
+/// A request of a client to the backing store in flight, to which writing back yields. Dropping it ends it.
 struct WriteThrough {
     shared: Arc<Shared>,
 }
@@ -305,7 +327,7 @@ impl Drop for WriteThrough {
 
 /// A write that goes to the backing store.
 struct ThroughStaged {
-    in_flight: WriteThrough,
+    shared: Arc<Shared>,
     context: Context,
     address: Address,
     inner: Box<dyn Staged>,
@@ -314,15 +336,17 @@ struct ThroughStaged {
 #[async_trait]
 impl Staged for ThroughStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        // The time in which the client sends nothing does not count.
+        let _in_flight = WriteThrough::begin(self.shared.clone());
         self.inner.write(bytes).await
     }
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
-        let Self { in_flight, context, address, inner } = *self;
+        let Self { shared, context, address, inner } = *self;
         context.check()?;
-        let shared = in_flight.shared.clone();
+        let own_shared = shared.clone();
         let work = async move {
-            let _in_flight = in_flight;
+            let _in_flight = WriteThrough::begin(own_shared);
             inner.commit(expected).await
         };
         shared.change_through(&context, &address, work).await

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,6 +50,7 @@ impl Shared {
             shared.flush(context, address, CommitLock::Held).await?;
             // It may have been applied, or be applied later, although it failed.
             let changed = work.await.map_err(|e| shared.note_uncertain(address, e))?;
+            shared.is_backing_away.store(false, Ordering::Relaxed);
             shared.counters.through.increment();
             Ok(changed)
         };

@@ -1,5 +1,6 @@
 //! Selective allocation: the fuller the journal, the higher the rank that a write needs.
 
+use tradewind_core::testing::SimulatedClock;
 use tradewind_core::{Class, Classes, Metadata};
 use tradewind_model::admission::WriteRank;
 use tradewind_model::class_policy::ClassPolicyTable;
@@ -40,19 +41,27 @@ fn labelled(class: u8, size: u64) -> StageRequest {
     request
 }
 
+async fn try_put_labelled(store: &dyn ObjectStore, name: &str, class: u8, size: u64) -> Result<()> {
+    let mut staged = store.stage(&context(), &key(name), labelled(class, size)).await?;
+    staged.write(vec![class; usize::try_from(size).unwrap()].into()).await?;
+    staged.commit(Expected::default()).await.map(drop)
+}
+
 async fn put_labelled(store: &dyn ObjectStore, name: &str, class: u8, size: u64) {
-    let mut staged = store.stage(&context(), &key(name), labelled(class, size)).await.unwrap();
-    staged.write(vec![class; usize::try_from(size).unwrap()].into()).await.unwrap();
-    staged.commit(Expected::default()).await.unwrap();
+    try_put_labelled(store, name, class, size).await.unwrap();
+}
+
+async fn put_small(layer: &WriteBack) {
+    for number in 0..200 {
+        put_labelled(layer, &format!("small-{number}"), 25, 5).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn low_priority_bypasses_a_filling_journal_and_high_enters() {
     let stores = Stores::new().await;
     let layer = open(&stores, NEVER).await;
-    for number in 0..200 {
-        put_labelled(&*layer, &format!("small-{number}"), 25, 5).await;
-    }
+    put_small(&layer).await;
     for number in 0..5 {
         put_labelled(&*layer, &format!("large-{number}"), 31, OBJECT).await;
     }
@@ -94,6 +103,74 @@ async fn a_write_that_bypasses_replaces_dirty_data_of_its_key() {
     lose(layer, &stores).await;
     let layer = open(&stores, NEVER).await;
     assert_eq!(get(&*layer, "small-7").await.unwrap(), vec![31; usize::try_from(OBJECT).unwrap()]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn low_priority_fills_the_journal_while_the_backing_store_is_away() {
+    let stores = Stores::new().await;
+    let options = WriteBackOptions { max_dirty_bytes: LIMIT, concurrency: 1, ..options(NEVER) };
+    let layer = stores.open_with_policy(Arc::new(ByClass), options).await;
+    put_small(&layer).await;
+    stores.backing.set_plan(away());
+    for number in 0..6 {
+        put_labelled(&*layer, &format!("file-{number}"), 25, OBJECT).await;
+    }
+    wait_until("an attempt to write back fails", async || layer.status().failures > 0).await;
+    put_labelled(&*layer, "large", 31, OBJECT).await;
+    assert_eq!((layer.status().dirty_bytes, layer.status().bypassed), (7 * OBJECT + 1000, 0));
+    assert_eq!(reason(try_put_labelled(&*layer, "full", 31, OBJECT).await), Reason::Io);
+    stores.backing.set_plan(FaultPlan::none());
+    wait_until("the pressure is over", async || layer.status().dirty_bytes <= LIMIT / 4 * 3).await;
+    wait_until("low priority bypasses again", async || {
+        put_labelled(&*layer, "bypass", 31, OBJECT).await;
+        layer.status().bypassed > 0
+    })
+    .await;
+    lose(layer, &stores).await;
+}
+
+/// A change that goes through would be rejected, because the key cannot be written back first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn low_priority_overwrite_of_an_uncertain_key_enters_a_filling_journal() {
+    let (stores, clock) = (Stores::new().await, SimulatedClock::new());
+    let options = WriteBackOptions {
+        max_dirty_bytes: LIMIT,
+        uncertain_window: Duration::from_secs(60),
+        ..options(NEVER)
+    };
+    let open = async || {
+        let (backing, journal) = (stores.backing.clone(), stores.journal.clone());
+        WriteBack::open(backing, journal, Arc::new(ByClass), options.clone(), clock.clone()).await.unwrap()
+    };
+    let layer = open().await;
+    for number in 0..4 {
+        put_labelled(&*layer, &format!("file-{number}"), 25, OBJECT).await;
+    }
+    put_labelled(&*layer, "tiny", 25, 1).await;
+    lose(layer, &stores).await;
+    let layer = open().await;
+    put_small(&layer).await;
+    put_labelled(&*layer, "tiny", 31, OBJECT).await;
+    assert_eq!((layer.status().through, layer.status().bypassed), (0, 0));
+    put_labelled(&*layer, "clean", 31, OBJECT).await;
+    assert_eq!((layer.status().through, layer.status().bypassed), (1, 1));
+    assert_eq!(get(&*layer, "tiny").await.unwrap(), vec![31; usize::try_from(OBJECT).unwrap()]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overwrite_without_growth_enters_a_journal_at_its_limit() {
+    let stores = Stores::new().await;
+    let layer = stores.open_with(WriteBackOptions { max_dirty_objects: 8, ..options(NEVER) }).await;
+    put(&*layer, "k0", "first").await;
+    stores.backing.set_plan(all_fail(&[Operation::Stage], Reason::Io));
+    for n in 1..8 {
+        put(&*layer, &format!("k{n}"), "first").await;
+    }
+    put(&*layer, "k3", "again").await;
+    assert!(delete(&*layer, "k4").await);
+    assert_eq!((layer.status().through, layer.status().dirty_objects), (0, 8));
+    assert_eq!(reason(try_put(&*layer, "new", "x", Precondition::None).await), Reason::Io);
+    assert_eq!(get(&*layer, "k3").await.unwrap(), b"again");
 }
 
 /// Under pressure the largest object is written back first; the small ones stay in the journal.

@@ -41,9 +41,9 @@ async fn after_an_unknown_outcome_a_key_is_left_alone_for_a_time() {
 
 /// A journal whose commits end only when they are let through, after they were applied.
 #[derive(Debug)]
-struct SlowCommits {
-    inner: Arc<Faulty<MemoryStore>>,
-    permits: Arc<Semaphore>,
+pub struct SlowCommits {
+    pub inner: Arc<Faulty<MemoryStore>>,
+    pub permits: Arc<Semaphore>,
 }
 
 struct SlowStaged {

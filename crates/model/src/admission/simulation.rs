@@ -288,4 +288,6 @@ fn wrong_or_missing_labels_are_no_slower_than_room_alone() {
         let figures = ranked(labels);
         assert!(figures.seconds <= room.seconds * 1.02, "{labels:?}: {figures:?} against {room:?}");
     }
+    let figures = ranked(Labels::Off);
+    assert!(figures.files_millis <= room.files_millis, "{figures:?} against {room:?}");
 }

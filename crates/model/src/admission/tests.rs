@@ -20,7 +20,7 @@ fn labels_are_ranked_by_priority_and_other_objects_by_size() {
 #[test]
 fn object_has_the_rank_of_its_most_important_range() {
     let ranges = Classes::parse_ranges("0-10-25").unwrap();
-    let classes = Classes { object: Some(Class::new(31).unwrap()), ranges };
+    let classes = Classes { object: Some(Class::new(31).unwrap()), ranges, ..Classes::default() };
     assert_eq!(WriteRank::for_object(&ClassPolicyTable::default(), &classes, 1 << 20).0, 3);
 }
 
@@ -48,6 +48,7 @@ fn low_rank_gets_its_room_back_when_higher_ranks_stop() {
     let mut admission = WriteAdmission::default();
     (0..1000).for_each(|_| admission.record(WriteRank(3)));
     assert_eq!(admission.allowed_bytes(WriteRank(9), 1000), 500);
+    assert_eq!(admission.allowed_entries(WriteRank(9), 10), 5);
     (0..20 * WINDOW_WRITES).for_each(|_| admission.record(WriteRank(9)));
     assert_eq!(admission.allowed_bytes(WriteRank(9), 1000), 1000);
 }

@@ -95,24 +95,64 @@ fn room_above_the_watermark_is_kept_for_higher_ranks() {
         WriteRank::for_object(&ClassPolicyTable::default(), &tradewind_core::Classes::default(), size)
     });
     let limits = DirtyTotals { bytes: 1000, entries: 1000 };
+    let admit = |rank, bytes| index.admit(&address("k"), rank, bytes, limits);
     for _ in 0..99 {
-        assert_eq!(index.admit(small, 0, limits), Admission::Reserved);
+        assert!(matches!(admit(small, 0), Admission::Reserved(_)));
     }
-    assert_eq!(index.admit(large, 600, limits), Admission::Kept);
-    assert_eq!(index.admit(large, 1001, limits), Admission::Full);
-    assert_eq!(index.admit(large, 400, limits), Admission::Reserved);
-    assert_eq!(index.admit(small, 600, limits), Admission::Reserved);
-    assert_eq!(index.admit(small, 1, limits), Admission::Full);
+    assert_eq!(admit(large, 600), Admission::Kept);
+    assert_eq!(admit(large, 1001), Admission::Full);
+    assert!(matches!(admit(large, 400), Admission::Reserved(_)));
+    assert!(matches!(admit(small, 600), Admission::Reserved(_)));
+    assert_eq!(admit(small, 1), Admission::Full);
+}
+
+#[test]
+fn entries_above_the_watermark_are_kept_for_higher_ranks() {
+    let index = DirtyIndex::default();
+    let [small, large] = [1 << 10, 1 << 30].map(|size| {
+        WriteRank::for_object(&ClassPolicyTable::default(), &tradewind_core::Classes::default(), size)
+    });
+    let limits = DirtyTotals { bytes: 1000, entries: 100 };
+    for number in 0..60 {
+        let admitted = index.admit(&address(&number.to_string()), small, 1, limits);
+        assert!(matches!(admitted, Admission::Reserved(_)));
+    }
+    assert_eq!(index.admit(&address("k"), large, 1, limits), Admission::Kept);
+    assert!(index.reserve(&address("k"), 1, limits).is_some());
+}
+
+#[test]
+fn overwrite_of_a_dirty_key_needs_room_for_its_growth_only() {
+    let index = DirtyIndex::default();
+    let (key, limits) = (address("a"), DirtyTotals { bytes: 100, entries: 1 });
+    index.insert(&key, object(90), Generation(1), seconds(1));
+    assert!(index.reserve(&key, 101, limits).is_none() && index.reserve(&address("b"), 0, limits).is_none());
+    let smaller = index.reserve(&key, 80, limits).unwrap();
+    let larger = index.reserve(&key, 100, limits).unwrap();
+    assert!(index.reserve(&key, 91, limits).is_none(), "the growth of the other one is reserved");
+    index.insert(&key, object(80), Generation(2), seconds(2));
+    index.release(&key, smaller);
+    assert!(index.reserve(&key, 81, limits).is_none(), "the charge follows the smaller entry");
+    // Written back before the overwrite ends, the key leaves no room to others.
+    index.remove(&key, Generation(2));
+    assert!(index.reserve(&address("b"), 0, limits).is_none());
+    assert_eq!(index.content.lock().reservations.totals, limits);
+    index.insert(&key, object(100), Generation(3), seconds(3));
+    index.release(&key, larger);
+    let content = index.content.lock();
+    assert_eq!((content.totals, content.reservations.totals), (limits, DirtyTotals::default()));
 }
 
 #[test]
 fn reservations_count_towards_the_limits() {
     let index = DirtyIndex::default();
     index.insert(&address("a"), object(40), Generation(1), seconds(1));
-    assert!(index.try_reserve(50, LIMITS) && !index.try_reserve(11, LIMITS));
-    assert!(index.try_reserve(10, LIMITS) && !index.try_reserve(0, LIMITS), "there are three entries");
-    index.release(50);
-    assert!(index.try_reserve(50, LIMITS));
+    let reserve = |bytes| index.reserve(&address("b"), bytes, LIMITS);
+    let first = reserve(50).unwrap();
+    assert!(reserve(11).is_none());
+    assert!(reserve(10).is_some() && reserve(0).is_none(), "there are three entries");
+    index.release(&address("b"), first);
+    assert!(reserve(50).is_some());
 }
 
 /// The names by definition.
