@@ -67,7 +67,7 @@ impl CachePolicies {
         self.clock.wall()
     }
 
-    /// Returns true if the eviction policy has no pins: then nothing is to be pinned.
+    /// Returns true if the eviction policy has no pins.
     pub const fn ignores_pins(&self) -> bool {
         !self.eviction.obeys_classes()
     }

@@ -109,7 +109,7 @@ pub(crate) struct StoreRequest {
     pub pin: Option<PinReason>,
     /// Let the extent be dropped if the token is no longer current.
     pub validity: Option<(Arc<Changes>, Token)>,
-    /// The same each time that the extent is read from the backing store; see [`WriteBudget::admits`].
+    /// Equal each time that the extent is read from the backing store; see [`WriteBudget::admits`].
     pub miss_key: Option<u64>,
     /// Of data: the fingerprint of its head, which may be written if the data is.
     pub head_key: Option<u64>,

@@ -30,7 +30,7 @@ const MAX_PENDING_BYTES: usize = 64 << 20;
 
 /// The largest object that is cached together with its head, so that reading it is one read of the SSD.
 pub(crate) const MAX_SMALL_BYTES: u64 = 64 << 10;
-/// The same without an SSD.
+/// Like [`MAX_SMALL_BYTES`], but without an SSD.
 const MAX_SMALL_BYTES_IN_MEMORY: u64 = 48 << 10;
 /// Extents of a removed content that are freed at once.
 const MAX_FREED_EXTENTS: u32 = 1 << 16;

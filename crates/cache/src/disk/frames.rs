@@ -168,7 +168,7 @@ impl Frames {
     fn take_hint(&mut self, run: usize) -> Option<u32> {
         while let Some(frame) = self.hints[run].pop() {
             self.hint_count -= 1;
-            if self.longest_run(frame) == run {
+            if self.max_run(frame) == run {
                 return Some(frame);
             }
         }
@@ -176,7 +176,7 @@ impl Frames {
     }
 
     fn add_hint(&mut self, frame: u32) {
-        let run = self.longest_run(frame);
+        let run = self.max_run(frame);
         if run > 0 {
             self.hints[run].push(frame);
             self.hint_count += 1;
@@ -216,9 +216,9 @@ impl Frames {
 
     fn release_blocks(&mut self, frame: u32, mask: u32) {
         debug_assert_eq!(self.used[frame as usize] & mask, mask, "blocks of frame {frame} are freed twice");
-        let before = self.longest_run(frame);
+        let before = self.max_run(frame);
         self.mark(frame, self.used[frame as usize] & !mask);
-        if self.longest_run(frame) == before {
+        if self.max_run(frame) == before {
             return;
         }
         self.add_hint(frame);
@@ -232,7 +232,7 @@ impl Frames {
             let mut hints = std::mem::take(&mut self.hints[run]);
             hints.sort_unstable();
             hints.dedup();
-            hints.retain(|frame| self.longest_run(*frame) == run);
+            hints.retain(|frame| self.max_run(*frame) == run);
             self.hints[run] = hints;
         }
         self.hint_count = self.hints.iter().map(Vec::len).sum();
@@ -255,7 +255,7 @@ impl Frames {
         self.used[frame as usize].count_ones()
     }
 
-    fn longest_run(&self, frame: u32) -> usize {
+    fn max_run(&self, frame: u32) -> usize {
         free_runs(self.used[frame as usize]).map(|run| run.count as usize).max().unwrap_or(0)
     }
 }

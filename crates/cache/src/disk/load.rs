@@ -33,7 +33,7 @@ impl Disk {
         Ok(true)
     }
 
-    /// True if the last checkpoint of this process has the index as it is.
+    /// True if the last checkpoint of this process has the current index.
     pub fn is_checkpointed(&self) -> bool {
         let changes = self.state.lock().index.changes();
         *self.checkpointed_changes.lock() == Some(changes)

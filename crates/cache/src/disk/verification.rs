@@ -89,7 +89,7 @@ impl Verifier {
         }
     }
 
-    /// The time that so many bytes take.
+    /// The time that these bytes take.
     fn time_of(&self, bytes: u64) -> Duration {
         Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.bytes_per_second)
     }

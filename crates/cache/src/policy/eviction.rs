@@ -14,7 +14,7 @@ pub enum Eviction {
     AdaptiveWindow,
     /// Least recently used. Ignores classes and pins.
     Lru,
-    /// S3-FIFO as published. Ignores classes and pins, and rejects entries above a tenth of the tier.
+    /// S3-FIFO as published. Ignores classes and pins, and rejects entries above 10 % of the tier.
     S3Fifo,
 }
 

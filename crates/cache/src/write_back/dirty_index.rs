@@ -270,7 +270,7 @@ impl DirtyIndex {
         keys.map(|key| Address::new(bucket.clone(), key.clone())).collect()
     }
 
-    /// Reserves room for the growth of a key to `bytes`, unless what is left is kept for higher ranks.
+    /// Reserves room for the growth of a key to `bytes`, unless the remainder is kept for higher ranks.
     pub fn admit(&self, address: &Address, rank: WriteRank, bytes: u64, limits: DirtyTotals) -> Admission {
         let mut content = self.content.lock();
         content.admission.record(rank);

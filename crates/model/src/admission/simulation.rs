@@ -1,5 +1,5 @@
 //! The PUTs of the paper's workload against a journal of 10 % of its bytes over a disk that seeks: closed-loop clients, an SSD
-//! and a disk that serve one request at a time, and the drain.
+//! and a disk that serve one request after another, and the drain.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -51,7 +51,7 @@ enum Policy {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Acknowledged { client: usize, begun: u64, write: usize, is_through: bool },
+    Acknowledged { client: usize, started: u64, write: usize, is_through: bool },
     WrittenBack { bytes: u64 },
     Drain,
 }
@@ -154,9 +154,9 @@ impl Simulation {
         let mut end = 0;
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             match event {
-                Event::Acknowledged { client, begun, write, is_through } => {
+                Event::Acknowledged { client, started, write, is_through } => {
                     let Write { data_type, bytes, .. } = self.writes[write];
-                    self.latencies.push((data_type, now - begun));
+                    self.latencies.push((data_type, now - started));
                     if is_through {
                         self.through -= 1;
                     } else {
@@ -209,7 +209,7 @@ impl Simulation {
             self.occupied += bytes;
             self.ssd.serve(now, bytes)
         };
-        self.push(ended, Event::Acknowledged { client, begun: now, write, is_through });
+        self.push(ended, Event::Acknowledged { client, started: now, write, is_through });
     }
 
     fn admits(&mut self, bytes: u64, label: Option<Class>) -> bool {

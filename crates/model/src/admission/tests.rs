@@ -18,7 +18,7 @@ fn labels_are_ranked_by_priority_and_other_objects_by_size() {
 }
 
 #[test]
-fn object_has_the_rank_of_its_most_important_range() {
+fn object_ranks_as_its_highest_range() {
     let ranges = Classes::parse_ranges("0-10-25").unwrap();
     let classes = Classes { object: Some(Class::new(31).unwrap()), ranges, ..Classes::default() };
     assert_eq!(WriteRank::for_object(&ClassPolicyTable::default(), &classes, 1 << 20).0, 3);

@@ -230,7 +230,7 @@ impl ServedStores {
         let mut layers = VolumeLayers { sliced, write_back_memory, ..VolumeLayers::default() };
         let (mut volumes, mut read_only) = (Vec::new(), Vec::new());
         let policies = Arc::new(settings.named.class_policies());
-        // A journal is written back as soon as it is open, by the policies in force.
+        // A journal is written back once it is open, by the policies in force.
         layers.class_writes.set_policies(policies.clone());
         for volume in settings.served_volumes()? {
             let mut caches = volume.layers.iter().filter_map(VolumeLayer::cached);

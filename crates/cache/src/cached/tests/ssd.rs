@@ -1,4 +1,4 @@
-//! What a read costs on the SSD, and what is kept off it.
+//! Costs of reads on the SSD, and data that does not enter it.
 
 use super::*;
 

@@ -21,7 +21,7 @@ fn object(size: u64) -> DirtyState {
     })
 }
 
-/// Takes the next key that is due at a time.
+/// Takes the next key that is due by then.
 fn take(index: &DirtyIndex, order: DrainOrder, now: Duration) -> Option<Address> {
     let pace = DrainPace { concurrency: 1, large_concurrency: 1, min_age: Duration::ZERO, order };
     index.take(&pace, now).map(|taken| taken.address)
