@@ -119,7 +119,8 @@ pub fn needs_layer(key: &str) -> Error {
     Error::new(
         Reason::Unsupported,
         format!(
-            "object {key:?} is stored compressed or encrypted; add the layer \"transformed\" to its volume to read it"
+            "object {key:?} is stored compressed, encrypted or deduplicated; to read it, add the layer \"transformed\" or \
+             \"deduplicated\" to its volume, whichever wrote it"
         ),
     )
 }

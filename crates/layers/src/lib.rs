@@ -1,8 +1,10 @@
 //! Layers: stores over other stores. [`Instrumented`] measures a store, [`Scheduled`] queues its requests in lanes by
-//! size and priority, [`Sliced`] schedules a rotating disk, [`ReadAhead`] reads large objects in parallel ranges, and [`Transformed`] compresses and encrypts.
+//! size and priority, [`Sliced`] schedules a rotating disk, and [`ReadAhead`] reads large objects in parallel ranges.
+//! [`Transformed`] compresses and encrypts, [`Deduplicated`] stores equal chunks of objects once.
 //! [`Volumes`] is a store over several others by bucket, [`Routed`] by class of data.
 
 mod capabilities;
+pub mod deduplicated;
 mod dispatch_queue;
 pub mod instrumented;
 pub mod read_ahead;
@@ -14,6 +16,7 @@ mod store_error;
 pub mod transformed;
 pub mod volumes;
 
+pub use deduplicated::Deduplicated;
 pub use instrumented::Instrumented;
 pub use read_ahead::ReadAhead;
 pub use routed::{Routed, Tier};

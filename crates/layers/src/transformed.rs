@@ -12,15 +12,15 @@
 //!   it.
 
 mod decoder;
-mod digests;
+pub(crate) mod digests;
 mod frame;
-mod keys;
+pub(crate) mod keys;
 mod policy;
-mod read;
+pub(crate) mod read;
 mod rewrap;
 mod segment;
-mod staged;
-mod stored_input;
+pub(crate) mod staged;
+pub(crate) mod stored_input;
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};

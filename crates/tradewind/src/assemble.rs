@@ -1,6 +1,7 @@
 //! Builds the components of `tradewind serve` from the settings: the served stores, the gateway's configuration and the
 //! access keys. Only this module maps the names of settings to those of the components.
 
+mod deduplicate;
 mod slices;
 mod stores;
 mod transform_keys;
@@ -32,7 +33,7 @@ use crate::settings::{ETag, Permissions, Settings, Store, StoreKind, TimeSpan};
 use crate::stores as store_options;
 
 pub use self::stores::{
-    OpenedStore, ServedRouted, ServedStores, ServedTransformed, StackedStore, open_stores,
+    OpenedStore, ServedDeduplicated, ServedRouted, ServedStores, ServedTransformed, StackedStore, open_stores,
 };
 
 /// The served store.

@@ -10,6 +10,7 @@ pub mod aws;
 pub mod banner;
 pub mod bucket_report;
 pub mod cache_metrics;
+pub mod chunk_collector;
 pub mod commands;
 pub mod expiry;
 pub mod locations;

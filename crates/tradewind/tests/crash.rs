@@ -46,3 +46,18 @@ fn nothing_in_a_journal_is_lost_to_sigkill() {
         |_, _| {},
     );
 }
+
+/// With chunks, while unused ones are deleted all the time.
+#[test]
+fn nothing_deduplicated_is_lost_to_sigkill() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = support::setup_with_deduplication(directory.path(), &directory.path().join("data"));
+    CrashTest::from_env("TRADEWIND_CRASH", 8).run(
+        &start,
+        |server, _, workload| {
+            workload.is_crashed.store(true, Ordering::SeqCst);
+            server.kill();
+        },
+        |_, _| {},
+    );
+}

@@ -158,6 +158,16 @@ async fn a_transformed_local_store_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_deduplicated_local_store_conforms() {
+    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let make = move || {
+        let directory = directory.clone();
+        async move { stacks::deduplicated(scheduled_local(directory.path())).await }.boxed()
+    };
+    conformance::run(make).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cache_over_a_transformed_local_store_conforms() {
     let directory = Arc::new(tempfile::tempdir().unwrap());
     let make = move || {

@@ -63,6 +63,17 @@ pub fn setup_with_small_segments(directory: &Path, data: &Path) -> server::Serve
     server::ServerSetup::new(data, &directory.join("log")).flag("--config", settings.as_os_str())
 }
 
+/// Like [`setup_with_small_segments`], with a volume that deduplicates and deletes unused chunks all the time.
+#[allow(dead_code, reason = "only crash tests use it")]
+pub fn setup_with_deduplication(directory: &Path, data: &Path) -> server::ServerSetup {
+    let setup = setup_with_small_segments(directory, data);
+    let settings = directory.join("settings.toml");
+    let layer = "deduplicated = { classes = true, min_size = \"16KiB\", collect_every = \"50ms\" }";
+    let store = std::fs::read_to_string(&settings).unwrap();
+    std::fs::write(&settings, format!("{store}[volume.v]\nstack = [{{ {layer} }}, \"disk\"]\n")).unwrap();
+    setup
+}
+
 /// Like [`setup_with_small_segments`], with a volume that writes back to that store. The cache and the journal are in
 /// `fast`.
 #[allow(dead_code, reason = "only crash tests use it")]

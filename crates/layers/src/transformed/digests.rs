@@ -10,7 +10,7 @@ use tradewind_digest::{Engine, Md5Stream};
 const MAX_MD5_QUEUE_BYTES: usize = 512 << 10;
 
 /// The digests of a write in progress.
-pub(super) struct PlainDigests {
+pub(crate) struct PlainDigests {
     engine: Option<Engine>,
     md5: Option<Md5Stream>,
     /// The first chunk, which is hashed alone if it is the only one.
@@ -21,7 +21,7 @@ pub(super) struct PlainDigests {
 }
 
 /// The digests of a finished write.
-pub(super) struct PlainDigest {
+pub(crate) struct PlainDigest {
     pub size: u64,
     /// Present if requested.
     pub md5: Option<[u8; 16]>,

@@ -167,7 +167,7 @@ impl DataKey {
 }
 
 /// Random bytes of the system.
-pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| Error::new(Reason::Io, "the system has no random numbers"))?;

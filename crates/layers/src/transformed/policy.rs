@@ -35,7 +35,7 @@ impl ClassSet {
     }
 
     /// Returns true if the set has a class of the object or of a range in it.
-    fn contains_any(self, classes: &Classes) -> bool {
+    pub(crate) fn contains_any(self, classes: &Classes) -> bool {
         let of_object = match classes.object {
             Some(class) => self.contains(class),
             None => self.0 & 1 == 1,

@@ -184,7 +184,7 @@ async fn next_piece(context: &Context, decoder: &mut Decoder, stored: &mut Body)
 
 /// Counts plain bytes in the window of the request. Without memory there, they are not counted: waiting could block the
 /// read.
-fn reserve(context: &Context, plain: Bytes) -> Bytes {
+pub(crate) fn reserve(context: &Context, plain: Bytes) -> Bytes {
     match context.window.try_reserve(plain.len()) {
         Some(reservation) => reservation.attach(plain),
         None => plain,
@@ -193,7 +193,7 @@ fn reserve(context: &Context, plain: Bytes) -> Bytes {
 
 /// A range that is not within the object any more, or plain bytes of a transformed object, show that the object was
 /// replaced.
-fn replaced_as_none(found: Result<GetResponse<Body>>) -> Result<Option<GetResponse<Body>>> {
+pub(crate) fn replaced_as_none(found: Result<GetResponse<Body>>) -> Result<Option<GetResponse<Body>>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.reason(), Reason::InvalidRange | Reason::Unsupported) => Ok(None),

@@ -302,7 +302,7 @@ impl FrameWriter {
 }
 
 /// A tag of 128 random bits.
-fn unique_etag() -> Result<ETag> {
+pub(crate) fn unique_etag() -> Result<ETag> {
     let id: [u8; 16] = random()?;
     Ok(ETag::from_tag(&format!("{:032x}-tw", u128::from_le_bytes(id))))
 }

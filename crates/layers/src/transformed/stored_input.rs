@@ -6,7 +6,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 /// See the module documentation.
 #[derive(Debug, Default)]
-pub(super) struct StoredInput {
+pub(crate) struct StoredInput {
     /// Bytes of earlier pieces: less than a frame.
     rest: BytesMut,
     /// The piece that was received last, without what was taken.

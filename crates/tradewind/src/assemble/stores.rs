@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use prometheus_client::registry::Registry;
@@ -11,9 +12,12 @@ use tradewind_backend::local::LocalStore;
 use tradewind_cache::{Cached, CachedOptions, ReadOnly, TierOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
-use tradewind_layers::{Instrumented, ReadAhead, Routed, Sliced, Tier, Transformed, Volume, Volumes};
+use tradewind_layers::{
+    Deduplicated, Instrumented, ReadAhead, Routed, Sliced, Tier, Transformed, Volume, Volumes,
+};
 use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
+use super::deduplicate::deduplicate;
 use super::slices::DiskQueues;
 use super::transform_keys::transform;
 use super::write_back::{self, ClassWrites};
@@ -143,6 +147,17 @@ pub struct ServedTransformed {
     pub has_tiers: bool,
 }
 
+/// A layer `deduplicated` of a volume.
+#[derive(Debug, Clone)]
+pub struct ServedDeduplicated {
+    /// The volume.
+    pub volume: String,
+    /// The layer.
+    pub layer: Arc<Deduplicated>,
+    /// The time between two deletions of unused chunks; 0 is never.
+    pub collect_every: Duration,
+}
+
 /// Everything that is served.
 pub struct ServedStores {
     /// The store of the gateway: the volumes, or the stack of the only one.
@@ -174,6 +189,8 @@ pub struct VolumeLayers {
     pub sliced: Vec<Arc<Sliced>>,
     /// The layers `transformed`.
     pub transformed: Vec<ServedTransformed>,
+    /// The layers `deduplicated`.
+    pub deduplicated: Vec<ServedDeduplicated>,
 }
 
 impl VolumeLayers {
@@ -367,6 +384,12 @@ async fn stack_volume(
                 let has_tiers = volume.layers.iter().any(|layer| matches!(layer, VolumeLayer::Routed(_)));
                 let volume = volume.name.to_owned();
                 layers.transformed.push(ServedTransformed { volume, layer: layer.clone(), has_tiers });
+                store = layer;
+            }
+            VolumeLayer::Deduplicated(set) => {
+                let layer = deduplicate(set, store, clock).await?;
+                let (volume, collect_every) = (volume.name.to_owned(), set.collect_every.value.0);
+                layers.deduplicated.push(ServedDeduplicated { volume, layer: layer.clone(), collect_every });
                 store = layer;
             }
         }

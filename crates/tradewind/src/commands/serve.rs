@@ -31,6 +31,7 @@ use super::{CommandOutcome, SettingsFlags};
 use crate::assemble::{OpenedStore, ServedStore, ServedStores, StackedStore};
 use crate::banner::Banner;
 use crate::bucket_report::report_buckets;
+use crate::chunk_collector::ChunkCollector;
 use crate::expiry::UploadExpiry;
 use crate::profiles::Profiles;
 use crate::profiles::profile_updater::ProfileUpdater;
@@ -313,6 +314,10 @@ impl Background<'_> {
         for routed in self.served.layers.routed.iter().filter(|routed| routed.move_rate.0 > 0) {
             let mover = TierMover::new(routed, self.gateway.budget().clone(), self.clock.clone());
             tasks.push(tokio::spawn(mover.run(self.stop.clone())));
+        }
+        for layer in self.served.layers.deduplicated.iter().filter(|layer| !layer.collect_every.is_zero()) {
+            let collector = ChunkCollector::new(layer, self.gateway.budget().clone(), self.clock.clone());
+            tasks.push(tokio::spawn(collector.run(self.stop.clone())));
         }
         if let Some(volumes) = &self.served.volumes {
             let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());

@@ -150,6 +150,10 @@ impl NamedSettings {
             if let (Some(set), Some(store)) = (transformed, store) {
                 set.check_store(&volume.name.value, &store.kind, problems);
             }
+            let deduplicated = volume.layers.iter().find_map(VolumeLayer::deduplicated);
+            if let (Some(set), Some(store)) = (deduplicated, store) {
+                set.check_store(&volume.name.value, &store.kind, problems);
+            }
         }
         volumes::check(&self.volumes, &self.stores, problems);
         class_policies::check(&self.classes, &stores, problems);

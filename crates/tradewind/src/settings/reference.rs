@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::class_policies::ClassSettings;
 use super::class_rules;
+use super::deduplicated::DeduplicatedSettings;
 use super::local::LocalOptions;
 use super::routed::RoutedSettings;
 use super::scalars::{Scalars, environment_variable};
@@ -119,6 +120,11 @@ fn named_tables() -> Vec<Section> {
             "{ transformed = { ... } }",
             "A layer of a stack, directly above a local store: compression and encryption.",
             TransformedSettings::declarations(),
+        ),
+        section(
+            "{ deduplicated = { ... } }",
+            "A layer of a stack, directly above a local store: equal chunks of objects are stored once.",
+            DeduplicatedSettings::declarations(),
         ),
         section(
             "[bucket.NAME]",

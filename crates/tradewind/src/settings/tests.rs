@@ -2,6 +2,7 @@ use super::*;
 
 mod class_rules;
 mod classes;
+mod deduplicated;
 mod slices;
 mod transformed;
 mod volumes;

@@ -67,7 +67,7 @@ impl ClassChoice {
         }
     }
 
-    fn read(name: &str, item: Item, problems: &mut Problems) -> Option<Self> {
+    pub(super) fn read(name: &str, item: Item, problems: &mut Problems) -> Option<Self> {
         let classes = match item.value {
             TomlValue::Boolean(every) => return Some(Self::Every(every)),
             TomlValue::List(items) => items,

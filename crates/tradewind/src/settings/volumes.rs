@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::Inputs;
 use super::class_policies::ClassSettings;
+use super::deduplicated::DeduplicatedSettings;
 use super::document::{Item, Table, Value as TomlValue};
 use super::fields::Fields;
 use super::named::Store;
@@ -38,6 +39,8 @@ pub enum VolumeLayer {
     Routed(RoutedSettings),
     /// `transformed`: compression and encryption.
     Transformed(TransformedSettings),
+    /// `deduplicated`: equal chunks are stored once.
+    Deduplicated(DeduplicatedSettings),
 }
 
 impl VolumeLayer {
@@ -46,14 +49,14 @@ impl VolumeLayer {
     pub const fn cached(&self) -> Option<&CachedSettings> {
         match self {
             Self::Cached(set) => Some(set),
-            Self::Routed(_) | Self::Transformed(_) => None,
+            Self::Routed(_) | Self::Transformed(_) | Self::Deduplicated(_) => None,
         }
     }
 
     /// The stores that the layer has besides the one below it.
     pub fn tiers(&self) -> impl Iterator<Item = &RoutedTier> {
         let tiers = match self {
-            Self::Cached(_) | Self::Transformed(_) => &[],
+            Self::Cached(_) | Self::Transformed(_) | Self::Deduplicated(_) => &[],
             Self::Routed(set) => set.tiers.as_slice(),
         };
         tiers.iter()
@@ -63,8 +66,17 @@ impl VolumeLayer {
     #[must_use]
     pub const fn transformed(&self) -> Option<&TransformedSettings> {
         match self {
-            Self::Cached(_) | Self::Routed(_) => None,
+            Self::Cached(_) | Self::Routed(_) | Self::Deduplicated(_) => None,
             Self::Transformed(set) => Some(set),
+        }
+    }
+
+    /// The settings of a layer that deduplicates.
+    #[must_use]
+    pub const fn deduplicated(&self) -> Option<&DeduplicatedSettings> {
+        match self {
+            Self::Cached(_) | Self::Routed(_) | Self::Transformed(_) => None,
+            Self::Deduplicated(set) => Some(set),
         }
     }
 }
@@ -131,7 +143,8 @@ pub enum WriteAdmissionBy {
     Room,
 }
 
-const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
+const LAYERS: [&str; 7] =
+    ["cached", "routed", "striped", "transformed", "deduplicated", "observed", "scheduled"];
 const STACK_EXAMPLE: &str = "stack = [\"disk\"]";
 const MIN_CACHE_SIZE: ByteSize = ByteSize(64 << 20);
 const MIN_CACHE_MEMORY: ByteSize = ByteSize(1 << 20);
@@ -426,6 +439,7 @@ impl fmt::Display for VolumeLayer {
                 f.write_str(" } }")
             }
             Self::Transformed(set) => set.fmt(f),
+            Self::Deduplicated(set) => set.fmt(f),
         }
     }
 }
@@ -544,6 +558,19 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
             problems.add(&source, message);
             None
         }
+        ("deduplicated", TomlValue::Table(table)) => {
+            let table = Table { source: source.clone(), entries: table.entries };
+            let fields = Fields::new(format!("volume.{volume}.deduplicated"), table);
+            let read = DeduplicatedSettings::read(volume, source, fields, problems);
+            read.map(VolumeLayer::Deduplicated)
+        }
+        ("deduplicated", other) => {
+            let example = DeduplicatedSettings::EXAMPLE;
+            let message =
+                format!("volume.{volume}.deduplicated must be a table, not {}: {example}", other.kind());
+            problems.add(&source, message);
+            None
+        }
         ("cached", other) => {
             let example = "{ cached = { disk = \"/ssd/cache\", size = \"1GiB\" } }";
             let message = format!("volume.{volume}.cached must be a table, not {}: {example}", other.kind());
@@ -558,7 +585,8 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
             problems.add(
                 &source,
                 format!(
-                    "unknown layer {kind:?}; the known layers are \"cached\", \"routed\" and \"transformed\""
+                    "unknown layer {kind:?}; the known layers are \"cached\", \"routed\", \"transformed\" and \
+                     \"deduplicated\""
                 ),
             );
             None
@@ -566,10 +594,26 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
     }
 }
 
-/// Rejects `transformed` over another layer, which would take the transformed bytes for those of the object. Rejects it
+/// Rejects `transformed` or `deduplicated` over another layer, which would take the stored bytes for those of the object.
+/// Rejects `transformed`
 /// with `encrypt` below `routed`, whose tiers would have classes to be encrypted as plain text.
 fn check_order(volume: &str, layers: &[VolumeLayer], problems: &mut Problems) {
     let [upper @ .., last] = layers else { return };
+    let transformed = layers.iter().find_map(VolumeLayer::transformed);
+    if let (Some(set), Some(_)) = (transformed, layers.iter().find_map(VolumeLayer::deduplicated)) {
+        let message = format!(
+            "volume.{volume}: transformed and deduplicated cannot be in one stack, because each must be directly above the \
+             store: remove one"
+        );
+        problems.add(&set.source, message);
+        return;
+    }
+    if let Some(set) = upper.iter().find_map(VolumeLayer::deduplicated) {
+        let message = format!(
+            "volume.{volume}.deduplicated must be directly above the store: write it last, before the name of the store"
+        );
+        problems.add(&set.source, message);
+    }
     if let Some(set) = upper.iter().find_map(VolumeLayer::transformed) {
         let message = format!(
             "volume.{volume}.transformed must be directly above the store: write it last, before the name of the store"
@@ -620,6 +664,7 @@ pub(super) fn check(volumes: &[Volume], known: &[Store], problems: &mut Problems
             }
         }
         check_write_back(volume, volumes, known, problems);
+        check_deduplicated(volume, volumes, problems);
         let Some(layer) = volume.layers.first() else { continue };
         let shared = volumes[..index].iter().filter(|other| !other.layers.is_empty()).find_map(|other| {
             let store = stores.iter().find(|store| other.stores().any(|own| own.value == store.value))?;
@@ -665,6 +710,25 @@ pub(super) fn notes(volumes: &[Volume], classes: &[ClassSettings]) -> Vec<String
         )
     };
     ignoring.map(note).collect()
+}
+
+/// Checks that no other volume without layers uses a store with chunks, whose bucket it would show.
+fn check_deduplicated(volume: &Volume, volumes: &[Volume], problems: &mut Problems) {
+    let Some(set) = volume.layers.iter().find_map(VolumeLayer::deduplicated) else { return };
+    let store = &volume.store.value;
+    let uses_it = |other: &&Volume| {
+        other.name.value != volume.name.value
+            && other.layers.is_empty()
+            && other.stores().any(|own| own.value == *store)
+    };
+    for other in volumes.iter().filter(uses_it) {
+        let message = format!(
+            "the volume {:?} deduplicates the store {store:?}, which the volume {:?} uses too; map the buckets of both to \
+             one volume",
+            volume.name.value, other.name.value
+        );
+        problems.add(&set.source, message);
+    }
 }
 
 /// Checks that a volume which writes back is the only writer of its store, as far as the settings say.

@@ -11,11 +11,14 @@ use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, Select, StageRequest};
 use tradewind_core::testing::{MemoryStore, conformance, context, drain, pattern, write_all};
 use tradewind_core::{Address, BucketName, ByteRange, Metadata, ObjectStore, SystemClock};
+use tradewind_layers::deduplicated::{DeduplicationPolicy, MIN_MIN_OBJECT_BYTES};
 use tradewind_layers::read_ahead::ReadAheadOptions;
 use tradewind_layers::routed::{MoveLimits, Placement};
 use tradewind_layers::scheduled::Priorities;
 use tradewind_layers::transformed::{ClassSet, Keyring, MasterKey, TransformPolicy};
-use tradewind_layers::{Instrumented, ReadAhead, Routed, Scheduled, Tier, Transformed, Volume, Volumes};
+use tradewind_layers::{
+    Deduplicated, Instrumented, ReadAhead, Routed, Scheduled, Tier, Transformed, Volume, Volumes,
+};
 use tradewind_model::lanes::LanesOptions;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
@@ -34,9 +37,11 @@ enum LayerKind {
     WriteBack,
     /// Only directly above a store.
     Transformed,
+    /// Only directly above a store.
+    Deduplicated,
 }
 
-const LAYERS: [LayerKind; 8] = [
+const LAYERS: [LayerKind; 9] = [
     LayerKind::Cached,
     LayerKind::Routed,
     LayerKind::Instrumented,
@@ -45,6 +50,7 @@ const LAYERS: [LayerKind; 8] = [
     LayerKind::Volumes,
     LayerKind::WriteBack,
     LayerKind::Transformed,
+    LayerKind::Deduplicated,
 ];
 
 /// Every second write goes to the second tier.
@@ -80,6 +86,12 @@ pub fn cached(below: Arc<dyn ObjectStore>, directory: &Path) -> Arc<dyn ObjectSt
     Cached::open(below, options, SystemClock::shared()).unwrap()
 }
 
+/// Deduplication of all objects that may have more than one chunk.
+pub async fn deduplicated(below: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
+    let policy = DeduplicationPolicy { classes: ClassSet::ALL, min_bytes: MIN_MIN_OBJECT_BYTES };
+    Deduplicated::open(&context(), below, policy).await.unwrap()
+}
+
 /// Write-back with a journal in memory, which writes back soon.
 async fn written_back(below: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
     let options = WriteBackOptions { delay: Duration::from_millis(1), ..WriteBackOptions::default() };
@@ -108,6 +120,7 @@ async fn with_layer(kind: LayerKind, below: Arc<dyn ObjectStore>, directory: &Pa
             let keys = [("main".to_owned(), MasterKey::new([7; 32]))].into();
             Transformed::new(below, policy, Keyring { current: Some("main".to_owned()), keys }).unwrap()
         }
+        LayerKind::Deduplicated => deduplicated(below).await,
         LayerKind::Volumes => {
             let [one, two] = conformance::BUCKETS;
             let volume = |name: &str, store, bucket| Volume {
@@ -128,7 +141,8 @@ async fn every_pair_of_layers_conforms() {
     let directory = tempfile::tempdir().unwrap();
     let runs_all = std::env::var_os("TRADEWIND_ALL_STACK_CASES").is_some();
     let pairs = LAYERS.iter().flat_map(|upper| LAYERS.iter().map(move |lower| (*upper, *lower)));
-    let pairs = pairs.filter(|(upper, _)| *upper != LayerKind::Transformed);
+    let is_upper = |kind: LayerKind| !matches!(kind, LayerKind::Transformed | LayerKind::Deduplicated);
+    let pairs = pairs.filter(|(upper, _)| is_upper(*upper));
     for (pair, (upper, lower)) in pairs.enumerate() {
         for (number, case) in conformance::cases().into_iter().enumerate() {
             if !runs_all && !(number + pair).is_multiple_of(SAMPLE) {

@@ -1,0 +1,327 @@
+//! The chunks: objects in a bucket of the store below that no client can reach, each named by the hash of its bytes.
+//!
+//! A write that finds a chunk relies on it: it stays (`pins`) and it is durable, because a store shows durable objects
+//! only. A deletion holds the lock of the chunk's stripe alone, from the check that nothing needs the chunk to the end of
+//! the deletion. A write pins the chunk, and shares that lock with other writes while it looks for the chunk and stores it.
+//!
+//! A chunk that a read finds damaged is deleted, so that the next write of its bytes stores it again, also after a restart.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore};
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+use tradewind_core::context::Deadline;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{ETagForm, GetRequest, StageRequest};
+use tradewind_core::{Address, BucketName, Context, ObjectKey, ObjectStore, Precondition};
+
+use super::manifest::{ChunkId, SegmentForm};
+use super::object_pages::{ObjectPages, is_gone};
+use super::pins::{Collecting, Pins};
+
+/// The bucket of chunks. The layer hides it.
+const BUCKET: &str = "tradewind-deduplicated-chunks";
+/// The object that marks the bucket as one of this layer, and its content.
+const MARKER_KEY: &str = "format";
+const MARKER: &[u8] = b"tradewind deduplicated chunks 1\n";
+/// Entries of a page of a listing.
+pub(super) const PAGE_ENTRIES: usize = 1000;
+const STRIPES: usize = 256;
+/// Bytes of chunks that all writes together have in memory to store them, in KiB.
+const MAX_PENDING_KIB: u32 = 24 << 10;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct ChunkStore {
+    pub inner: Arc<dyn ObjectStore>,
+    pub bucket: BucketName,
+    pub pins: Arc<Pins>,
+    pub counters: Counters,
+    stripes: Vec<Arc<RwLock<()>>>,
+    pending_kib: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub stored_chunks: AtomicU64,
+    pub stored_bytes: AtomicU64,
+    pub found_chunks: AtomicU64,
+    pub found_bytes: AtomicU64,
+}
+
+impl ChunkStore {
+    /// Opens the bucket of chunks, or creates it. Fails with [`InvalidArgument`](Reason::InvalidArgument) if a bucket of
+    /// its name has other objects, or if it is missing although there are deduplicated objects.
+    pub async fn open(inner: Arc<dyn ObjectStore>, context: &Context) -> Result<Self> {
+        let bucket = BucketName::new(BUCKET)?;
+        let store = Self {
+            inner,
+            bucket,
+            pins: Arc::default(),
+            counters: Counters::default(),
+            stripes: (0..STRIPES).map(|_| Arc::default()).collect(),
+            pending_kib: Arc::new(Semaphore::new(MAX_PENDING_KIB as usize)),
+            tasks: TaskTracker::new(),
+        };
+        match store.get(context, &ObjectKey::new(MARKER_KEY)?).await {
+            Ok(marker) if marker == MARKER => return Ok(store),
+            Ok(_) => {
+                let message =
+                    format!("the chunks in the bucket {BUCKET:?} are of a later version; update the server");
+                return Err(Error::new(Reason::InvalidArgument, message));
+            }
+            Err(error) if error.reason() == Reason::NoSuchKey => {}
+            Err(error) if error.reason() == Reason::NoSuchBucket => {}
+            Err(error) => return Err(error),
+        }
+        store.check_no_deduplicated_object(context).await?;
+        match store.inner.create_bucket(context, &store.bucket).await {
+            Err(error) if error.reason() != Reason::BucketExists => return Err(error),
+            _ => {}
+        }
+        if !store.page(context, None).await?.entries.is_empty() {
+            let message = format!(
+                "the bucket {BUCKET:?} is not one of the layer \"deduplicated\"; copy its objects to another bucket, and \
+                 delete it"
+            );
+            return Err(Error::new(Reason::InvalidArgument, message));
+        }
+        store.put(context, &ObjectKey::new(MARKER_KEY)?, Bytes::from_static(MARKER)).await?;
+        Ok(store)
+    }
+
+    /// A new bucket of chunks is right only for a store without deduplicated objects.
+    async fn check_no_deduplicated_object(&self, context: &Context) -> Result<()> {
+        let mut pages = ObjectPages::begin(self, context).await?;
+        while let Some(page) = pages.next(self, context).await? {
+            for address in page {
+                let stored = match self.inner.head(context, &address, GetRequest::default()).await {
+                    Ok(head) => head.info.stored,
+                    Err(error) if is_gone(&error) => None,
+                    Err(error) => return Err(error),
+                };
+                for segment in stored.iter().flat_map(|form| form.segments.iter()) {
+                    if let SegmentForm::Manifest(_) = SegmentForm::of_segment(segment)? {
+                        let message = format!(
+                            "the chunks of deduplicated objects, such as {:?} of the bucket {:?}, are missing: the \
+                             bucket {BUCKET:?} has no object {MARKER_KEY:?}; restore the bucket",
+                            address.key.as_str(),
+                            address.bucket.as_str()
+                        );
+                        return Err(Error::new(Reason::InvalidArgument, message));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the memory of a chunk that will be stored.
+    pub async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(MAX_PENDING_KIB);
+        let reserved = self.pending_kib.clone().acquire_many_owned(kib).await;
+        reserved
+            .map_err(|closed| Error::with_source(Reason::Defect, "the memory of chunks is closed", closed))
+    }
+
+    /// Stores a chunk, unless it is there. The caller has pinned it.
+    pub async fn ensure(&self, context: &Context, chunk: ChunkId, bytes: Bytes) -> Result<()> {
+        // A deletion that began before the pin ends first, and that of a damaged chunk does not hit the one stored here.
+        let _lock = context.guard(self.stripe(&chunk).read()).await?;
+        let (key, length) = (chunk.key()?, bytes.len() as u64);
+        let is_doubtful = self.pins.is_doubtful(&chunk);
+        if !is_doubtful && self.size(context, &key).await? == Some(length) {
+            self.counters.found_chunks.fetch_add(1, Ordering::Relaxed);
+            self.counters.found_bytes.fetch_add(length, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.put(context, &key, bytes).await?;
+        if is_doubtful {
+            self.pins.trust(&chunk);
+        }
+        self.counters.stored_chunks.fetch_add(1, Ordering::Relaxed);
+        self.counters.stored_bytes.fetch_add(length, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The verified bytes of a chunk. Fails with [`CorruptData`](Reason::CorruptData) if it is damaged or missing. A damaged
+    /// one is deleted, so that the next write of the same bytes stores them again.
+    pub async fn read(self: &Arc<Self>, context: &Context, chunk: ChunkId, length: usize) -> Result<Bytes> {
+        let mut why = match self.get(context, &chunk.key()?).await {
+            Ok(bytes) if bytes.len() == length && ChunkId::of_bytes(&bytes) == chunk => return Ok(bytes),
+            Ok(_) => "has other bytes than were written".to_owned(),
+            Err(error) if matches!(error.reason(), Reason::NoSuchKey | Reason::NoSuchBucket) => {
+                return Err(Error::new(Reason::CorruptData, format!("the chunk {chunk} is missing")));
+            }
+            Err(error) if error.reason() == Reason::CorruptData => format!("is damaged: {}", error.message()),
+            Err(error) => return Err(error),
+        };
+        if let Err(error) = self.delete_damaged(context, chunk).await {
+            why = format!("{why}, and cannot be deleted: {}", error.message());
+        }
+        Err(Error::new(Reason::CorruptData, format!("the chunk {chunk} {why}")))
+    }
+
+    /// Deletes a chunk if its bytes are damaged. Objects lose nothing: each read of it fails.
+    async fn delete_damaged(self: &Arc<Self>, context: &Context, chunk: ChunkId) -> Result<()> {
+        // Until it is deleted.
+        self.pins.doubt(&chunk);
+        let (store, unlimited) = (self.clone(), without_deadline(context));
+        self.run_to_end(context, async move {
+            let _lock = store.stripe(&chunk).write().await;
+            let key = chunk.key()?;
+            match store.get(&unlimited, &key).await {
+                // A write has stored it again, or the manifest was wrong about its length.
+                Ok(bytes) if ChunkId::of_bytes(&bytes) == chunk => {}
+                Err(error) if matches!(error.reason(), Reason::NoSuchKey | Reason::NoSuchBucket) => {}
+                Err(error) if error.reason() != Reason::CorruptData => return Err(error),
+                Ok(_) | Err(_) => {
+                    store.delete(&unlimited, &key).await?;
+                    warn!(%chunk, "deleted a damaged chunk; a write of the same bytes stores it again");
+                }
+            }
+            store.pins.trust(&chunk);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Deletes a chunk that no manifest refers to. Returns false, and leaves it, if a write needs it.
+    pub async fn delete_unneeded(
+        self: &Arc<Self>,
+        context: &Context,
+        collecting: &Collecting,
+        chunk: ChunkId,
+    ) -> Result<bool> {
+        let lock = context.guard(self.stripe(&chunk).clone().write_owned()).await?;
+        if collecting.needs(&chunk) {
+            return Ok(false);
+        }
+        let (store, unlimited) = (self.clone(), without_deadline(context));
+        self.run_to_end(context, async move {
+            let _lock = lock;
+            let deleted = store.delete(&unlimited, &chunk.key()?).await;
+            if deleted.is_err() {
+                // It may be gone: a write must not rely on it.
+                store.pins.doubt(&chunk);
+            }
+            deleted
+        })
+        .await?;
+        Ok(true)
+    }
+
+    /// Runs a change to its end, although the caller may stop waiting.
+    pub async fn run_to_end<T: Send + 'static>(
+        &self,
+        context: &Context,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        if self.tasks.is_closed() {
+            return Err(Error::new(Reason::ShuttingDown, "the store was closed"));
+        }
+        match context.guard(self.tasks.spawn(work)).await? {
+            Ok(result) => result,
+            Err(failed) => Err(Error::with_source(Reason::Defect, "a change did not end", failed)),
+        }
+    }
+
+    /// A page of the objects in the bucket: chunks and others.
+    pub async fn page(&self, context: &Context, after: Option<String>) -> Result<ListPage<ObjectSummary>> {
+        let request = ListRequest { after, limit: PAGE_ENTRIES, ..ListRequest::default() };
+        self.inner.list(context, &self.bucket, &request).await
+    }
+
+    /// The chunks and their sizes on a page.
+    pub fn chunks(page: &ListPage<ObjectSummary>) -> impl Iterator<Item = ListedChunk> {
+        page.entries.iter().filter_map(|entry| match entry {
+            ListEntry::Key(key, summary) => {
+                ChunkId::from_key(key).map(|chunk| ListedChunk { chunk, bytes: summary.size })
+            }
+            ListEntry::CommonPrefix(_) => None,
+        })
+    }
+
+    /// Stores a small object in the bucket.
+    pub async fn put(&self, context: &Context, key: &ObjectKey, bytes: Bytes) -> Result<()> {
+        let size = Some(bytes.len() as u64);
+        let request = StageRequest { size, etag: ETagForm::Unique, ..StageRequest::default() };
+        let mut staged = self.own(self.inner.stage(context, &self.address(key), request).await)?;
+        staged.write(bytes).await?;
+        self.own(staged.commit(Expected { size, ..Expected::default() }).await)?;
+        Ok(())
+    }
+
+    /// The bytes of a small object in the bucket, in memory of their own.
+    pub async fn get(&self, context: &Context, key: &ObjectKey) -> Result<Bytes> {
+        let found = self.inner.get(context, &self.address(key), GetRequest::default()).await?;
+        context.guard(found.body.collect()).await?
+    }
+
+    /// Deletes an object of the bucket.
+    pub async fn delete(&self, context: &Context, key: &ObjectKey) -> Result<()> {
+        self.own(self.inner.delete(context, &self.address(key), Precondition::None).await).map(drop)
+    }
+
+    /// Waits for changes in progress, and closes the store below.
+    pub async fn close(&self) -> Result<()> {
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.inner.close().await
+    }
+
+    async fn size(&self, context: &Context, key: &ObjectKey) -> Result<Option<u64>> {
+        match self.inner.head(context, &self.address(key), GetRequest::default()).await {
+            Ok(found) => Ok(Some(found.info.size)),
+            Err(error) if error.reason() == Reason::NoSuchKey => Ok(None),
+            Err(error) => self.own(Err(error)),
+        }
+    }
+
+    /// Names the bucket in an error that the client would take for one of its own bucket.
+    fn own<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| match error.reason() {
+            Reason::NoSuchBucket => {
+                let message = format!("the bucket of chunks {BUCKET:?} is missing; restore it");
+                Error::with_source(Reason::Io, message, error)
+            }
+            _ => error,
+        })
+    }
+
+    /// Keeps deletions of a chunk from their check whether it is needed.
+    #[cfg(test)]
+    pub async fn hold(&self, chunk: &ChunkId) -> tokio::sync::OwnedRwLockReadGuard<()> {
+        self.stripe(chunk).clone().read_owned().await
+    }
+
+    fn address(&self, key: &ObjectKey) -> Address {
+        Address::new(self.bucket.clone(), key.clone())
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "only the low bits count")]
+    fn stripe(&self, chunk: &ChunkId) -> &Arc<RwLock<()>> {
+        &self.stripes[chunk.tag() as usize % STRIPES]
+    }
+}
+
+/// A chunk of a listing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ListedChunk {
+    pub chunk: ChunkId,
+    pub bytes: u64,
+}
+
+/// A context for changes that must not end before the store below has carried them out.
+pub(super) fn without_deadline(context: &Context) -> Context {
+    let clock = context.deadline.clock().clone();
+    Context { deadline: Deadline::none(clock), ..context.clone() }
+}

@@ -1,0 +1,313 @@
+//! Collection of chunks that nothing refers to: mark and sweep, concurrent with reads and writes.
+//!
+//! 1. The collection **begins**: from here on, chunks that writes pin are kept until it ends.
+//! 2. It **marks** the chunks of parts, then those of all versions of all objects. A manifest that it does not see was
+//!    written since the begin, so that its chunks were pinned, or is gone.
+//! 3. It **waits** for the reads that began before. Later ones cannot find a manifest with a chunk that is not marked. If
+//!    a read does not end within an hour, nothing is deleted this time.
+//! 4. It **sweeps**: each chunk that is neither marked nor kept is deleted.
+//! 5. It removes the references of parts whose uploads have ended.
+//!
+//! Any error before the sweep ends the collection, and nothing is deleted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::task::JoinSet;
+use tracing::warn;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::store::GetRequest;
+use tradewind_core::{Address, Context};
+
+use super::chunk_store::ChunkStore;
+use super::decoder::truncated;
+use super::manifest::{ENTRY_BYTES, Entry, SegmentForm};
+use super::mark::MarkedChunks;
+use super::object_pages::{ObjectPages, is_gone};
+use super::part_references;
+use super::pins::Collecting;
+use crate::transformed::keys::random;
+use crate::transformed::stored_input::StoredInput;
+
+/// Deletions in progress: the store below makes them durable together.
+const MAX_CONCURRENT_DELETIONS: usize = 8;
+/// The longest wait for reads that began before the end of the mark.
+const MAX_READ_WAIT: Duration = Duration::from_secs(3600);
+
+/// The result of a collection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CollectionReport {
+    /// Deduplicated objects, versions and parts of unfinished uploads.
+    pub objects: u64,
+    /// Their bytes, as far as they are in chunks.
+    pub referenced_bytes: u64,
+    /// Chunks that remain.
+    pub chunks: u64,
+    /// Their bytes.
+    pub chunk_bytes: u64,
+    /// Chunks that were deleted.
+    pub deleted_chunks: u64,
+    /// Their bytes.
+    pub deleted_bytes: u64,
+}
+
+/// Deletions in progress. Each returns the bytes that it has deleted.
+type Deletions = JoinSet<Result<Option<u64>>>;
+
+/// A collection in progress.
+struct Collection<'a> {
+    store: &'a Arc<ChunkStore>,
+    context: &'a Context,
+    collecting: Arc<Collecting>,
+    marked: MarkedChunks,
+    report: CollectionReport,
+}
+
+/// Runs a collection. `None` if one runs already.
+pub(super) async fn collect(store: &Arc<ChunkStore>, context: &Context) -> Result<Option<CollectionReport>> {
+    let Some(collecting) = store.pins.begin_collection().map(Arc::new) else { return Ok(None) };
+    let chunks = count_chunks(store, context).await?;
+    let marked = MarkedChunks::new(chunks, u64::from_le_bytes(random()?));
+    let report = CollectionReport::default();
+    let mut collection = Collection { store, context, collecting, marked, report };
+    collection.mark_parts().await?;
+    collection.mark_objects().await?;
+    let have_reads_ended = collection.wait_for_reads().await?;
+    if !have_reads_ended {
+        let hours = MAX_READ_WAIT.as_secs() / 3600;
+        warn!(hours, "a read lasts too long: unused chunks stay until the next collection");
+    }
+    collection.sweep(have_reads_ended).await?;
+    collection.remove_ended().await?;
+    Ok(Some(collection.report))
+}
+
+async fn count_chunks(store: &ChunkStore, context: &Context) -> Result<u64> {
+    let (mut after, mut chunks) = (None, 0);
+    loop {
+        let page = store.page(context, after).await?;
+        chunks += ChunkStore::chunks(&page).count() as u64;
+        after = page.next;
+        if after.is_none() {
+            return Ok(chunks);
+        }
+    }
+}
+
+impl Collection<'_> {
+    async fn mark_parts(&mut self) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = part_references::page(self.store, self.context, after).await?;
+            for key in page.keys {
+                let (marked, mut end) = (&mut self.marked, 0);
+                let mark = |entry: Entry| {
+                    marked.insert(entry.chunk.tag());
+                    end = entry.end;
+                };
+                part_references::read(self.store, self.context, &key, mark).await?;
+                self.collecting.check()?;
+                self.report.objects += 1;
+                self.report.referenced_bytes += end;
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn mark_objects(&mut self) -> Result<()> {
+        let mut pages = ObjectPages::begin(self.store, self.context).await?;
+        while let Some(page) = pages.next(self.store, self.context).await? {
+            self.collecting.check()?;
+            for address in page {
+                self.mark_object(&address).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn mark_object(&mut self, address: &Address) -> Result<()> {
+        let inner = &self.store.inner;
+        let head = match inner.head(self.context, address, GetRequest::default()).await {
+            Ok(head) => head,
+            Err(error) if is_gone(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if head.info.stored.is_none() {
+            return Ok(());
+        }
+        let request = GetRequest { stored: true, ..GetRequest::default() };
+        let found = match inner.get(self.context, address, request).await {
+            Ok(found) => found,
+            Err(error) if is_gone(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // Another object than that of the head, perhaps: its chunks are pinned.
+        let Some(form) = found.info.stored else { return Ok(()) };
+        let (mut body, mut input) = (found.body, StoredInput::default());
+        for segment in form.segments.iter() {
+            let form = SegmentForm::of_segment(segment)?;
+            let (mut rest, mut end) = (segment.stored_bytes, 0);
+            while rest > 0 {
+                let taken = match form {
+                    SegmentForm::Manifest(_) => match input.peek::<ENTRY_BYTES>() {
+                        Some(entry) => {
+                            let entry = Entry::decode(&entry);
+                            self.marked.insert(entry.chunk.tag());
+                            end = entry.end;
+                            input.skip(ENTRY_BYTES as u64)
+                        }
+                        None => 0,
+                    },
+                    SegmentForm::Plain | SegmentForm::Transformed => input.skip(rest),
+                };
+                rest -= taken;
+                if taken == 0 {
+                    let received = self.context.guard(body.next()).await?;
+                    input.push(received.ok_or_else(truncated)??);
+                    input.release_received();
+                }
+            }
+            if matches!(form, SegmentForm::Manifest(_)) && end != segment.plain_bytes {
+                return Err(super::manifest::corrupt("has another size than its object"));
+            }
+            self.report.referenced_bytes += end;
+        }
+        self.report.objects += 1;
+        Ok(())
+    }
+
+    /// Waits for the reads that began before. Returns false if one lasts too long.
+    async fn wait_for_reads(&self) -> Result<bool> {
+        let clock = self.context.deadline.clock();
+        let reads = self.store.pins.reads_before_now();
+        let waited = async {
+            tokio::select! {
+                () = reads => true,
+                () = clock.sleep_until(clock.now() + MAX_READ_WAIT) => false,
+            }
+        };
+        self.context.guard(waited).await
+    }
+
+    /// Counts the chunks, and deletes the unused ones if `deletes`.
+    async fn sweep(&mut self, deletes: bool) -> Result<()> {
+        let mut deletions = JoinSet::new();
+        let swept = self.sweep_pages(deletes, &mut deletions).await;
+        if swept.is_err() {
+            // None is left behind. Those that the store carries out go on to their end.
+            deletions.shutdown().await;
+        }
+        swept
+    }
+
+    async fn sweep_pages(&mut self, deletes: bool, deletions: &mut Deletions) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.store.page(self.context, after).await?;
+            for listed in ChunkStore::chunks(&page) {
+                self.report.chunks += 1;
+                self.report.chunk_bytes += listed.bytes;
+                if !deletes || self.marked.contains(listed.chunk.tag()) {
+                    continue;
+                }
+                self.collecting.check()?;
+                if deletions.len() >= MAX_CONCURRENT_DELETIONS {
+                    self.join(deletions).await?;
+                }
+                let (store, context) = (self.store.clone(), self.context.clone());
+                // The collection lasts until the last deletion has checked whether a write needs its chunk.
+                let collecting = self.collecting.clone();
+                deletions.spawn(async move {
+                    let is_deleted = store.delete_unneeded(&context, &collecting, listed.chunk).await?;
+                    Ok(is_deleted.then_some(listed.bytes))
+                });
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        while !deletions.is_empty() {
+            self.join(deletions).await?;
+        }
+        Ok(())
+    }
+
+    async fn join(&mut self, deletions: &mut Deletions) -> Result<()> {
+        match deletions.join_next().await {
+            Some(Ok(deleted)) => {
+                if let Some(bytes) = deleted? {
+                    self.report.chunks -= 1;
+                    self.report.chunk_bytes -= bytes;
+                    self.report.deleted_chunks += 1;
+                    self.report.deleted_bytes += bytes;
+                }
+                Ok(())
+            }
+            Some(Err(failed)) => Err(Error::with_source(Reason::Defect, "a deletion did not end", failed)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the references of uploads that have ended. The objects that they have become are visible to the next
+    /// collection.
+    async fn remove_ended(&self) -> Result<()> {
+        let (mut after, mut known) = (None, None);
+        loop {
+            let page = part_references::page(self.store, self.context, after).await?;
+            for key in page.keys {
+                let name = part_references::read(self.store, self.context, &key, |_| {}).await?;
+                let has_ended = match known.take() {
+                    Some((upload, has_ended)) if upload == name => has_ended,
+                    _ => name.has_ended(self.store, self.context).await?,
+                };
+                if has_ended {
+                    self.store.delete(self.context, &key).await?;
+                }
+                known = Some((name, has_ended));
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tradewind_core::SystemClock;
+    use tradewind_core::testing::{MemoryStore, context};
+
+    use super::super::manifest::ChunkId;
+    use super::*;
+
+    /// A write has found the chunk during the collection and has committed. Then the collection fails, while the deletion
+    /// has not yet checked whether a write needs the chunk.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn deletion_of_a_failed_collection_keeps_a_chunk_that_a_write_found() {
+        let inner = MemoryStore::new(SystemClock::shared());
+        let store = Arc::new(ChunkStore::open(inner, &context()).await.unwrap());
+        let chunk = ChunkId::of_bytes(b"bytes");
+        store.ensure(&context(), chunk, b"bytes"[..].into()).await.unwrap();
+        let collecting = Arc::new(store.pins.begin_collection().unwrap());
+        let held = store.hold(&chunk).await;
+        let (deleting, last) = (store.clone(), collecting.clone());
+        let deletion =
+            tokio::spawn(async move { deleting.delete_unneeded(&context(), &last, chunk).await.unwrap() });
+        let mut pins = store.pins.pin_set();
+        pins.add(&chunk);
+        drop(pins);
+        drop(collecting);
+        // Another collection would forget what writes pinned before it.
+        assert!(collect(&store, &context()).await.unwrap().is_none());
+        drop(held);
+        assert!(!deletion.await.unwrap());
+        assert_eq!(store.read(&context(), chunk, 5).await.unwrap(), &b"bytes"[..]);
+        assert_eq!(collect(&store, &context()).await.unwrap().unwrap().deleted_chunks, 1);
+    }
+}

@@ -1,0 +1,171 @@
+//! Chunks that are damaged, missing or exchanged, and manifests without their layer.
+
+use bytes::Bytes;
+use tradewind_core::error::Reason;
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, Select, StageRequest};
+use tradewind_core::testing::{context, reason, write_all};
+use tradewind_core::{Address, ByteRange, ObjectStore, Precondition};
+
+use super::support::{CHUNKS, Desk, address, chunks, deduplicated, get, noise, put, read};
+
+async fn replace_chunk(below: &dyn ObjectStore, key: &str, bytes: Bytes) {
+    let address = Address::parse(CHUNKS, key).unwrap();
+    let mut staged = below.stage(&context(), &address, StageRequest::default()).await.unwrap();
+    write_all(&mut *staged, bytes).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+}
+
+/// For each chunk: a damaged byte, another chunk, no bytes, and no object.
+#[tokio::test]
+async fn no_other_bytes_are_served_for_a_damaged_chunk() {
+    let bytes = noise(600_000, 1);
+    let desk = Desk::new().await;
+    put(&*desk.layer, "k", bytes.clone()).await;
+    let (keys, _) = chunks(&*desk.below).await;
+    for key in &keys {
+        let chunk = Address::parse(CHUNKS, key).unwrap();
+        let original = desk.below.get(&context(), &chunk, GetRequest::default()).await.unwrap();
+        let original = original.body.collect().await.unwrap();
+        let mut flipped = original.to_vec();
+        flipped[original.len() / 2] ^= 1;
+        for damage in [Some(Bytes::from(flipped)), Some(noise(original.len(), 9)), Some(Bytes::new()), None] {
+            match damage {
+                Some(damage) => replace_chunk(&*desk.below, key, damage).await,
+                None => drop(desk.below.delete(&context(), &chunk, Precondition::None).await.unwrap()),
+            }
+            assert_eq!(reason(get(&*desk.layer, "k", GetRequest::default()).await), Reason::CorruptData);
+            let mut failed = 0;
+            for first in (0..600_000).step_by(5_000) {
+                let range = ByteRange::Inclusive { first, last: first + 99 };
+                let request = GetRequest { select: Select::Range(range), ..GetRequest::default() };
+                match get(&*desk.layer, "k", request).await {
+                    Ok((_, _, found)) => assert!(found == bytes[first as usize..first as usize + 100]),
+                    Err(error) => {
+                        assert_eq!(error.reason(), Reason::CorruptData);
+                        failed += 1;
+                    }
+                }
+            }
+            assert!(failed > 0 && failed < 120, "{failed} of 120 ranges failed");
+        }
+        replace_chunk(&*desk.below, key, original).await;
+    }
+    assert!(read(&*desk.layer, "k").await == bytes);
+}
+
+#[tokio::test]
+async fn a_chunk_found_damaged_is_stored_again_by_the_next_write() {
+    let bytes = noise(300_000, 1);
+    let desk = Desk::new().await;
+    put(&*desk.layer, "old", bytes.clone()).await;
+    let (keys, _) = chunks(&*desk.below).await;
+    let chunk = Address::parse(CHUNKS, &keys[0]).unwrap();
+    let size = desk.below.head(&context(), &chunk, GetRequest::default()).await.unwrap().info.size;
+    replace_chunk(&*desk.below, &keys[0], noise(usize::try_from(size).unwrap(), 9)).await;
+    assert_eq!(reason(get(&*desk.layer, "old", GetRequest::default()).await), Reason::CorruptData);
+    put(&*desk.layer, "new", bytes.clone()).await;
+    for key in ["old", "new"] {
+        assert!(read(&*desk.layer, key).await == bytes, "{key}");
+    }
+    let counts = desk.layer.counts();
+    assert_eq!((counts.stored_chunks, counts.found_chunks), (keys.len() as u64 + 1, keys.len() as u64 - 1));
+}
+
+/// Nothing in memory says after a restart that the chunk was found damaged.
+#[tokio::test]
+async fn a_chunk_found_damaged_before_a_restart_is_stored_again_after_it() {
+    let bytes = noise(300_000, 1);
+    let desk = Desk::new().await;
+    put(&*desk.layer, "old", bytes.clone()).await;
+    let (keys, _) = chunks(&*desk.below).await;
+    for key in &keys {
+        let chunk = Address::parse(CHUNKS, key).unwrap();
+        let size = desk.below.head(&context(), &chunk, GetRequest::default()).await.unwrap().info.size;
+        replace_chunk(&*desk.below, key, noise(usize::try_from(size).unwrap(), 9)).await;
+        assert_eq!(reason(get(&*desk.layer, "old", GetRequest::default()).await), Reason::CorruptData);
+        let restarted = deduplicated(desk.below.clone()).await;
+        put(&*restarted, "new", bytes.clone()).await;
+        for key in ["old", "new"] {
+            assert!(read(&*restarted, key).await == bytes, "{key}");
+        }
+    }
+}
+
+/// A manifest that is wrong about a length does not cost other objects the chunk.
+#[tokio::test]
+async fn a_chunk_that_is_not_damaged_is_not_deleted_by_a_failed_read() {
+    use tradewind_core::stored_form::{PlainAttributes, Reported};
+    let (desk, bytes) = (Desk::new().await, noise(300_000, 1));
+    put(&*desk.layer, "good", bytes.clone()).await;
+    let info = desk.below.head(&context(), &address("good"), GetRequest::default()).await.unwrap().info;
+    let description = info.stored.unwrap().segments[0].description.clone();
+    let request = GetRequest { stored: true, ..GetRequest::default() };
+    let found = desk.below.get(&context(), &address("good"), request).await.unwrap();
+    let mut manifest = found.body.collect().await.unwrap().to_vec();
+    manifest[32] ^= 1;
+    let plain = PlainAttributes { size: info.size, etag: info.etag, checksums: info.checksums };
+    let reported = Some(Reported { plain, description });
+    let mut staged = desk.below.stage(&context(), &address("bad"), StageRequest::default()).await.unwrap();
+    staged.write(manifest.into()).await.unwrap();
+    staged.commit(Expected { reported, ..Expected::default() }).await.unwrap();
+    assert_eq!(reason(get(&*desk.layer, "bad", GetRequest::default()).await), Reason::CorruptData);
+    assert!(read(&*desk.layer, "good").await == bytes);
+}
+
+#[tokio::test]
+async fn a_chunk_of_another_length_is_stored_again() {
+    let bytes = noise(300_000, 1);
+    let desk = Desk::new().await;
+    put(&*desk.layer, "old", bytes.clone()).await;
+    for key in chunks(&*desk.below).await.0 {
+        replace_chunk(&*desk.below, &key, Bytes::from_static(b"short")).await;
+    }
+    put(&*desk.layer, "new", bytes.clone()).await;
+    assert!(read(&*desk.layer, "old").await == bytes);
+}
+
+#[tokio::test]
+async fn manifest_is_not_served_without_the_layer() {
+    let desk = Desk::new().await;
+    put(&*desk.layer, "k", noise(300_000, 1)).await;
+    let error = desk.below.get(&context(), &address("k"), GetRequest::default()).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::Unsupported);
+    assert!(error.message().contains("deduplicated"), "{error}");
+    let request = GetRequest { stored: true, ..GetRequest::default() };
+    assert_eq!(reason(desk.layer.get(&context(), &address("k"), request).await), Reason::Unsupported);
+}
+
+/// Parts of a manifest that are exchanged or cut.
+#[tokio::test]
+async fn a_manifest_of_another_size_is_not_served() {
+    use tradewind_core::stored_form::{PlainAttributes, Reported};
+    let desk = Desk::new().await;
+    let bytes = noise(600_000, 1);
+    put(&*desk.layer, "k", bytes.clone()).await;
+    let info = desk.below.head(&context(), &address("k"), GetRequest::default()).await.unwrap().info;
+    let description = info.stored.unwrap().segments[0].description.clone();
+    let request = GetRequest { stored: true, ..GetRequest::default() };
+    let (_, _, manifest) = {
+        let found = desk.below.get(&context(), &address("k"), request).await.unwrap();
+        (found.info, found.span, found.body.collect().await.unwrap())
+    };
+    let cut = manifest.slice(..manifest.len() - 40);
+    let reversed: Vec<u8> = manifest.chunks(40).rev().flatten().copied().collect();
+    for stored in [cut, Bytes::from(reversed), Bytes::from(vec![0; 80])] {
+        let plain =
+            PlainAttributes { size: info.size, etag: info.etag.clone(), checksums: info.checksums.clone() };
+        let reported = Some(Reported { plain, description: description.clone() });
+        let mut staged = desk.below.stage(&context(), &address("k"), StageRequest::default()).await.unwrap();
+        staged.write(stored).await.unwrap();
+        staged.commit(Expected { reported, ..Expected::default() }).await.unwrap();
+        assert_eq!(reason(get(&*desk.layer, "k", GetRequest::default()).await), Reason::CorruptData);
+        let last = Select::Range(ByteRange::Suffix(1));
+        let request = GetRequest { select: last, ..GetRequest::default() };
+        assert_eq!(reason(get(&*desk.layer, "k", request).await), Reason::CorruptData);
+        // A collection that cannot read it deletes nothing.
+        let before = desk.chunk_bytes().await;
+        assert_eq!(reason(desk.layer.collect(&context()).await), Reason::CorruptData);
+        assert_eq!(desk.chunk_bytes().await, before);
+    }
+}
