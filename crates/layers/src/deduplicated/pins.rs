@@ -181,8 +181,8 @@ impl Collecting {
         state.pinned.contains_key(&tag) || state.touched.as_ref().is_none_or(|touched| touched.contains(tag))
     }
 
-    /// Fails with [`Overloaded`](Reason::Overloaded) if writes have pinned so many chunks that the collection cannot
-    /// delete any more.
+    /// Fails with [`Overloaded`](Reason::Overloaded) if writes have pinned more chunks than a collection can
+    /// record: it deletes no more.
     pub fn check(&self) -> Result<()> {
         match self.pins.state.lock().touched {
             Some(Touched::Tags(_)) => Ok(()),

@@ -34,7 +34,7 @@ pub struct Volume {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeLayer {
     /// `cached`: a cache in memory and on a fast disk.
-    Cached(CachedSettings),
+    Cached(Box<CachedSettings>),
     /// `routed`: objects of some classes are in other stores.
     Routed(RoutedSettings),
     /// `transformed`: compression and encryption.
@@ -532,7 +532,7 @@ fn read_layer(volume: &str, item: Item, inputs: &Inputs, problems: &mut Problems
         ("cached", TomlValue::Table(table)) => {
             let table = Table { source, entries: table.entries };
             let fields = Fields::new(format!("volume.{volume}.cached"), table);
-            CachedSettings::read(fields, inputs, problems).map(VolumeLayer::Cached)
+            CachedSettings::read(fields, inputs, problems).map(|set| VolumeLayer::Cached(Box::new(set)))
         }
         ("routed", TomlValue::Table(table)) => {
             let path = format!("volume.{volume}.routed");

@@ -133,7 +133,7 @@ fn classes_are_set_shown_and_removed() {
     runner.run_ok(&["class", "set", "--rewrite", "--class", "3", "s3://bucket/k"]);
     assert_eq!((class_of(&scene, "k"), scene.read("k")), (Some(3), vec![7; 5000]));
     let error = usage_error(&scene, &["class", "set", "s3://bucket/k"]);
-    assert!(error.contains("--class, --ranges, --file or --remove"), "{error}");
+    assert!(error.contains("--class, --ranges, --retention, --file or --remove"), "{error}");
     let beyond = runner.run(&["class", "set", "--ranges", "10-1-1", "s3://bucket/k"]);
     assert!(beyond.status.code() == Some(1) && beyond.err.contains("within the object"), "{beyond:?}");
 }
