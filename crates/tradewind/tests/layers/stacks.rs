@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use tradewind_cache::{AllowAll, Cached, CachedOptions, Validation, WriteBack, WriteBackOptions};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, Select, StageRequest};
@@ -25,6 +26,8 @@ use tradewind_model::retry::RetryOptions;
 
 /// Every how many cases a pair runs one.
 const SAMPLE: usize = 16;
+/// Most of a case's time is waiting.
+const MAX_CONCURRENT_PAIRS: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LayerKind {
@@ -143,21 +146,25 @@ async fn every_pair_of_layers_conforms() {
     let pairs = LAYERS.iter().flat_map(|upper| LAYERS.iter().map(move |lower| (*upper, *lower)));
     let is_upper = |kind: LayerKind| !matches!(kind, LayerKind::Transformed | LayerKind::Deduplicated);
     let pairs = pairs.filter(|(upper, _)| is_upper(*upper));
-    for (pair, (upper, lower)) in pairs.enumerate() {
-        for (number, case) in conformance::cases().into_iter().enumerate() {
-            if !runs_all && !(number + pair).is_multiple_of(SAMPLE) {
-                continue;
-            }
-            let below = with_layer(lower, memory(), directory.path()).await;
-            let stack = with_layer(upper, below, directory.path()).await;
-            if case.suits(stack.capabilities()) {
-                println!("{upper:?} over {lower:?}: {case:?}");
-                case.run(stack).await;
-            } else {
-                stack.close().await.unwrap();
+    let run_pair = |(pair, (upper, lower)): (usize, (LayerKind, LayerKind))| {
+        let directory = directory.path();
+        async move {
+            for (number, case) in conformance::cases().into_iter().enumerate() {
+                if !runs_all && !(number + pair).is_multiple_of(SAMPLE) {
+                    continue;
+                }
+                let below = with_layer(lower, memory(), directory).await;
+                let stack = with_layer(upper, below, directory).await;
+                if case.suits(stack.capabilities()) {
+                    println!("{upper:?} over {lower:?}: {case:?}");
+                    case.run(stack).await;
+                } else {
+                    stack.close().await.unwrap();
+                }
             }
         }
-    }
+    };
+    futures::stream::iter(pairs.enumerate()).for_each_concurrent(MAX_CONCURRENT_PAIRS, run_pair).await;
 }
 
 /// All objects in one tier, until it is changed.
