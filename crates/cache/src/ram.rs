@@ -97,10 +97,9 @@ impl RamTier {
         heads.use_head(fingerprint, address).or_else(|| data.use_head(fingerprint, address))
     }
 
-    /// Returns true if the tier has a head of the same address with another content. Not a use of it.
-    pub fn has_other_head(&self, fingerprint: u64, head: &Head) -> bool {
-        let found = self.state.lock().find_head(fingerprint, &head.address);
-        found.is_some_and(|found| found.content != head.content)
+    /// The content of the head of an address. Not a use of it.
+    pub fn head_content(&self, fingerprint: u64, address: &Address) -> Option<ContentId> {
+        self.state.lock().find_head(fingerprint, address).map(|head| head.content)
     }
 
     /// The eviction policy.

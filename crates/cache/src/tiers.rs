@@ -148,16 +148,24 @@ impl Tiers {
         self.stamps.record(head.content, stamp);
     }
 
-    /// Stores a head with its new stamp, in place of its older form on the SSD. Does nothing if the SSD has no head of the
-    /// key, or if memory has one with another content: that one is newer, and so is the one on the SSD.
+    /// Stores a head with its new stamp, in place of its older form on the SSD. A small object that was cached when it was
+    /// written comes to the SSD here. Does nothing if memory has a head with another content: that one is newer, and so is
+    /// the one on the SSD. Nor if neither tier has the head.
     pub fn store_renewed_head(&self, head: &Head, hash: KeyHash, token: &Token) {
-        let is_on_ssd = self.disk.as_ref().is_some_and(|disk| disk.contains(hash.key));
-        if !is_on_ssd || self.ram.has_other_head(hash.key, head) {
+        let is_current = match self.ram.head_content(hash.key, &head.address) {
+            Some(content) => content == head.content && (head.data.is_some() || self.is_on_ssd(hash.key)),
+            None => self.is_on_ssd(hash.key),
+        };
+        if !is_current {
             return;
         }
         if let Some(permit) = self.try_fill() {
             self.store_head(head, hash, token, permit);
         }
+    }
+
+    fn is_on_ssd(&self, fingerprint: u64) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.contains(fingerprint))
     }
 
     /// Caches a head with the data that it has. Returns the head whose content the caller fills: another one if an

@@ -260,3 +260,25 @@ async fn head_request_keeps_the_cached_data() {
     assert_eq!(calls(), before);
     desk.cached.close().await.unwrap();
 }
+
+/// It is in memory only until its first comparison.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_object_that_was_written_comes_to_the_ssd_with_its_first_read() {
+    let desk = Desk::open(MEMORY_BYTES, 64 << 20).await;
+    let mut staged = desk
+        .cached
+        .stage(&context(), &address(90), StageRequest { size: Some(100), ..StageRequest::default() })
+        .await
+        .unwrap();
+    write_all(&mut *staged, vec![9; 100].into()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+    let key = desk.cached.tiers.fingerprints.key(&address(90)).key;
+    let is_on_ssd = || desk.cached.tiers.disk.as_ref().unwrap().contains(key);
+    desk.cached.flush().await;
+    assert!(!is_on_ssd(), "only what is read is worth a write");
+    let found = desk.cached.get(&context(), &address(90), GetRequest::default()).await.unwrap();
+    drain(found.body).await.unwrap();
+    desk.cached.flush().await;
+    assert!(is_on_ssd());
+    desk.cached.close().await.unwrap();
+}
