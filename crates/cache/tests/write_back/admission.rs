@@ -70,7 +70,7 @@ async fn low_priority_bypasses_a_filling_journal_and_high_enters() {
     assert_eq!(status.dirty_bytes, 3 * OBJECT + 1000);
     put_labelled(&*layer, "file", 25, OBJECT).await;
     assert_eq!(layer.status().dirty_bytes, 4 * OBJECT + 1000);
-    // What went through is complete, and read from the backing store.
+    // Objects that bypassed the journal are complete, and are read from the backing store.
     assert_eq!(get(&*stores.backing, "large-4").await.unwrap(), vec![31; usize::try_from(OBJECT).unwrap()]);
     assert_eq!(get(&*layer, "large-0").await.unwrap(), vec![31; usize::try_from(OBJECT).unwrap()]);
     lose(layer, &stores).await;

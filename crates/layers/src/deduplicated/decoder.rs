@@ -142,7 +142,7 @@ impl ReadPlan {
         let length = length.ok_or_else(|| corrupt("has a damaged entry"))?;
         let is_manifest = first.manifest.is_some();
         if let Some(part) = self.segments.front_mut().filter(|_| is_manifest) {
-            // What is read of the first manifest begins at `position`.
+            // The range of the first manifest begins at `position`.
             part.stored_bytes = part.stored_bytes.saturating_sub(position.number * ENTRY_BYTES as u64);
         }
         let rest_bytes = self.segments.iter().map(|part| part.end - part.first).sum();

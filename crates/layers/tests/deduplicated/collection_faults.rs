@@ -41,7 +41,7 @@ async fn a_collection_that_cannot_read_everything_deletes_nothing_needed() {
             }
             faulty.set_plan(FaultPlan::none());
             assert!(read(&*desk.layer, "k").await == bytes, "seed {seed}");
-            // What was deleted, or perhaps was, is stored again.
+            // Objects with an unknown outcome of their deletion are stored again, like deleted ones.
             put(&*desk.layer, "garbage", noise(1 << 20, 2)).await;
             assert!(read(&*desk.layer, "garbage").await == noise(1 << 20, 2), "seed {seed}");
             delete(&desk, "garbage").await;

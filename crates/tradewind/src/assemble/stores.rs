@@ -468,6 +468,7 @@ fn open_cache(
 #[cfg(test)]
 mod tests {
     use tradewind_core::SystemClock;
+    use tradewind_model::class_policy::ClassChanges;
 
     use super::*;
     use crate::settings::Inputs;
@@ -482,6 +483,33 @@ mod tests {
     }
 
     const DISK: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n";
+
+    /// The new settings may have another stack; the one that runs decides.
+    #[tokio::test]
+    async fn encryption_that_the_running_stack_cannot_give_is_not_reloaded() {
+        let changes = ClassChanges { encrypt: Some(true), ..ClassChanges::default() };
+        let class = tradewind_core::Class::new(25).unwrap();
+        let mut policies = ClassPolicyTable::default();
+        policies.set(class, changes);
+        let policies = Arc::new(policies);
+        let tier = "[store.ssd]\ntype = \"local\"\npath = \"ssd\"\n";
+        let transformed = "{ transformed = { key = \"main\", keys = { main = \"main.key\" } } }";
+        let routed = "{ routed = { tiers = [\"ssd\"], classes = { ssd = [25] } } }";
+        let cases = [
+            (format!("{DISK}[volume.v]\nstack = [\"disk\"]\n"), "no volume encrypts"),
+            (format!("{DISK}{tier}[volume.v]\nstack = [{routed}, {transformed}, \"disk\"]\n"), "has tiers"),
+        ];
+        for (text, expected) in cases {
+            let directory = tempfile::tempdir().unwrap();
+            let key = directory.path().join("main.key");
+            std::fs::write(&key, "07".repeat(32)).unwrap();
+            std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            let served = serve(&directory, &text).await;
+            let error = served.set_class_policies(&policies).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            served.store.close().await.unwrap();
+        }
+    }
 
     #[tokio::test]
     async fn a_single_volume_has_no_layer_for_volumes() {

@@ -110,7 +110,7 @@ impl RewrapWork {
     }
 
     fn to_json(&self, counts: &Counts) -> Json {
-        // What was not listed, or could not be read, may need any key.
+        // Objects that were not listed or could not be read may need any key.
         let is_all =
             matches!(self.scope, RewrapScope::Buckets { is_whole_store: true, .. }) && counts.failed == 0;
         let is_unneeded = |name: &&str| {
