@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::RwLock;
-use tradewind_core::{Address, Class, Classes, Clock, ObjectInfo, Retention, Span, Timestamp};
+use tradewind_core::{Address, Class, Clock, ObjectInfo, Retention, Span, Timestamp};
 use tradewind_model::class_policy::ClassPolicyTable;
 
 use crate::extent::EXTENT_BYTES;
@@ -14,7 +14,7 @@ use crate::head::Head;
 use crate::pins::PinnedPrefix;
 use crate::policy::{Eviction, PinReason, TierPolicies};
 use crate::ram::Placement;
-use crate::retained::{RetainedObject, RetainedObjects};
+use crate::retained::{MAX_RETAINED_BYTES, RetainedObject, RetainedObjects};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -134,14 +134,20 @@ impl CachePolicies {
     /// Remembers a cached object that is ranked by its retention.
     pub fn track(&self, head: &Head, key: u64) {
         let now = self.now();
-        if self.active_retention(&head.info.metadata.classes, now).is_some() && self.retained.may_rank(key) {
+        if self.active_retention(&head.address, &head.info, now).is_some() {
             let pin = self.is_in_pinned_prefix(&head.address).then_some(PinReason::Prefix);
             self.retained.track(key, head, pin, now);
         }
     }
 
-    fn active_retention(&self, classes: &Classes, now: Timestamp) -> Option<Retention> {
-        classes.retention.filter(|retention| retention.remaining_seconds(now) > 0)
+    /// The retention that ranks an object, if its time has not ended and there is room for it.
+    fn active_retention(&self, address: &Address, info: &ObjectInfo, now: Timestamp) -> Option<Retention> {
+        let retention = info.metadata.classes.retention?;
+        let is_ranked = self.eviction.obeys_classes()
+            && retention.remaining_seconds(now) > 0
+            && info.size <= MAX_RETAINED_BYTES
+            && self.retained.may_rank(self.fingerprints.key(address).key);
+        is_ranked.then_some(retention)
     }
 
     fn is_in_pinned_prefix(&self, address: &Address) -> bool {
@@ -161,9 +167,7 @@ impl CachePolicies {
             (self.has_pins() && table.is_pinned(class)).then_some(PinReason::Class)
         };
         let now = self.now();
-        let retention = self
-            .active_retention(&info.metadata.classes, now)
-            .filter(|_| self.retained.may_rank(self.fingerprints.key(address).key));
+        let retention = self.active_retention(address, info, now);
         Placement { class: table.ranked_class(class, retention, now).value(), pin }
     }
 
@@ -173,12 +177,12 @@ impl CachePolicies {
     }
 
     /// The rank of the bytes `span` of an object.
-    pub fn rank_of_span(&self, info: &ObjectInfo, span: Span) -> Rank {
+    pub fn rank_of_span(&self, address: &Address, info: &ObjectInfo, span: Span) -> Rank {
         let table = self.table.read();
         let classes = &info.metadata.classes;
         let class = table.class_of_span(classes, info.size, &(span.offset..span.end()));
         let now = self.now();
-        let retention = self.active_retention(classes, now);
+        let retention = self.active_retention(address, info, now);
         let ranked = table.ranked_class(class, retention, now);
         let priority = (!table.is_ranked_by_reuse(ranked)).then(|| table.priority(ranked).value());
         let retention_seconds = retention.map(|retention| retention.remaining_seconds(now));

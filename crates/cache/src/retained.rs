@@ -8,20 +8,30 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tradewind_core::{Classes, Timestamp};
 
+use crate::extent::EXTENT_BYTES;
 use crate::head::{ContentId, Head};
 use crate::policy::PinReason;
 
-/// The most that all objects together may cost, in units of an object with up to [`RANGES_PER_UNIT`] ranges of classes.
+/// The most that all objects together may cost, in units of a small object without ranges of classes.
 const MAX_COST: usize = 1 << 16;
 
 /// Ranges of classes that take about the memory of an object.
 const RANGES_PER_UNIT: usize = 8;
+
+/// Extents of an object whose ranking takes about the time of that of a small object.
+const EXTENTS_PER_UNIT: u64 = 64;
+
+/// The largest object that a retention ranks, in bytes: a larger one would take the room of all others.
+pub(crate) const MAX_RETAINED_BYTES: u64 = 16 << 30;
 
 /// An object is ranked again after each of these parts of its period.
 const PARTS_PER_PERIOD: u32 = 16;
 
 /// The shortest time between two rankings of an object, except before its end.
 const MIN_INTERVAL_SECONDS: i64 = 60;
+
+/// The longest time until an object is examined again: one that is no longer cached makes room for others.
+const MAX_INTERVAL_SECONDS: i64 = 600;
 
 /// An object with a retention, and what of it may be cached.
 #[derive(Debug, Clone)]
@@ -33,25 +43,55 @@ pub(crate) struct RetainedObject {
     pub pin: Option<PinReason>,
     /// True if its data is cached with its head.
     pub is_small: bool,
-    /// The time at which it is ranked again, in seconds since 1970.
+    /// The time at which its rank is due, in seconds since 1970.
+    rank_seconds: i64,
+    /// The time at which it is examined again, at the latest that of its rank.
     next_seconds: i64,
+    /// True if its rank is due, in what [`RetainedObjects::take_due`] returns.
+    pub is_rank_due: bool,
 }
 
 impl RetainedObject {
     fn new(head: &Head, pin: Option<PinReason>, now: Timestamp) -> Self {
         let classes = head.info.metadata.classes.clone();
-        let next_seconds = next_seconds(&classes, now);
         let is_small = head.data.is_some();
-        Self { content: head.content, size: head.info.size, classes, pin, is_small, next_seconds }
+        let mut object = Self {
+            content: head.content,
+            size: head.info.size,
+            classes,
+            pin,
+            is_small,
+            rank_seconds: 0,
+            next_seconds: 0,
+            is_rank_due: true,
+        };
+        object.schedule(now);
+        object
+    }
+
+    /// Sets the next times after it is examined at `now`.
+    fn schedule(&mut self, now: Timestamp) {
+        self.is_rank_due = self.rank_seconds <= now.seconds();
+        if self.is_rank_due {
+            self.rank_seconds = next_rank_seconds(&self.classes, now);
+        }
+        self.next_seconds = self.rank_seconds.min(now.seconds() + MAX_INTERVAL_SECONDS);
+    }
+
+    /// The number of extents of its data, apart from its head.
+    pub fn extents(&self) -> u32 {
+        let bytes = if self.is_small { 0 } else { self.size };
+        u32::try_from(bytes.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX)
     }
 
     fn cost(&self) -> usize {
-        1 + self.classes.ranges.len() / RANGES_PER_UNIT
+        let extents = u64::from(self.extents()) / EXTENTS_PER_UNIT;
+        1 + self.classes.ranges.len() / RANGES_PER_UNIT + usize::try_from(extents).unwrap_or(MAX_COST)
     }
 }
 
 /// The next time at which the rank of an object may have to change.
-fn next_seconds(classes: &Classes, now: Timestamp) -> i64 {
+fn next_rank_seconds(classes: &Classes, now: Timestamp) -> i64 {
     let Some(retention) = classes.retention else { return now.seconds() };
     let part = i64::from(retention.period_seconds() / PARTS_PER_PERIOD).max(MIN_INTERVAL_SECONDS);
     let remaining = i64::from(retention.remaining_seconds(now));
@@ -110,11 +150,16 @@ impl RetainedObjects {
             return;
         }
         state.remove(key);
-        if state.cost + object.cost() <= MAX_COST + Classes::MAX_RANGES / RANGES_PER_UNIT {
+        if state.cost < MAX_COST {
             state.cost += object.cost();
             state.objects.insert(key, object);
             self.added.notify_one();
         }
+    }
+
+    /// Forgets the object of a key, which was changed.
+    pub fn remove(&self, key: u64) {
+        self.state.lock().remove(key);
     }
 
     /// Forgets an object, unless it was replaced.
@@ -125,12 +170,12 @@ impl RetainedObjects {
         }
     }
 
-    /// The objects whose rank is due at `now`.
+    /// The objects that are to be examined at `now`.
     pub fn take_due(&self, now: Timestamp) -> Vec<(u64, RetainedObject)> {
         let mut due = Vec::new();
         for (key, object) in &mut self.state.lock().objects {
             if object.next_seconds <= now.seconds() {
-                object.next_seconds = next_seconds(&object.classes, now);
+                object.schedule(now);
                 due.push((*key, object.clone()));
             }
         }
@@ -185,6 +230,40 @@ mod tests {
         retained.track(1, &head(1), None, timestamp(0));
         let due = |seconds| retained.take_due(timestamp(seconds)).len();
         assert_eq!([99, 100, 100, 199, 200, 1580, 1599, 1600].map(due), [0, 1, 0, 0, 1, 1, 0, 1]);
+    }
+
+    #[test]
+    fn objects_are_examined_before_their_rank_is_due() {
+        let retained = RetainedObjects::default();
+        let mut long = head(1);
+        long.info.metadata.classes.retention = Retention::new(160_000, 160_000).ok();
+        retained.track(1, &long, None, timestamp(0));
+        let due =
+            |seconds| retained.take_due(timestamp(seconds)).first().map(|(_, object)| object.is_rank_due);
+        assert_eq!(
+            [599, 600, 1200, 9999, 10_000].map(due),
+            [None, Some(false), Some(false), Some(false), Some(true)]
+        );
+    }
+
+    #[test]
+    fn large_objects_and_ranges_cost_more() {
+        let mut large = head(1);
+        large.info.size = MAX_RETAINED_BYTES;
+        let cost = |head: &Head| RetainedObject::new(head, None, timestamp(0)).cost();
+        assert_eq!(cost(&head(1)), 1);
+        assert!((MAX_COST / 32..MAX_COST / 8).contains(&cost(&large)), "{}", cost(&large));
+    }
+
+    #[test]
+    fn changed_object_makes_room() {
+        let retained = RetainedObjects::default();
+        for key in 0..MAX_COST as u64 {
+            retained.track(key, &head(key), None, timestamp(0));
+        }
+        assert!(!retained.may_rank(MAX_COST as u64));
+        retained.remove(5);
+        assert!(retained.may_rank(MAX_COST as u64));
     }
 
     #[test]

@@ -266,13 +266,14 @@ impl Tiers {
         for (key, mut object) in retained.take_due(now) {
             let is_cached =
                 self.ram.contains(key) || self.disk.as_ref().is_some_and(|disk| disk.contains(key));
+            if is_cached && !object.is_rank_due {
+                continue;
+            }
             if !is_cached {
                 object.classes.retention = None;
             }
             self.reclassify(key, self.policies.of_retained(&object, None, now));
-            let bytes = if object.is_small { 0 } else { object.size };
-            let extents = u32::try_from(bytes.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX);
-            for number in 0..extents {
+            for number in 0..object.extents() {
                 let fingerprint = self.fingerprints.data(object.content, number);
                 self.reclassify(fingerprint, self.policies.of_retained(&object, Some(number), now));
                 if number % MAX_BATCH_EXTENTS == MAX_BATCH_EXTENTS - 1 {
@@ -347,6 +348,7 @@ impl Tiers {
         hash: KeyHash,
         is_pinned: impl Fn(ContentId) -> bool + Send + 'static,
     ) {
+        self.policies.retained().remove(hash.key);
         let head = self.ram.remove(hash.key);
         let location = self.disk.as_ref().and_then(|disk| disk.remove(hash.key));
         let tiers = self.clone();

@@ -207,6 +207,31 @@ async fn changed_retention_ranks_the_next_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sweep_leaves_an_object_whose_retention_was_ended() {
+    for bytes in [10_000, MIB] {
+        let desk = Desk::open(BOTH).await;
+        desk.put("k", bytes, desk.retention(HOUR)).await;
+        // It keeps the sweep running.
+        desk.put("other", 100, desk.retention(4 * HOUR)).await;
+        desk.read("k").await;
+        desk.read("other").await;
+        let update = ClassUpdate { retention: Some(None), ..ClassUpdate::default() };
+        desk.cached.set_classes(&context(), &address("k"), update).await.unwrap();
+        desk.read("k").await;
+        desk.read("k").await;
+        let before = desk.occupied();
+        assert_eq!(before, [[24, 31], [24, 31]]);
+        desk.clock.advance(HOUR / 2);
+        for _ in 0..100 {
+            desk.clock.advance(Duration::from_secs(1));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let steps = desk.occupied();
+        assert!(steps.iter().all(|classes| classes.len() == 2 && classes[1] == 31), "{bytes}: {steps:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn retention_survives_a_restart() {
     let mut desk = Desk::open(Tiers { memory_bytes: 0, ..BOTH }).await;
     desk.put("k", MIB, desk.retention(HOUR)).await;

@@ -14,6 +14,7 @@ use tradewind_core::{Address, Clock, Error, ErrorKind, Metadata, ObjectInfo, Obs
 use super::Cached;
 use crate::changes::{Change, Scope, Token};
 use crate::head::{ContentId, Head, Stamp};
+use crate::ram::InsertedHead;
 use crate::reader::Pins;
 use crate::tiers::Tiers;
 
@@ -199,8 +200,9 @@ impl Staged for CachedStaged {
             if written.bytes.len() as u64 == committed.size {
                 let head = Arc::new(written.into_head(committed));
                 // Without memory for it, the first read fills the cache.
-                let _inserted = tiers.insert_head(&head, hash, token);
-                tiers.policies.track(&head, hash.key);
+                if let InsertedHead::New = tiers.insert_head(&head, hash, token) {
+                    tiers.policies.track(&head, hash.key);
+                }
             }
         };
         changer.apply_then(scope, inner.commit(expected), fill).await

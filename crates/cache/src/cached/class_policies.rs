@@ -31,7 +31,7 @@ pub struct OccupiedClass {
 #[derive(Debug)]
 pub(super) struct PinnedPrefixes {
     /// `None` without a directory: pins then end with the process. The lock is held while the file is replaced.
-    path: Mutex<Option<PathBuf>>,
+    path: Arc<Mutex<Option<PathBuf>>>,
 }
 
 impl PinnedPrefixes {
@@ -55,7 +55,7 @@ impl PinnedPrefixes {
             }
             None => {}
         }
-        Self { path: Mutex::new(path) }
+        Self { path: Arc::new(Mutex::new(path)) }
     }
 }
 
@@ -115,19 +115,22 @@ impl Cached {
         self.tiers.policies.prefixes().to_vec()
     }
 
+    /// Changes the file and then the pins. If the future is dropped, both go on, and the next change waits for them.
     async fn change_pins(&self, change: impl FnOnce(&mut Vec<PinnedPrefix>) -> Result<()>) -> Result<()> {
-        let path = self.pinned_prefixes.path.lock().await;
+        let path = self.pinned_prefixes.path.clone().lock_owned().await;
         let mut pins = self.pins();
         change(&mut pins)?;
-        if let Some(path) = path.clone() {
-            let written = pins.clone();
-            let written = tokio::task::spawn_blocking(move || write_pins(&path, &written)).await;
-            let written = written.map_err(|e| Error::new(Reason::Defect, e.to_string()))?;
-            written
-                .map_err(|e| Error::with_source(Reason::Io, "the pinned prefixes cannot be written", e))?;
-        }
-        self.tiers.policies.set_prefixes(pins);
-        Ok(())
+        let tiers = self.tiers.clone();
+        let write = move || {
+            if let Some(path) = path.as_ref() {
+                write_pins(path, &pins)?;
+            }
+            tiers.policies.set_prefixes(pins);
+            Ok::<_, std::io::Error>(())
+        };
+        let written = tokio::task::spawn_blocking(write).await;
+        let written = written.map_err(|e| Error::new(Reason::Defect, e.to_string()))?;
+        written.map_err(|e| Error::with_source(Reason::Io, "the pinned prefixes cannot be written", e))
     }
 
     /// The occupancy of the cache by class, without classes that are not in it. A head counts for the class of its object,

@@ -101,7 +101,7 @@ impl Cached {
         context.check()?;
         let Some(attempt) = self.attempt(context, address, &request) else {
             let found = self.inner.head(context, address, request).await?;
-            return Ok(self.with_status(found, ForwardReason::Bypass));
+            return Ok(self.with_status(address, found, ForwardReason::Bypass));
         };
         let cached = self.tiers.head(address, attempt.hash, &attempt.token).await;
         if let Some((head, tier)) = &cached
@@ -122,7 +122,7 @@ impl Cached {
             Some((head, _)) if head.info == found.info => {
                 // Another head would have another content, for which nothing is cached.
                 self.renew(&attempt, &head);
-                return Ok(self.with_status(found, ForwardReason::Stale));
+                return Ok(self.with_status(address, found, ForwardReason::Stale));
             }
             Some(_) => {
                 self.drop_head(attempt.hash);
@@ -131,7 +131,7 @@ impl Cached {
             None => ForwardReason::Miss,
         };
         self.cache_head_only(&attempt, &found.info);
-        Ok(self.with_status(found, reason))
+        Ok(self.with_status(address, found, reason))
     }
 
     /// Prepares a read; `None` if the cache does not serve it.
@@ -159,7 +159,7 @@ impl Cached {
     ) -> Result<GetResponse<Body>> {
         self.tiers.counters.bypasses.increment();
         let found = self.inner.get(context, address, request).await?;
-        Ok(self.with_status(found, ForwardReason::Bypass))
+        Ok(self.with_status(address, found, ForwardReason::Bypass))
     }
 
     /// The current object, if it is cached.
@@ -389,7 +389,7 @@ impl Cached {
                 false => self.fill_range(attempt, &info, span, body).await,
             }
         };
-        Ok(self.with_status(GetResponse { info, span, body, observation }, reason))
+        Ok(self.with_status(attempt.address, GetResponse { info, span, body, observation }, reason))
     }
 
     /// Caches a small object with its data, which is read at once.
@@ -465,21 +465,27 @@ impl Cached {
         let observation = Observation {
             first_byte: self.clock.now().saturating_sub(attempt.started),
             body_bytes: span.length,
-            cache: Some(self.status(source, &head.info, span)),
+            cache: Some(self.status(source, &head.address, &head.info, span)),
             ..Observation::default()
         };
         GetResponse { info: head.info.clone(), span, body, observation }
     }
 
-    fn with_status<B>(&self, found: GetResponse<B>, reason: ForwardReason) -> GetResponse<B> {
-        let status = self.status(CacheSource::Backing(reason), &found.info, found.span);
+    fn with_status<B>(
+        &self,
+        address: &Address,
+        found: GetResponse<B>,
+        reason: ForwardReason,
+    ) -> GetResponse<B> {
+        let status = self.status(CacheSource::Backing(reason), address, &found.info, found.span);
         let observation = Observation { cache: Some(status), ..found.observation };
         GetResponse { observation, ..found }
     }
 
-    fn status(&self, source: CacheSource, info: &ObjectInfo, span: Span) -> CacheStatus {
+    fn status(&self, source: CacheSource, address: &Address, info: &ObjectInfo, span: Span) -> CacheStatus {
         let first = Span { length: span.length.min(1), ..span };
-        let Rank { class, priority, retention_seconds } = self.tiers.policies.rank_of_span(info, first);
+        let rank = self.tiers.policies.rank_of_span(address, info, first);
+        let Rank { class, priority, retention_seconds } = rank;
         CacheStatus { source, class: Some(class), priority, retention_seconds }
     }
 

@@ -71,14 +71,15 @@ impl Retention {
         Self::new(end, u32::try_from(period).unwrap_or(u32::MAX))
     }
 
-    /// Checks that a client may set this retention at `now`: no end is later than that of the longest period.
+    /// Checks that a client may set this retention at `now`: it has begun, so that it decays, and it ends within the
+    /// longest period.
     ///
     /// # Errors
-    /// [`InvalidArgument`](Reason::InvalidArgument) if the end is later.
-    pub fn check_end(self, now: Timestamp) -> Result<()> {
-        let max_end_offset = u64::from(Self::MAX_PERIOD_SECONDS) + Self::MAX_CLOCK_SKEW_SECONDS;
-        if self.end_seconds > seconds_since_1970(now) + max_end_offset {
-            return Err(invalid(&format!("it ends at most {} seconds from now", Self::MAX_PERIOD_SECONDS)));
+    /// [`InvalidArgument`](Reason::InvalidArgument) if it begins later.
+    pub fn check_begun(self, now: Timestamp) -> Result<()> {
+        let latest_begin = seconds_since_1970(now) + Self::MAX_CLOCK_SKEW_SECONDS;
+        if self.end_seconds > latest_begin + u64::from(self.period_seconds) {
+            return Err(invalid("in END-SECONDS, the end is at most SECONDS from now"));
         }
         Ok(())
     }
@@ -164,9 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn end_after_the_maximum_period_is_rejected() {
-        let latest = 1000 + u64::from(Retention::MAX_PERIOD_SECONDS) + 900;
-        assert!(Retention::new(latest, 1).unwrap().check_end(NOW).is_ok());
-        assert!(Retention::new(latest + 1, 1).unwrap().check_end(NOW).is_err());
+    fn retention_that_begins_later_is_rejected() {
+        for period in [1, 60, Retention::MAX_PERIOD_SECONDS] {
+            let latest = 1000 + u64::from(period) + 900;
+            assert!(Retention::new(latest, period).unwrap().check_begun(NOW).is_ok());
+            assert!(Retention::new(latest + 1, period).unwrap().check_begun(NOW).is_err());
+        }
     }
 }
