@@ -189,7 +189,7 @@ async fn serve(
 
     // The admin listener outlives S3, so that a shutdown can be monitored.
     let stop_admin = CancellationToken::new();
-    let mut serving = tokio::spawn({
+    let serving = tokio::spawn({
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
@@ -214,12 +214,23 @@ async fn serve(
         .print()?;
     info!(%endpoint, admin = %admin_address, "serving");
     let reload = Reload { settings: &settings, flags, has_file, served: &served, rules: &rules };
+    let shut_down = async {
+        let mut outcome = serving.await.context("the S3 listener failed");
+        stop.cancel();
+        for task in tasks {
+            outcome = first_failure(outcome, task.await.context("a background task failed"));
+        }
+        // Also after a failure: what is dirty is written back.
+        first_failure(outcome, served.store.close().await.context("cannot close the store"))
+    };
+    let mut shut_down = std::pin::pin!(shut_down);
     let outcome = tokio::select! {
+        outcome = &mut shut_down => outcome,
         caught = reload.until_stopped(&mut signals) => {
             info!(signal = caught.name(), "finishing requests in flight; a second signal ends at once");
             stop.cancel();
             tokio::select! {
-                ended = &mut serving => ended,
+                outcome = &mut shut_down => outcome,
                 caught = signals.next_except_hangup() => {
                     warn!(signal = caught.name(), "ending at once");
                     // Acknowledged writes are durable; all other work may be aborted.
@@ -227,19 +238,20 @@ async fn serve(
                 }
             }
         }
-        ended = &mut serving => ended,
     };
-    stop.cancel();
-    for task in tasks {
-        task.await.context("a background task failed")?;
-    }
-    served.store.close().await.context("cannot close the store")?;
     stop_admin.cancel();
-    admin_task.await.context("the admin listener failed")?;
-    outcome.context("the S3 listener failed")?;
+    first_failure(outcome, admin_task.await.context("the admin listener failed"))?;
     info!("stopped");
     io::stdout().flush()?;
     Ok(())
+}
+
+/// The first of two outcomes that is a failure. If both are, the second is logged.
+fn first_failure(first: anyhow::Result<()>, second: anyhow::Result<()>) -> anyhow::Result<()> {
+    if let (Err(_), Err(error)) = (&first, &second) {
+        error!(error = %format!("{error:#}"), "another step of the shutdown failed, too");
+    }
+    first.and(second)
 }
 
 /// Reloads what can be changed without a restart: the policies and the rules of classes.
@@ -257,8 +269,33 @@ impl Reload<'_> {
     async fn until_stopped(&self, signals: &mut Signals) -> CaughtSignal {
         loop {
             match signals.next().await {
-                CaughtSignal::Hangup if self.has_file => self.reload().await,
+                CaughtSignal::Hangup if self.has_file => {
+                    if let Some(caught) = self.reload_until_stopped(signals).await {
+                        return caught;
+                    }
+                }
                 caught => return caught,
+            }
+        }
+    }
+
+    /// Reloads, and once more if a SIGHUP is caught meanwhile. Another signal ends it: a file that cannot be read, as of a
+    /// file server that is away, does not delay a shutdown.
+    async fn reload_until_stopped(&self, signals: &mut Signals) -> Option<CaughtSignal> {
+        loop {
+            let mut is_requested_again = false;
+            let mut reload = std::pin::pin!(self.reload());
+            loop {
+                tokio::select! {
+                    () = &mut reload => break,
+                    caught = signals.next() => match caught {
+                        CaughtSignal::Hangup => is_requested_again = true,
+                        caught => return Some(caught),
+                    }
+                }
+            }
+            if !is_requested_again {
+                return None;
             }
         }
     }

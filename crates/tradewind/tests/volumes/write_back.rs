@@ -1,5 +1,10 @@
 //! A volume that writes back: what a client sees of it, across a kill, a lost backing store and a lost journal.
 
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
 use super::support::content::content;
 use super::support::s3::S3;
 use super::support::server::{ServerSetup, root_key, run};
@@ -91,6 +96,30 @@ fn writes_go_on_while_the_service_is_away() {
     assert_eq!(read(&mut s3, "bkt/second"), b"second");
     assert_eq!(s3.delete("bkt/second").unwrap().status, 204);
     assert_eq!(s3.get("bkt/second").unwrap().status, 404);
+}
+
+#[test]
+fn a_second_signal_ends_a_shutdown_that_waits_for_a_service() {
+    let directory = tempfile::tempdir().unwrap();
+    let far = || ServerSetup::new(&directory.path().join("data"), &directory.path().join("log"));
+    let away = far().start().unwrap();
+    let scene = Scene::new(&before_service(&away.endpoint.to_string()));
+    let mut server = scene.start();
+    let mut s3 = client(&server);
+    put(&mut s3, "bkt", &[]);
+    drop(away);
+    put(&mut s3, "bkt/dirty", b"dirty");
+    server.signal(Signal::TERM);
+    eventually("the shutdown begins", || server.logged().contains("finishing requests in flight"));
+    // Connections of clients are closed by now, and the journal is being written back.
+    eventually("the listener closes", || TcpStream::connect(server.endpoint).is_err());
+    std::thread::sleep(Duration::from_millis(300));
+    let signalled = Instant::now();
+    server.signal(Signal::TERM);
+    assert!(!server.wait().unwrap().success());
+    assert!(signalled.elapsed() < Duration::from_secs(8), "it took {:?}", signalled.elapsed());
+    let server = scene.start();
+    assert_eq!(read(&mut client(&server), "bkt/dirty"), b"dirty");
 }
 
 #[test]

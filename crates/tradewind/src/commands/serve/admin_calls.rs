@@ -104,7 +104,9 @@ impl AdminCalls {
                 read()?;
                 self.status(name).await
             }
-            ["classes"] => read().map(|()| classes(&self.served.layers.class_writes.policies())),
+            ["classes"] => read().map(|()| {
+                classes(&self.served.layers.class_writes.policies(), &self.settings.named.class_policies())
+            }),
             ["volumes", name, "evict"] => {
                 change()?;
                 self.start_work(name, call, PrefixAction::Evict).await
@@ -352,8 +354,8 @@ fn write_back_json(status: &WriteBackStatus) -> Json {
     })
 }
 
-/// All classes, with the policies in force.
-fn classes(policies: &ClassPolicyTable) -> AdminResponse {
+/// All classes, with the policies in force. A new tier is in force after a restart.
+fn classes(policies: &ClassPolicyTable, at_start: &ClassPolicyTable) -> AdminResponse {
     let describe = |class: Class| {
         json!({
             "class": class.value(),
@@ -361,7 +363,7 @@ fn classes(policies: &ClassPolicyTable) -> AdminResponse {
             "priority": policies.priority(class).value(),
             "by_reuse": policies.is_ranked_by_reuse(class),
             "pin": policies.is_pinned(class),
-            "tier": policies.tier(class),
+            "tier": at_start.tier(class),
             "compress": policies.compress(class),
             "encrypt": policies.encrypt(class),
         })
