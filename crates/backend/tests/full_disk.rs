@@ -383,3 +383,21 @@ async fn a_write_that_the_device_refuses_leaves_nothing() {
         assert_eq!(check(&desk.close().await).unwrap().damage, vec![]);
     }
 }
+
+/// The last space is for data. Zeros ahead of the log need 16 MiB besides the reserve.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_is_written_ahead_only_while_space_is_ample() {
+    for (mebibytes, is_ample) in [(64, true), (16, false)] {
+        let Some(disk) = Disk::mount(mebibytes) else { return };
+        let options = LocalOptions { segment_bytes: 8 << 20, reserve_bytes: 4 << 20, ..options() };
+        let desk = TestStore::with_options(&disk.root(), options).await;
+        desk.put("k", pattern(5000, 1)).await;
+        let log = test_store::segments(&disk.root(), "log").pop().unwrap();
+        let zero_bytes = log.metadata().unwrap().len() - test_store::log_bytes(&log);
+        assert_eq!(zero_bytes > 0, is_ample, "{zero_bytes} bytes on {mebibytes} MiB");
+        desk.assert_holds("k", &pattern(5000, 1)).await;
+        let root = desk.close().await;
+        assert_eq!(log.metadata().unwrap().len(), test_store::log_bytes(&log));
+        assert!(check(&root).unwrap().is_sound());
+    }
+}

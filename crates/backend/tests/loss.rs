@@ -178,7 +178,7 @@ async fn reindex_of_a_damaged_log_keeps_the_index_by_default() {
     let log = last_log(&root);
     let length = usize::try_from(log.metadata().unwrap().len()).unwrap();
     let mut bytes = std::fs::read(&log).unwrap();
-    bytes[32..].fill(0);
+    bytes[32..].fill(0xff);
     std::fs::write(&log, &bytes).unwrap();
     assert_eq!(bytes.len(), length);
     let error = reindex(&root, false).unwrap_err();

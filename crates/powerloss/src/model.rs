@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use crate::namespace::{Ino, Namespace, ROOT};
 use crate::stale_contents::StaleContents;
-use faults::FsyncFault;
+use faults::{FsyncFault, UnreadableRange};
 use inode::{Inode, InodeBody};
 
 pub use counters::Counters;
@@ -49,6 +49,7 @@ pub struct Model {
     /// Number of power cuts.
     epoch: u64,
     fsync_fault: Option<FsyncFault>,
+    unreadable: Option<UnreadableRange>,
     counters: Counters,
     unlinks_since_sweep: u64,
 }
@@ -67,6 +68,7 @@ impl Model {
             down: false,
             epoch: 0,
             fsync_fault: None,
+            unreadable: None,
             counters: Counters::default(),
             unlinks_since_sweep: 0,
         };

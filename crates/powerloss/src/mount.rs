@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,6 +119,12 @@ impl MountHandle {
     /// Lets `successes` further syncs succeed and the next one fail with EIO, once.
     pub fn fail_fsync_after(&self, successes: u64, failure: FsyncFailure) {
         self.shared.model().fail_fsync_after(successes, failure);
+    }
+
+    /// Lets reads of these bytes of a file, given by its inode number, fail with EIO, instead of those of an earlier
+    /// call. An empty range ends that.
+    pub fn fail_reads(&self, ino: u64, bytes: Range<u64>) {
+        self.shared.model().fail_reads(ino, bytes);
     }
 
     /// Limits the space for file contents; `None` removes the limit.

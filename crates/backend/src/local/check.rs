@@ -85,7 +85,7 @@ pub struct StoreStats {
     pub tombstones: u64,
     /// Segment files.
     pub segments: u64,
-    /// Bytes of all segment files.
+    /// Bytes of all segment files, without zeros after what was written.
     pub segment_bytes: u64,
     /// Bytes of the records in them that are live.
     pub live_bytes: u64,
@@ -303,7 +303,7 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
         // accepted, the rest of a record that was cut off there is not reported either.
         let is_expected = voided.contains(&Position::new(segment.number, from))
             || (to >= segment.bytes()
-                && voided.contains(&Position::accepted_end(segment.number, segment.bytes())));
+                && store.files.accepted_ends(segment.number).any(|end| voided.contains(&end)));
         if is_durable && !is_expected {
             report.damage.push(Damage {
                 item: segment.path.display().to_string(),
@@ -313,7 +313,7 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     }
     if report.loss.is_none() {
         // An index of an earlier version does not record where each segment ended.
-        let missing = MissingRanges::find_in_log(&store.files, durable_ends, |end| voided.contains(&end));
+        let missing = MissingRanges::find_in_log(&store.files, durable_ends, |at| voided.contains(&at));
         report.loss = (!missing.is_empty()).then(|| missing.to_loss(LossProof::Log));
     }
     Ok(())

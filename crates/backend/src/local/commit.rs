@@ -3,6 +3,7 @@
 //! durable with one fdatasync, updates the index, and only then responds. So changes and log have the same order, a
 //! precondition is evaluated at the linearization point, and a failed sync acknowledges nothing.
 
+mod active_segment;
 mod batch;
 mod operations;
 
@@ -206,6 +207,11 @@ fn run(queue: &CommitQueue, state: &StoreState, mut log: LogWriter) {
             let mut queued = queue.state.lock();
             while queued.waiting.is_empty() {
                 if queued.closed {
+                    drop(queued);
+                    // After a failed sync, nothing is written.
+                    if !queue.is_read_only.load(Ordering::Acquire) {
+                        log.close();
+                    }
                     return;
                 }
                 queue.ready.wait(&mut queued);

@@ -18,10 +18,15 @@ pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// Maximum bytes of fields of one record, ample for a manifest of 10,000 parts with checksums.
 pub(crate) const MAX_FIELDS_BYTES: usize = 16 << 20;
+/// Maximum bytes of one record with its padding.
+pub(crate) const MAX_RECORD_BYTES: usize =
+    (HEADER_BYTES + MAX_FIELDS_BYTES + 8 * block_count(MAX_PAYLOAD_BYTES) + MAX_PAYLOAD_BYTES)
+        .next_multiple_of(ALIGNMENT);
 /// Records begin at multiples of this.
 pub(crate) const ALIGNMENT: usize = 8;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TWr1");
+/// The first four bytes of a record.
+pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"TWr1");
 const VERSION: u8 = 1;
 
 /// The kind of a record. The numbers are part of the format.

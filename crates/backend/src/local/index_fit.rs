@@ -79,15 +79,20 @@ pub(super) fn replay_tail(
     Ok(IndexFit::Current(survey.coverage))
 }
 
-/// Records the current file lengths as the ends of segments for which an earlier version recorded none. That is safe,
-/// because an existing segment is never written to after the store is opened.
+/// Records the current ends of segments for which an earlier version recorded none, or the length of a file with zeros
+/// after its records. That is safe, because an existing segment is never written to after the store is opened. An end
+/// that is only assumed is not recorded.
 pub(super) fn record_segment_ends(index: &Index, files: &SegmentFiles) -> Result<()> {
     let mut changes = index.changes();
     for entry in index.snapshot().prefix(&[keys::prefix::SEGMENT]) {
         let (key, value) = entry?;
         let entry = SegmentEntry::decode(&value)?;
-        let file = files.segments.get(segment_number(&key)?);
-        if let Some(segment) = file.filter(|_| entry.end == 0 && !entry.is_retired) {
+        let number = segment_number(&key)?;
+        let is_wrong = |end| entry.end == 0 || entry.end > end;
+        if !entry.is_retired
+            && files.is_end_verified(number)
+            && let Some(segment) = files.segments.get(number).filter(|segment| is_wrong(segment.bytes()))
+        {
             files.make_segment_durable(&segment)?;
             changes.put(key.to_vec(), SegmentEntry { end: segment.bytes(), ..entry }.encode());
         }

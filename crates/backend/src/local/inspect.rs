@@ -152,8 +152,8 @@ impl PreparedIndex {
         };
         let index = Index::open(&directory.join("rebuilt"))?;
         let survey = LogSurvey::scan(files, Coverage::EMPTY)?;
-        let is_accepted = |end| survey.is_voided(end) || inherited.has_accepted(end);
-        let missing = MissingRanges::find_in_log(files, survey.durable_ends(), is_accepted);
+        let is_voided = |at| survey.is_voided(at) || inherited.has_accepted(at);
+        let missing = MissingRanges::find_in_log(files, survey.durable_ends(), is_voided);
         let loss = (!missing.is_empty()).then(|| missing.to_loss(LossProof::Log));
         inherited.write_to(&index, survey.coverage)?;
         reindex(files, &index, &survey, &mut Recovery::default())?;

@@ -1,6 +1,6 @@
 //! Losses of acknowledged data, and their proof. The index is written after the log is durable. So if the index covers
 //! more of the log than exists, the log has lost its end. Likewise, if a record states that a segment was durable up to
-//! an offset and the segment is shorter, the segment has lost its end. See
+//! an offset and the segment ends before it, the segment has lost its end. See
 //! `docs/decisions/0029-a-lost-log-is-reported.md`.
 
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum LossProof {
 pub struct LostRange {
     /// The segment's number, which its file name has in hexadecimal.
     pub segment: u32,
-    /// Length of the existing file; 0 if it is missing or empty.
+    /// The end of what the existing file holds, without zeros after it; 0 if it is missing or empty.
     pub existing_bytes: u64,
     /// The offset up to which the segment held records; `None` if unknown.
     pub recorded_end: Option<u64>,

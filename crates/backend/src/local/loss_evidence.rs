@@ -1,7 +1,8 @@
 //! Evidence of lost segments: references of the index to parts of the log, or to extents, that are missing.
 //!
-//! A segment that is shorter than the index records has lost its end. A missing segment has two explanations: it was
-//! lost, or a compaction removed it after this index was written, and the index is an older copy.
+//! A segment that ends before the index records has lost its end; zeros after what was written do not count
+//! (`written_end`). A missing segment has two explanations: it was lost, or a compaction removed it after this index was
+//! written, and the index is an older copy.
 //!
 //! Compaction removes no live data without a replacement. Every live record has a newer version, or a copy, in the log
 //! after the index's coverage, and every live extent has another copy. Data without a replacement is lost. Only if part
@@ -19,6 +20,7 @@ use super::index::entries::{
     UploadRecords,
 };
 use super::index::{Index, IndexSnapshot, keys};
+use super::index_locations::segments_with_records_after;
 use super::loss::{Loss, LossProof, LostRange};
 use super::position::Position;
 use super::record::{BucketId, ExtentRun, Record, VersionName};
@@ -33,7 +35,7 @@ use super::segment_files::SegmentFiles;
 pub(super) struct MissingRanges(BTreeMap<u32, MissingRange>);
 
 struct MissingRange {
-    /// Length of the existing file; 0 if it is missing.
+    /// The end of what the existing file holds; 0 if it is missing.
     existing_bytes: u32,
     /// The offset up to which the segment held records, if known.
     recorded_end: Option<u32>,
@@ -86,23 +88,44 @@ impl MissingRanges {
                 expected_segments.insert(number, expected);
             }
         }
-        Ok(Self::compare(files, expected_segments))
+        let mut missing = Self::compare(files, expected_segments);
+        missing.drop_file_lengths(index, covered, files)?;
+        Ok(missing)
+    }
+
+    /// Drops the ranges that consist of zeros and were never records: an earlier version recorded the length of the file
+    /// as the end of its records, zeros included. Neither the index's coverage nor a location in it is in such a range.
+    fn drop_file_lengths(&mut self, index: &Index, covered: Position, files: &SegmentFiles) -> Result<()> {
+        let may_be_length = |number: u32, range: &MissingRange| {
+            range.recorded_end.is_some_and(|end| files.is_length_with_zeros(number, end))
+                && !(number == covered.segment && covered.offset > range.existing_bytes)
+        };
+        let ends: BTreeMap<u32, u32> = self
+            .0
+            .iter()
+            .filter(|(number, range)| may_be_length(**number, range))
+            .map(|(number, range)| (*number, range.existing_bytes))
+            .collect();
+        if !ends.is_empty() {
+            let referenced = segments_with_records_after(&index.snapshot(), &ends)?;
+            self.0.retain(|number, _| !ends.contains_key(number) || referenced.contains(number));
+        }
+        Ok(())
     }
 
     /// Compares the ends that later records call durable with the existing files, except for accepted ends. Ignores
-    /// missing files: the log alone does not show whether a compaction removed them.
+    /// missing files: the log alone does not show whether a compaction removed them. `is_voided` returns true if a void
+    /// names a position.
     pub fn find_in_log(
         files: &SegmentFiles,
         durable_ends: impl IntoIterator<Item = (u32, u32)>,
-        is_accepted: impl Fn(Position) -> bool,
+        is_voided: impl Fn(Position) -> bool,
     ) -> Self {
         let existing = durable_ends.into_iter().filter(|(segment, _)| files.segments.get(*segment).is_some());
         let expected_segments =
             existing.map(|(segment, end)| (segment, ExpectedSegment { recorded_end: end, is_live: true }));
         let mut missing = Self::compare(files, expected_segments.collect());
-        missing
-            .0
-            .retain(|segment, range| !is_accepted(Position::accepted_end(*segment, range.existing_bytes)));
+        missing.0.retain(|segment, _| !files.accepted_ends(*segment).any(&is_voided));
         missing
     }
 
@@ -116,11 +139,12 @@ impl MissingRanges {
         for (number, ExpectedSegment { recorded_end, is_live }) in expected_segments {
             let segment = files.segments.get(number);
             let existing_bytes = segment.as_ref().map_or(0, |segment| segment.bytes());
-            if segment.is_none() || existing_bytes < recorded_end {
-                let recorded_end = (recorded_end > 0).then_some(recorded_end);
-                let kind = segment.map(|segment| segment.kind);
-                missing.insert(number, MissingRange { existing_bytes, recorded_end, kind, is_live });
+            if segment.is_some() && existing_bytes >= recorded_end {
+                continue;
             }
+            let recorded_end = (recorded_end > 0).then_some(recorded_end);
+            let kind = segment.map(|segment| segment.kind);
+            missing.insert(number, MissingRange { existing_bytes, recorded_end, kind, is_live });
         }
         Self(missing)
     }

@@ -226,11 +226,11 @@ impl IndexOpener<'_> {
     fn replace(&self, previous: PreviousIndex, recovery: &mut Recovery) -> Result<ReadyIndex> {
         let Self { layout, files, .. } = self;
         let PreviousIndex { index, mut loss, possible_loss } = previous;
-        let mut survey = LogSurvey::scan(files, Coverage::EMPTY)?;
         let inherited = index.as_ref().map(|index| InheritedFacts::read_from(index, files)).transpose()?;
         let mut inherited = inherited.unwrap_or_default();
-        let is_accepted = |end| survey.is_voided(end) || inherited.has_accepted(end);
-        let missing = MissingRanges::find_in_log(files, survey.durable_ends(), is_accepted);
+        let mut survey = LogSurvey::scan_durable(files, Coverage::EMPTY, inherited.durable_end)?;
+        let is_voided = |at| survey.is_voided(at) || inherited.has_accepted(at);
+        let missing = MissingRanges::find_in_log(files, survey.durable_ends(), is_voided);
         if loss.is_none() && !missing.is_empty() {
             loss = Some(missing.to_loss(LossProof::Log));
         }
@@ -249,7 +249,7 @@ impl IndexOpener<'_> {
             };
             if remove_retired(layout, &index, &files.segments, may_remove)? > 0 {
                 let numbers = survey.coverage;
-                survey = LogSurvey::scan(files, Coverage::EMPTY)?;
+                survey = LogSurvey::scan_durable(files, Coverage::EMPTY, inherited.durable_end)?;
                 survey.coverage.raise_numbers(numbers);
             }
         }

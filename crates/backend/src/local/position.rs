@@ -18,8 +18,8 @@ impl Position {
         Self { segment, offset }
     }
 
-    /// The position by which a void marks the lost end of a segment as accepted, given the length of the remaining
-    /// file. It is odd, so no record starts there: a file that is restored later is complete.
+    /// The position by which a void marks the lost end of a segment as accepted, given the end of what
+    /// remains. It is odd, so no record starts there: a file that is restored later is complete.
     pub const fn accepted_end(segment: u32, bytes: u32) -> Self {
         Self { segment, offset: bytes | 1 }
     }

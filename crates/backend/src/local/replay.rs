@@ -41,6 +41,16 @@ pub(super) struct LogSurvey {
 impl LogSurvey {
     /// Surveys the log from `coverage` on.
     pub fn scan(files: &SegmentFiles, coverage: Coverage) -> Result<Self> {
+        Self::scan_durable(files, coverage, coverage.covered_end)
+    }
+
+    /// Surveys the log from `coverage` on. No batch that ends at or before `known_durable_end` is torn: a damaged record
+    /// in it counts, and cannot be read.
+    pub fn scan_durable(
+        files: &SegmentFiles,
+        coverage: Coverage,
+        known_durable_end: Position,
+    ) -> Result<Self> {
         let durable_end = coverage.covered_end;
         let mut survey = Self {
             voided: HashSet::new(),
@@ -58,7 +68,9 @@ impl LogSurvey {
             }
         }
         for (segment, start) in files.log_segments_from(survey.durable_end) {
-            survey.find_torn(&segment, Scanner::new(segment.clone(), files.salt, start))?;
+            let start = batch_start(&segment, files.salt, start)?;
+            let scanner = Scanner::new(segment.clone(), files.salt, start);
+            survey.find_torn(&segment, scanner, known_durable_end)?;
         }
         Ok(survey)
     }
@@ -95,18 +107,26 @@ impl LogSurvey {
         Ok(())
     }
 
-    /// Finds torn batches in what is not known to be durable.
-    fn find_torn(&mut self, segment: &Arc<Segment>, mut scanner: Scanner) -> Result<()> {
+    /// Finds torn batches in what no record states to be durable.
+    fn find_torn(
+        &mut self,
+        segment: &Arc<Segment>,
+        mut scanner: Scanner,
+        known_durable_end: Position,
+    ) -> Result<()> {
         let mut batch = ScannedBatch::default();
+        let is_durable =
+            |batch: &ScannedBatch| Position::new(segment.number, batch.range.end) <= known_durable_end;
         while let Some(item) = scanner.next()? {
             match item {
                 ScanItem::Record(scanned) => {
                     let range = batch_range(&scanned);
                     if range != batch.range {
-                        self.finish_batch(std::mem::replace(
-                            &mut batch,
-                            ScannedBatch { range, ..ScannedBatch::default() },
-                        ));
+                        let next = ScannedBatch { range, ..ScannedBatch::default() };
+                        let finished = std::mem::replace(&mut batch, next);
+                        if !is_durable(&finished) {
+                            self.finish_batch(finished);
+                        }
                     }
                     if read_payload(segment, &scanned)?.is_some() {
                         batch.complete_bytes += scanned.end() - scanned.position.offset;
@@ -125,7 +145,9 @@ impl LogSurvey {
                 }
             }
         }
-        self.finish_batch(batch);
+        if !is_durable(&batch) {
+            self.finish_batch(batch);
+        }
         Ok(())
     }
 
@@ -171,6 +193,14 @@ struct ScannedBatch {
     /// Bytes of the complete records.
     complete_bytes: u32,
     records: Vec<Position>,
+}
+
+/// The offset at which the batch begins that has a record at `offset`, or `offset`. A replay that was killed may have covered
+/// a part of a batch.
+fn batch_start(segment: &Arc<Segment>, salt: u64, offset: u32) -> Result<u32> {
+    let first = Scanner::new(segment.clone(), salt, offset).next()?;
+    let Some(ScanItem::Record(record)) = first else { return Ok(offset) };
+    Ok(if record.position.offset == offset { batch_range(&record).begin } else { offset })
 }
 
 /// The range of a record's batch, or of the record itself if it stands alone.

@@ -100,9 +100,20 @@ impl Scanner {
                 break;
             }
             self.offset = self.offset.saturating_add(step);
+            self.skip_buffered_zeros();
         }
         self.offset = self.offset.min(self.end);
         Ok(Some(ScanItem::NoRecord { from, to: self.offset }))
+    }
+
+    /// Skips zeros that are in the buffer: no record begins there.
+    fn skip_buffered_zeros(&mut self) {
+        let index = self.offset.checked_sub(self.buffer_offset).map(|index| index as usize);
+        let Some(bytes) = index.and_then(|index| self.buffer.get(index..)) else { return };
+        let zero_words = bytes.chunks_exact(ALIGNMENT).take_while(|word| **word == [0; ALIGNMENT]).count();
+        #[expect(clippy::cast_possible_truncation, reason = "a buffer is shorter than 4 GiB")]
+        let zero_bytes = (zero_words * ALIGNMENT) as u32;
+        self.offset = self.offset.saturating_add(zero_bytes);
     }
 
     fn record_at(&mut self, at: u32) -> Result<Option<ScannedRecord>> {

@@ -1,7 +1,8 @@
 //! The files of the store: log segments and bulk segments. The *log* segments are the log: they hold log records, with
 //! the payloads of inline objects, and replay reads only them. A *bulk* segment holds extents. Each segment begins with
-//! a header that identifies its store. Each byte of a segment file is written once, and existing segments are not
-//! appended to after the store is opened again.
+//! a header that identifies its store. Each byte of a record is written once, and existing segments are not appended to
+//! after the store is opened again. A log segment may have zeros after its records: see `commit/active_segment.rs` and
+//! `written_end.rs`.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -58,7 +59,7 @@ pub(crate) struct Segment {
     pub kind: SegmentKind,
     pub file: File,
     pub path: PathBuf,
-    /// Bytes allocated to records so far, including the header.
+    /// Bytes allocated to records so far, including the header. The file may be longer: see `written_end.rs`.
     pub end: AtomicU32,
     /// True if no further record is added.
     pub is_sealed: AtomicBool,

@@ -1,15 +1,19 @@
 //! The segment files of a store, as found when it is opened or inspected: which exist, the order in which log segments
 //! are read, and how they are made durable before the index relies on them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tradewind_core::error::Result;
 
+use super::index::entries::RecordLocation;
 use super::io_threads::io_error;
 use super::position::Position;
 use super::scan::{ScanItem, Scanner};
 use super::segment::{HeaderState, Segment, SegmentKind, SegmentMap, parse_name, parse_unfinished};
+use super::written_end::WrittenEnd;
 
 /// The purpose of opening the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +33,17 @@ pub(super) struct SegmentFiles {
     pub numbers: Vec<u32>,
     /// Files under a name of their creation, and segments with neither a valid header nor a complete record.
     pub unfinished: Vec<PathBuf>,
+    /// The log segments whose file ends with zeros after what was written, by number.
+    zero_tails: HashMap<u32, ZeroTail>,
     purpose: OpenPurpose,
+}
+
+/// The end of a file that has zeros after what was written.
+struct ZeroTail {
+    /// Length of the file.
+    file_bytes: u32,
+    /// See [`WrittenEnd::is_assumed`].
+    is_assumed: bool,
 }
 
 impl SegmentFiles {
@@ -37,13 +51,16 @@ impl SegmentFiles {
     pub fn open(directory: &Path, salt: u64, purpose: OpenPurpose) -> Result<Self> {
         let failed = |e| io_error(&format!("{} could not be read", directory.display()), e);
         let (mut segments, mut numbers, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
-        let paths: Vec<PathBuf> = match std::fs::read_dir(directory) {
+        let mut zero_tails = HashMap::new();
+        let mut paths: Vec<PathBuf> = match std::fs::read_dir(directory) {
             Ok(entries) => {
                 entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>().map_err(failed)?
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(failed(e)),
         };
+        // In the order of their numbers, in which a disk most likely has them: each costs two reads.
+        paths.sort_unstable();
         for path in paths {
             if let Some(number) = parse_unfinished(&path) {
                 numbers.push(number);
@@ -59,6 +76,9 @@ impl SegmentFiles {
             };
             numbers.push(name.0);
             let (segment, header) = Segment::open(&path, name, salt)?;
+            if segment.kind == SegmentKind::Log {
+                zero_tails.extend(drop_zero_tail(&segment, salt).map(|tail| (segment.number, tail)));
+            }
             if header == HeaderState::Sound {
                 segments.push(segment);
             } else if holds_records(&segment, salt)? {
@@ -73,7 +93,33 @@ impl SegmentFiles {
         }
         numbers.sort_unstable();
         numbers.dedup();
-        Ok(Self { salt, segments: SegmentMap::new(segments), numbers, unfinished, purpose })
+        Ok(Self { salt, segments: SegmentMap::new(segments), numbers, unfinished, zero_tails, purpose })
+    }
+
+    /// The positions by which a void may mark the end of this segment as accepted: by the end of what was written, or,
+    /// by an earlier version, by the length of the file.
+    pub fn accepted_ends(&self, segment: u32) -> impl Iterator<Item = Position> {
+        let written_bytes = self.segments.get(segment).map_or(0, |segment| segment.bytes());
+        let file_bytes = self.zero_tails.get(&segment).map(|tail| tail.file_bytes);
+        let ends = [written_bytes].into_iter().chain(file_bytes);
+        ends.map(move |bytes| Position::accepted_end(segment, bytes))
+    }
+
+    /// Returns true if the file of a segment has zeros after what was written, and ends at `end`. Earlier versions
+    /// counted these zeros as part of the segment.
+    pub fn is_length_with_zeros(&self, segment: u32, end: u32) -> bool {
+        self.zero_tails.get(&segment).is_some_and(|tail| tail.file_bytes == end)
+    }
+
+    /// Returns true if the end of a segment is known from each of its bytes. See [`WrittenEnd::is_assumed`].
+    pub fn is_end_verified(&self, segment: u32) -> bool {
+        self.zero_tails.get(&segment).is_none_or(|tail| !tail.is_assumed)
+    }
+
+    /// Returns true if the segment of a record exists and reaches its end.
+    pub fn has_record(&self, location: RecordLocation) -> bool {
+        location.record_bytes > 0
+            && self.segments.get(location.position.segment).is_some_and(|s| location.end() <= s.bytes())
     }
 
     /// The log segments from a position on, in the order in which they were written, and the offset from which to read
@@ -108,6 +154,23 @@ impl SegmentFiles {
             return Ok(());
         }
         segment.file.sync_data().map_err(|e| io_error("a segment could not be made durable", e))
+    }
+}
+
+/// Ends a log segment where what was written ends. Returns what follows it, if anything does.
+fn drop_zero_tail(segment: &Arc<Segment>, salt: u64) -> Option<ZeroTail> {
+    let file_bytes = segment.bytes();
+    match WrittenEnd::find(segment, salt) {
+        Ok(written) if written.offset == file_bytes => None,
+        Ok(WrittenEnd { offset, is_assumed }) => {
+            segment.end.store(offset, Ordering::Release);
+            Some(ZeroTail { file_bytes, is_assumed })
+        }
+        Err(e) => {
+            // Unreadable bytes are no zeros. Whatever needs them fails, as for those of any other record.
+            tracing::error!(segment = %segment.path.display(), error = ?e, "the end of a segment cannot be read");
+            None
+        }
     }
 }
 

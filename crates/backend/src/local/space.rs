@@ -25,6 +25,8 @@ const MIN_SEGMENT_BYTES: u32 = 1 << 20;
 const QUERY_INTERVAL_BYTES: u64 = 16 << 20;
 /// The device is queried before each write of at least this size: another program may have taken the free space.
 const MIN_QUERIED_WRITE_BYTES: u64 = 1 << 20;
+/// Free bytes above the reserve that a write ahead of need leaves.
+const MIN_SPARE_BYTES: u64 = 16 << 20;
 
 /// Tracks the device's free space.
 pub(crate) struct DeviceSpace {
@@ -102,6 +104,13 @@ impl DeviceSpace {
     /// Counts a write of `bytes`, or rejects it if it would use the reserve.
     pub fn admit(&self, bytes: u64) -> Result<()> {
         self.ensure_free(bytes)?.written_bytes += bytes;
+        Ok(())
+    }
+
+    /// Counts `bytes` that are written ahead of need. An error if the device is nearly full: the last space above the
+    /// reserve is for data.
+    pub fn admit_ahead(&self, bytes: u64) -> Result<()> {
+        self.ensure_free(bytes.saturating_add(MIN_SPARE_BYTES))?.written_bytes += bytes;
         Ok(())
     }
 

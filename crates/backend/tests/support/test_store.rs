@@ -287,10 +287,19 @@ pub fn segments(root: &Path, extension: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Bytes of all segment files. A file that vanishes during the call counts as empty.
+/// Bytes of all segment files, without the zeros that are written ahead of the log. A file that vanishes during the call
+/// counts as empty.
 pub fn segment_bytes(root: &Path) -> u64 {
-    let all = [segments(root, "log"), segments(root, "bulk")].concat();
-    all.iter().map(|path| path.metadata().map_or(0, |file| file.len())).sum()
+    let bulk_bytes = |path: &PathBuf| path.metadata().map_or(0, |file| file.len());
+    segments(root, "bulk").iter().map(bulk_bytes).sum::<u64>()
+        + segments(root, "log").iter().map(|path| log_bytes(path)).sum::<u64>()
+}
+
+/// Bytes of a log segment without zeros at its end; 0 if it is missing.
+pub fn log_bytes(log: &Path) -> u64 {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    end.next_multiple_of(8) as u64
 }
 
 /// The offset of `needle` in a file.

@@ -1,7 +1,10 @@
 //! Reading and changing file contents, and the accounting of their space.
 
+use std::ops::Range;
+
 use rustix::io::Errno;
 
+use super::faults::UnreadableRange;
 use super::inode::InodeBody;
 use super::{Model, Result};
 use crate::content::Content;
@@ -9,12 +12,21 @@ use crate::file::FileState;
 use crate::namespace::Ino;
 
 impl Model {
-    /// Up to `size` bytes; shorter at the end of the file.
+    /// Up to `size` bytes; shorter at the end of the file, and before an unreadable range.
     pub fn read(&mut self, ino: Ino, offset: u64, size: usize) -> Result<Vec<u8>> {
+        let size = match &self.unreadable {
+            Some(range) => range.readable_bytes(ino, offset, size).ok_or(Errno::IO)?,
+            None => size,
+        };
         let bytes = self.peek(ino, offset, size)?;
         self.counters.reads += 1;
         self.counters.read_bytes += bytes.len() as u64;
         Ok(bytes)
+    }
+
+    /// Lets reads of these bytes of a file fail with EIO, instead of those of an earlier call.
+    pub fn fail_reads(&mut self, ino: Ino, bytes: Range<u64>) {
+        self.unreadable = Some(UnreadableRange { ino, bytes });
     }
 
     /// Reads without counting.

@@ -1,4 +1,8 @@
-//! Injected sync failures.
+//! Injected failures of syncs and reads.
+
+use std::ops::Range;
+
+use crate::namespace::Ino;
 
 /// The effect of a failed file sync on the pending changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,5 +30,23 @@ impl FsyncFault {
             return None;
         }
         armed.take().map(|fault| fault.failure)
+    }
+}
+
+/// Bytes of a file that cannot be read.
+#[derive(Debug, Clone)]
+pub struct UnreadableRange {
+    pub ino: Ino,
+    pub bytes: Range<u64>,
+}
+
+impl UnreadableRange {
+    /// The number of bytes, at most `size`, that can be read from `offset` on; `None` if there is none.
+    pub fn readable_bytes(&self, ino: Ino, offset: u64, size: usize) -> Option<usize> {
+        if ino != self.ino || offset >= self.bytes.end || self.bytes.is_empty() {
+            return Some(size);
+        }
+        let before = self.bytes.start.checked_sub(offset).filter(|before| *before > 0)?;
+        Some(usize::try_from(before).map_or(size, |before| before.min(size)))
     }
 }

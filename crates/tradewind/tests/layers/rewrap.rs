@@ -29,13 +29,15 @@ fn layer(below: &Arc<LocalStore>, names: &[&str]) -> Arc<Transformed> {
     Transformed::new(below.clone(), POLICIES[1], keys).unwrap()
 }
 
-/// The files of the segments, by name.
+/// The contents of the segments by name, without the zeros behind the log.
 fn segments(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(directory.join("segments")).unwrap();
     files
         .map(|file| {
             let file = file.unwrap();
-            (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())
+            let mut content = std::fs::read(file.path()).unwrap();
+            content.truncate(content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+            (file.file_name().into_string().unwrap(), content)
         })
         .collect()
 }

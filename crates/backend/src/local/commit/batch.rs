@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 
+use super::active_segment::ActiveSegment;
 use crate::local::apply::{LocatedRecord, apply};
 use crate::local::frame::{BatchRange, MAX_FIELDS_BYTES, RecordHeader, padding, seal_head};
 use crate::local::index::entries::{Coverage, ID_MARGIN};
@@ -18,7 +19,7 @@ use crate::local::store_state::StoreState;
 
 /// The end of the log and the active segment. Owned by the committer's thread.
 pub(crate) struct LogWriter {
-    active: Option<Arc<Segment>>,
+    active: Option<ActiveSegment>,
     /// Every record before this position is in the index.
     covered_end: Position,
     /// Every record before this position is durable, or voided by a durable record. Lower than `covered_end` only after
@@ -38,7 +39,7 @@ impl LogWriter {
 
     /// Starts a batch.
     pub fn begin_batch<'a>(&'a mut self, state: &'a StoreState) -> Batch<'a> {
-        let begin = self.active.as_ref().map_or(0, |segment| segment.end.load(Ordering::Acquire));
+        let begin = self.active.as_ref().map_or(0, |active| active.segment().bytes());
         Batch {
             begin,
             end: begin,
@@ -55,16 +56,24 @@ impl LogWriter {
     }
 
     fn segment_for_batch(&mut self, state: &StoreState) -> Result<Arc<Segment>> {
-        if let Some(active) = &self.active {
-            if active.end.load(Ordering::Acquire) < state.options.segment_bytes {
-                return Ok(active.clone());
-            }
-            active.is_sealed.store(true, Ordering::Release);
-            self.active = None;
+        if let Some(active) = &self.active
+            && active.segment().bytes() < state.options.segment_bytes
+        {
+            return Ok(active.segment().clone());
+        }
+        if let Some(full) = self.active.take() {
+            full.seal();
         }
         let segment = state.create_segment(SegmentKind::Log)?;
-        self.active = Some(segment.clone());
+        self.active = Some(ActiveSegment::new(segment.clone()));
         Ok(segment)
+    }
+
+    /// Drops the zeros after the log. No batch may follow.
+    pub fn close(mut self) {
+        if let Some(active) = &mut self.active {
+            active.drop_zeros();
+        }
     }
 }
 
@@ -225,10 +234,10 @@ impl Batch<'_> {
         }
         if self.record_count() == 0 {
             let segment = self.segment()?;
-            self.begin = segment.end.load(Ordering::Acquire);
+            self.begin = segment.bytes();
             self.end = self.begin;
         }
-        let segment = self.log.active.as_ref().map_or(0, |segment| segment.number);
+        let segment = self.log.active.as_ref().map_or(0, |active| active.segment().number);
         let position = Position::new(segment, self.end);
         let end = self.end.checked_add(record_bytes);
         let end = end.ok_or_else(|| Error::new(Reason::Defect, "a batch is longer than a segment can be"))?;
@@ -277,8 +286,9 @@ impl Batch<'_> {
     }
 
     fn apply(mut self) -> Result<()> {
+        let active = self.log.active.as_ref();
         let covered_end =
-            self.log.active.as_ref().map_or(self.log.covered_end, |s| Position::new(s.number, self.end));
+            active.map_or(self.log.covered_end, |active| Position::new(active.segment().number, self.end));
         let coverage = Coverage {
             covered_end,
             next_id: self.state.next_id.load(Ordering::Acquire) + ID_MARGIN,
@@ -319,13 +329,14 @@ impl Batch<'_> {
     }
 
     fn write(&mut self) -> Result<(), BatchError> {
-        let Some(segment) = self.log.active.clone() else {
+        self.seal();
+        let Some(active) = &mut self.log.active else {
             return Err(BatchError::permanent(Error::new(
                 Reason::Defect,
                 "a batch has records but no segment",
             )));
         };
-        self.seal();
+        let segment = active.segment().clone();
         if let Err(e) = segment.write_all(&self.buffers, self.begin.into()) {
             // The next batch goes to another segment, so that no bytes of this batch can end up between the records of
             // the next batch. Later records will state that everything before them was durable. So the bytes of this
@@ -344,6 +355,7 @@ impl Batch<'_> {
                 BatchError::permanent(e)
             });
         }
+        active.write_ahead(self.begin..self.end, self.state.options.segment_bytes, &self.state.space);
         if let Err(e) = segment.file.sync_data() {
             // No change of this batch was acknowledged, and its state on the device is unknown. It is cut off, because
             // the next open of the store might find it only in the page cache and take it for complete.

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::{ETag, SystemClock, Timestamp};
 
+use super::super::apply::NO_LOCATION;
 use super::super::check::{self, CheckReport, reindex_store};
 use super::super::commit::{Batch, CreateBucket, MaintenanceChange};
-use super::super::index::entries::ObjectEntry;
+use super::super::index::entries::{Coverage, ObjectEntry};
 use super::super::index::trust::IndexTrust;
 use super::super::position::Position;
 use super::super::record::{Object, Record};
@@ -79,6 +80,39 @@ fn open_index_only(root: &Path) {
 
 fn check(root: &Path) -> Result<CheckReport> {
     check::check(root, &std::env::temp_dir())
+}
+
+/// A replay applies its entries in groups, which end in the middle of a batch.
+#[test]
+fn replay_that_ended_within_the_last_batch_loses_none_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let (store, _) = open(root);
+    put(&store, &[("a", 1), ("b", 2), ("c", 3)]);
+    let index = &store.state.index;
+    let end_of = |key: &str| {
+        let entry = index.get(&keys::object(BUCKET, key)).unwrap().unwrap();
+        let location = ObjectEntry::decode(&entry).unwrap().location;
+        Position::new(location.position.segment, location.end())
+    };
+    let coverage = Coverage::decode(&index.get(&keys::META).unwrap().unwrap()).unwrap();
+    let (after_a, end) = (end_of("a"), coverage.covered_end);
+    assert!(after_a < end && end_of("c") == end, "the objects are in one batch");
+    let mut changes = index.changes();
+    changes.put(keys::META, Coverage { covered_end: after_a, ..coverage }.encode());
+    ["b", "c"].into_iter().for_each(|key| changes.remove(keys::object(BUCKET, key)));
+    changes.apply().unwrap();
+    index.checkpoint().unwrap();
+    drop(store);
+    let (store, recovery) = open(root);
+    assert_eq!((recovery.replayed_records, recovery.damaged_bytes), (2, 0));
+    for key in ["a", "b", "c"] {
+        assert!(store.state.index.get(&keys::object(BUCKET, key)).unwrap().is_some(), "{key} is lost");
+    }
+    drop(store);
+    assert_eq!(reindex_store(root, false).unwrap().loss, None);
+    assert!(check(root).unwrap().is_sound());
+    assert!(open(root).0.state.index.get(&keys::object(BUCKET, "c")).unwrap().is_some());
 }
 
 #[test]
@@ -327,4 +361,164 @@ fn index_of_an_earlier_version_proves_later_losses() {
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
     let error = OpenStore::open(root, options, SystemClock::shared()).map(drop).unwrap_err();
     assert!(error.message().contains("bucket 1"), "{error}");
+}
+
+/// A record whose head is intact but whose payload ends with zeros. With a void, it was torn. Without, the index says that
+/// it was durable: it is damaged, also after a rebuild, and hides the older version.
+#[test]
+fn record_that_lost_its_end_is_damage_unless_voided() {
+    for (is_voided, is_later_segment) in [(true, false), (true, true), (false, false), (false, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let (store, _) = open(root);
+        put(&store, &[("b", 1)]);
+        let newest = put(&store, &[("b", 2)])[0];
+        let key = keys::object(BUCKET, "b");
+        let location = ObjectEntry::decode(&store.state.index.get(&key).unwrap().unwrap()).unwrap().location;
+        let mut changes = store.state.index.changes();
+        if is_voided {
+            changes.put(keys::void(location.position), NO_LOCATION.encode());
+            changes.remove(key);
+        }
+        changes.apply().unwrap();
+        store.state.index.checkpoint().unwrap();
+        drop(store);
+        if is_later_segment {
+            let (store, _) = open(root);
+            put(&store, &[("c", 3)]);
+        }
+        let log = logs(root).remove(0);
+        truncate(&log, (location.position.offset + 1000).into());
+        truncate(&log, location.end().into());
+        assert_eq!(check(root).unwrap().is_sound(), is_voided, "{is_later_segment}");
+        let (store, recovery) = open(root);
+        assert!(recovery.loss.is_none() && !recovery.reindexed, "{is_later_segment}");
+        assert_eq!(recovery.damaged_bytes, 0);
+        drop(store);
+        assert_eq!(reindex_store(root, false).unwrap().loss, None);
+        assert_eq!(check(root).unwrap().is_sound(), is_voided, "{is_later_segment}");
+        if !is_voided {
+            assert_eq!(seq_of(&open(root).0, "b"), Some(newest), "the older version does not come back");
+        }
+    }
+}
+
+/// The log after a power failure: the head of a batch's second record is durable, and the rest of it is zero.
+/// An earlier version takes the length of the file for the end of the log.
+#[test]
+fn record_torn_in_zeros_is_void_for_earlier_versions() {
+    for keep_index in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let (root, before) = (directory.path().join("store"), directory.path().join("before"));
+        let (store, _) = open(&root);
+        let bucket = CreateBucket { name: "bucket".to_owned(), created: Timestamp::from_millis(1) };
+        store.committer.submit_blocking(bucket).unwrap();
+        let old = put(&store, &[("a", 1), ("b", 2)]);
+        drop(store);
+        std::fs::rename(root.join("index"), &before).unwrap();
+        let (store, _) = open(&root);
+        put(&store, &[("a", 3), ("b", 4)]);
+        let torn = ["a", "b"].map(|key| {
+            let value = store.state.index.get(&keys::object(BUCKET, key)).unwrap().unwrap();
+            ObjectEntry::decode(&value).unwrap().location
+        });
+        drop(store);
+        std::fs::remove_dir_all(root.join("index")).unwrap();
+        if keep_index {
+            std::fs::rename(&before, root.join("index")).unwrap();
+        }
+        let log = logs(&root).pop().unwrap();
+        truncate(&log, (torn[1].position.offset + 512).into());
+        truncate(&log, (torn[1].end() + 4096).into());
+        for contents in [("c", 5), ("d", 6)] {
+            let (store, recovery) = open(&root);
+            assert_eq!((recovery.damaged_bytes, recovery.loss), (0, None));
+            put(&store, &[contents]);
+        }
+        let layout = Layout::open(&root).unwrap();
+        let files = SegmentFiles::open(&layout.segments(), layout.salt, OpenPurpose::Inspection).unwrap();
+        for segment in files.segments.all().values() {
+            let file_bytes = u32::try_from(segment.file.metadata().unwrap().len()).unwrap();
+            segment.end.store(file_bytes, Ordering::Release);
+        }
+        let survey = LogSurvey::scan(&files, Coverage::EMPTY).unwrap();
+        assert_eq!(torn.map(|location| survey.is_valid(location.position)), [false; 2], "{keep_index}");
+        drop((files, layout));
+        for _ in 0..2 {
+            assert!(check(&root).unwrap().is_sound());
+            assert_eq!(["a", "b"].map(|key| seq_of(&open(&root).0, key)), [Some(old[0]), Some(old[1])]);
+            assert_eq!(reindex_store(&root, false).unwrap().damaged_bytes, 0);
+        }
+    }
+}
+
+/// An earlier version recorded the length of a file as the end of its records. After them, the file has zeros.
+#[test]
+fn file_length_recorded_by_an_earlier_version_is_no_loss() {
+    // The end that is recorded, whether records were lost, and whether the store opens.
+    for (is_length, is_lost) in [(true, false), (false, false), (true, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        create_earlier_version(root);
+        let log = logs(root).remove(0);
+        let records_end = u32::try_from(log.metadata().unwrap().len()).unwrap();
+        let file_bytes = records_end + 4096;
+        truncate(&log, file_bytes.into());
+        let index = Index::open(&root.join("index")).unwrap();
+        let key = keys::segment(1);
+        let entry = SegmentEntry::decode(&index.get(&key).unwrap().unwrap()).unwrap();
+        let end = if is_length { file_bytes } else { file_bytes - 8 };
+        let mut changes = index.changes();
+        changes.put(key, SegmentEntry { end, ..entry }.encode());
+        changes.apply().unwrap();
+        index.checkpoint().unwrap();
+        drop(index);
+        if is_lost {
+            truncate(&log, 32);
+            truncate(&log, file_bytes.into());
+        }
+        let opens = is_length && !is_lost;
+        assert_eq!(check(root).unwrap().loss.is_none(), opens, "{is_length} {is_lost}");
+        let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
+        match OpenStore::open(root, options, SystemClock::shared()) {
+            Ok((store, recovery)) => {
+                assert!(opens && recovery.loss.is_none() && !recovery.reindexed, "{is_length} {is_lost}");
+                let value = store.state.index.get(&key).unwrap().unwrap();
+                assert_eq!(SegmentEntry::decode(&value).unwrap().end, records_end);
+                assert!(["a", "b", "e"].iter().all(|key| seq_of(&store, key).is_some()));
+            }
+            Err(e) => assert!(!opens, "{is_length} {is_lost}: {e}"),
+        }
+    }
+}
+
+/// Earlier versions marked an accepted end by the length of the file, zeros included.
+#[test]
+fn accepted_end_by_the_file_length_stays_accepted() {
+    for accepted_by_length in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        for contents in [("a", 1), ("zeros", 0)] {
+            put(&open(root).0, &[contents]);
+        }
+        put(&open(root).0, &[("b", 2)]);
+        let log = logs(root).remove(1);
+        let length = u32::try_from(log.metadata().unwrap().len()).unwrap() - 1000;
+        truncate(&log, length.into());
+        let layout = Layout::open(root).unwrap();
+        let files = SegmentFiles::open(&layout.segments(), layout.salt, OpenPurpose::Serving).unwrap();
+        let old = Index::open(&layout.index()).unwrap();
+        let numbers = old.coverage().unwrap().unwrap();
+        let mut inherited = InheritedFacts::read_from(&old, &files).unwrap();
+        if accepted_by_length {
+            inherited.accept([Position::accepted_end(2, length)]);
+        }
+        drop(old);
+        layout.remove_index().unwrap();
+        inherited.write_to(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
+        drop((files, layout));
+        assert_eq!(check(root).unwrap().is_sound(), accepted_by_length);
+        assert_eq!(reindex_store(root, !accepted_by_length).unwrap().loss.is_none(), accepted_by_length);
+        assert!(check(root).unwrap().is_sound());
+    }
 }
