@@ -40,7 +40,7 @@ use tradewind_core::{
 use crate::changes::Scope;
 use crate::counters::{CacheCounters, Counters};
 use crate::disk::{CacheDirectory, Device, DirectoryError, Disk, FileDevice, Verifier};
-use crate::fill::WholeFills;
+use crate::fill::{SharedFills, WholeFills};
 use crate::fingerprint::Fingerprints;
 use crate::flights::Flights;
 use crate::head::ContentId;
@@ -82,6 +82,7 @@ pub struct Cached {
     /// Held for reading by each change in flight.
     changes_in_flight: Arc<RwLock<()>>,
     fills: Arc<WholeFills>,
+    shared_fills: Arc<SharedFills>,
     /// Initialized by the first call of `close`, with the guard that rejects later changes.
     closing: OnceCell<OwnedRwLockWriteGuard<()>>,
     pinned_prefixes: PinnedPrefixes,
@@ -180,6 +181,7 @@ impl Cached {
             is_closed: AtomicBool::new(false),
             changes_in_flight: Arc::default(),
             fills: Arc::default(),
+            shared_fills: Arc::default(),
             closing: OnceCell::new(),
             pinned_prefixes,
             verification: Mutex::new(verification),

@@ -24,6 +24,9 @@ pub(crate) struct CachePolicies {
     prefixes: RwLock<Arc<Vec<PinnedPrefix>>>,
     /// True if a class or a prefix is pinned.
     has_pins: AtomicBool,
+    /// True once the settings listed first slices otherwise than by default: what is cached may have another class than
+    /// it would get now.
+    may_relist: AtomicBool,
     /// A bit for each class without a policy that was reported.
     reported: AtomicU32,
     retained: Arc<RetainedObjects>,
@@ -50,6 +53,7 @@ impl CachePolicies {
             table: RwLock::default(),
             prefixes: RwLock::default(),
             has_pins: AtomicBool::default(),
+            may_relist: AtomicBool::default(),
             reported: AtomicU32::default(),
             retained: Arc::default(),
             fingerprints,
@@ -80,11 +84,14 @@ impl CachePolicies {
     /// The policies in the form of the tiers.
     pub fn for_tiers(&self) -> TierPolicies {
         let policies = TierPolicies::new(&self.table());
-        if self.ignores_pins() { TierPolicies { pinned_classes: 0, ..policies } } else { policies }
+        if self.ignores_pins() { policies.without_pins() } else { policies }
     }
 
     /// Replaces the policies of classes.
     pub fn set_table(&self, table: Arc<ClassPolicyTable>) {
+        if table.relists_first_slices() {
+            self.may_relist.store(true, Ordering::Relaxed);
+        }
         *self.table.write() = table;
         self.update_has_pins();
     }
@@ -111,6 +118,12 @@ impl CachePolicies {
         self.has_pins.load(Ordering::Relaxed)
     }
 
+    /// True if a read in memory must compare the class of what is cached with the present one.
+    pub fn may_change_class(&self, head: &Head) -> bool {
+        let has_retention = head.info.metadata.classes.retention.is_some();
+        has_retention || self.has_pins() || self.may_relist.load(Ordering::Relaxed)
+    }
+
     /// The treatment of a head: that of the most important byte of its object, which cannot be found without it.
     pub fn of_head(&self, head: &Head) -> Placement {
         self.of_span(&head.address, &head.info, Span::whole(head.info.size))
@@ -125,8 +138,12 @@ impl CachePolicies {
     pub fn of_retained(&self, object: &RetainedObject, number: Option<u32>, now: Timestamp) -> Placement {
         let span = number.map_or(Span::whole(object.size), |number| span_of_extent(object.size, number));
         let table = self.table.read();
-        let own = table.class_of_span(&object.classes, object.size, &(span.offset..span.end()));
-        let class = table.ranked_class(own, object.classes.retention, now);
+        let bytes = span.offset..span.end();
+        let own = table.class_of_span(&object.classes, object.size, &bytes);
+        let ranked = table.ranked_class(own, object.classes.retention, now);
+        let is_own = ranked == own;
+        let class =
+            if is_own { table.listed_class(own, &object.classes, object.size, &bytes) } else { ranked };
         let pin = object.pin.or_else(|| table.is_pinned(own).then_some(PinReason::Class));
         Placement { class: class.value(), pin }
     }
@@ -156,7 +173,9 @@ impl CachePolicies {
 
     fn of_span(&self, address: &Address, info: &ObjectInfo, span: Span) -> Placement {
         let table = self.table.read();
-        let class = table.class_of_span(&info.metadata.classes, info.size, &(span.offset..span.end()));
+        let bytes = span.offset..span.end();
+        let classes = &info.metadata.classes;
+        let class = table.class_of_span(classes, info.size, &bytes);
         if table.lacks(class) && self.is_first_report(class) {
             let class = class.value();
             tracing::warn!(class, "objects have a class without a policy; they are treated as unclassified");
@@ -168,7 +187,10 @@ impl CachePolicies {
         };
         let now = self.now();
         let retention = self.active_retention(address, info, now);
-        Placement { class: table.ranked_class(class, retention, now).value(), pin }
+        let ranked = table.ranked_class(class, retention, now);
+        let listed =
+            if ranked == class { table.listed_class(class, classes, info.size, &bytes) } else { ranked };
+        Placement { class: listed.value(), pin }
     }
 
     fn is_first_report(&self, class: Class) -> bool {

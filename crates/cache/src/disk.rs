@@ -30,10 +30,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tradewind_core::Clock;
+use tradewind_model::class_policy::FIRST_SLICES;
 use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entry, EvictionPolicy, MAX_SLOTS, Slot};
 
 use crate::aligned::BLOCK_BYTES;
 use crate::changes::{Changes, Token};
+use crate::claims::ExtentClaim;
 use crate::counters::Counters;
 use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, blocks_for, verify};
 use crate::fingerprint::Fingerprints;
@@ -117,6 +119,8 @@ pub(crate) struct StoreRequest {
     pub run: Option<Arc<FillRun>>,
     /// Released when the extent is stored or dropped. It bounds the queue.
     pub permit: OwnedSemaphorePermit,
+    /// Like the permit. It keeps other readers from filling the extent, too.
+    pub claim: Option<ExtentClaim>,
 }
 
 impl Disk {
@@ -216,10 +220,12 @@ impl Disk {
     pub fn reclassify(&self, fingerprint: u64, placement: Placement) {
         let state = &mut *self.state.lock();
         let Some(slot) = state.index.find(fingerprint) else { return };
-        let Some(entry) = state.index.get(slot).filter(|entry| entry.class != placement.class) else {
-            return;
-        };
+        let Some(entry) = state.index.get(slot) else { return };
         let keeps_pin = state.class_policies.is_to_pin(placement.class, placement.pin);
+        let is_same = entry.class == placement.class;
+        if is_same && !(entry.class == FIRST_SLICES && !keeps_pin && state.policy.is_pinned(slot)) {
+            return;
+        }
         state.policy.reclassify(slot, &entry.as_entry(), placement.class, keeps_pin);
         state.index.set_class(slot, placement.class);
         state.trim(MAX_EXCESS_EVICTIONS, &self.counters);
@@ -368,7 +374,12 @@ impl DiskState {
         let blocks = u64::from(frames) * FRAME_BLOCKS as u64;
         let policy = new_policy(
             eviction,
-            TierCapacity { blocks, slots: index.capacity(), max_entries: index.max_entries() },
+            TierCapacity {
+                blocks,
+                slots: index.capacity(),
+                max_entries: index.max_entries(),
+                block_bytes: BLOCK_BYTES,
+            },
         );
         let class_policies = AppliedPolicies::new();
         let frames = Frames::new(frames);
@@ -409,7 +420,7 @@ impl DiskState {
         }
         if let Some(slot) = self.index.insert(entry) {
             self.policy.insert(slot, &entry.as_entry());
-            if self.class_policies.is_to_pin(entry.class, None) {
+            if self.class_policies.is_older_to_pin(entry.class) {
                 self.policy.pin(slot, &entry.as_entry());
             }
         }

@@ -1,6 +1,8 @@
 //! Filling the cache while a reader receives an object: the backing store's buffers go to the reader as they are, and a
 //! copy goes into extents. An extent is filled only if all of its bytes pass and a permit is free; no reader waits.
 
+mod shared;
+
 use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,12 +15,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tradewind_core::error::Result;
 use tradewind_core::{Body, Span};
 
+pub(crate) use self::shared::SharedFills;
 use crate::changes::{KeyHash, Token};
+use crate::claims::ExtentClaim;
 use crate::disk::FillRun;
 use crate::extent::{EXTENT_BYTES, ExtentBuffer};
 use crate::head::Head;
 use crate::reader::Pins;
-use crate::tiers::Tiers;
+use crate::tiers::{RemovalReason, Tiers};
 
 /// Objects that are read as a whole and fill the cache, by the fingerprint of the head: one reader fills, the others only
 /// read.
@@ -55,7 +59,8 @@ impl WholeFill {
 
     /// A filler for the bytes of the object.
     pub fn filler(&self) -> Filler {
-        Filler::new(self.tiers.clone(), self.head.clone(), Span::whole(self.head.info.size))
+        // No other reader knows this content.
+        Filler::new(self.tiers.clone(), self.head.clone(), Span::whole(self.head.info.size), None)
     }
 
     /// Makes the object visible, in place of a head that may lack its data, unless the key was changed meanwhile.
@@ -65,7 +70,9 @@ impl WholeFill {
         }
         let (pins, own) = (self.pins.clone(), self.head.content);
         // The space of the old head may get the new one before the old one is read there.
-        self.tiers.remove_head(self.hash, move |content| content == own || pins.is_pinned(content));
+        self.tiers.remove_head(self.hash, RemovalReason::Refilled, move |content| {
+            content == own || pins.is_pinned(content)
+        });
         let permit = self.tiers.try_fill_bytes(EXTENT_BYTES);
         let stored = self.tiers.put_head(self.head.clone(), self.hash, &self.token, permit);
         self.is_finished = stored.is_some_and(|stored| stored.content == self.head.content);
@@ -91,14 +98,28 @@ pub(crate) struct Filler {
     end: u64,
     /// The space of the extents on the SSD.
     run: Option<Arc<FillRun>>,
-    current: Option<(ExtentBuffer, OwnedSemaphorePermit)>,
+    current: Option<ExtentFill>,
+    /// Present if other readers may fill the same content.
+    shared: Option<Arc<SharedFills>>,
+}
+
+/// An extent that is being filled.
+pub(crate) struct ExtentFill {
+    pub buffer: ExtentBuffer,
+    /// The right to store it.
+    pub permit: OwnedSemaphorePermit,
+    /// Keeps other readers from filling it, too.
+    pub claim: Option<ExtentClaim>,
 }
 
 impl Filler {
-    /// A filler for the bytes `span` of an object.
-    pub fn new(tiers: Arc<Tiers>, head: Arc<Head>, span: Span) -> Self {
-        let run = tiers.fill_run(&head, span);
-        Self { tiers, head, offset: span.offset, end: span.end(), run, current: None }
+    /// A filler for the bytes `span` of an object. Of the fillers with the same `shared`, one fills an extent.
+    pub fn new(tiers: Arc<Tiers>, head: Arc<Head>, span: Span, shared: Option<Arc<SharedFills>>) -> Self {
+        let run = match &shared {
+            Some(shared) => shared.run(&tiers, &head, span),
+            None => tiers.fill_run(&head, span),
+        };
+        Self { tiers, head, offset: span.offset, end: span.end(), run, current: None, shared }
     }
 
     fn feed(&mut self, mut bytes: &[u8]) {
@@ -117,20 +138,25 @@ impl Filler {
                 self.current = None;
                 return;
             }
-            if let Some((buffer, _)) = &mut self.current {
-                buffer.append(piece);
+            if let Some(fill) = &mut self.current {
+                fill.buffer.append(piece);
             }
             self.offset += piece.len() as u64;
             bytes = rest;
             if self.offset == end
-                && let Some((buffer, permit)) = self.current.take()
+                && let Some(fill) = self.current.take()
             {
-                self.tiers.put_data(&self.head, number, buffer, self.run.clone(), permit);
+                self.tiers.put_data(&self.head, number, fill, self.run.clone());
             }
         }
     }
 
-    fn begin(&self, number: u32, length: u64) -> Option<(ExtentBuffer, OwnedSemaphorePermit)> {
+    fn begin(&self, number: u32, length: u64) -> Option<ExtentFill> {
+        let claim = match &self.shared {
+            Some(shared) => Some(shared.claim(&self.tiers, &self.head, number)?),
+            None => None,
+        };
+        // After the claim: an earlier one may have ended with the extent.
         if self.tiers.locate(self.head.content, number).is_some() {
             return None;
         }
@@ -141,7 +167,7 @@ impl Filler {
         }
         let length = usize::try_from(length).ok()?;
         let permit = self.tiers.try_fill_bytes(length)?;
-        Some((ExtentBuffer::new(length), permit))
+        Some(ExtentFill { buffer: ExtentBuffer::new(length), permit, claim })
     }
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tradewind_core::{Address, ObjectInfo};
 
-pub(crate) use codec::{decode_head, encode_head, is_one_extent};
+pub(crate) use codec::{decode_head, encode_head, encoded_bytes_with_data, is_one_extent};
 
 /// The id of one immutable content. Unique: it is never assigned again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,6 +6,7 @@
 mod aligned;
 mod cached;
 mod changes;
+mod claims;
 mod classes;
 mod counters;
 mod disk;

@@ -3,7 +3,7 @@
 
 mod eviction;
 
-use tradewind_model::class_policy::ClassPolicyTable;
+use tradewind_model::class_policy::{ClassPolicyTable, FIRST_SLICES};
 use tradewind_model::eviction::{ClassPolicies, Entries, Entry, Slot};
 
 use crate::counters::Counters;
@@ -24,18 +24,32 @@ pub(crate) struct TierPolicies {
     pub eviction: ClassPolicies,
     /// A bit for each class that is pinned.
     pub pinned_classes: u32,
+    /// True if a class by size is pinned of which the first slices are listed as [`FIRST_SLICES`] while it is not.
+    pub pins_first_slices: bool,
 }
 
 impl TierPolicies {
     pub fn new(table: &ClassPolicyTable) -> Self {
         let pinned = tradewind_model::class_policy::all_classes().filter(|class| table.is_pinned(*class));
         let pinned_classes = pinned.map(|class| 1 << class.value()).sum();
-        Self { eviction: table.eviction_policies(), pinned_classes }
+        let pins_first_slices = table.pins_first_slices();
+        Self { eviction: table.eviction_policies(), pinned_classes, pins_first_slices }
+    }
+
+    /// The policies of a tier without pins.
+    pub fn without_pins(self) -> Self {
+        Self { pinned_classes: 0, pins_first_slices: false, ..self }
     }
 
     /// Returns true if a class is pinned.
     pub const fn is_pinned(&self, class: u8) -> bool {
         self.pinned_classes & 1 << class != 0
+    }
+
+    /// The classes of which entries that are cached already may have to be pinned. First slices have not yet the class
+    /// that is pinned. Those of other objects are unpinned when they are read.
+    const fn classes_to_visit(&self) -> u32 {
+        self.pinned_classes | (self.pins_first_slices as u32) << FIRST_SLICES
     }
 }
 
@@ -80,15 +94,24 @@ impl AppliedPolicies {
     /// Replaces the policies. [`Self::apply_some`] brings the change to the entries. Pins of prefixes stay in classes that
     /// were not pinned.
     pub fn replace(&mut self, policies: TierPolicies, policy: &mut Policy) {
-        self.ended_pins = (self.ended_pins | self.current.pinned_classes) & !policies.pinned_classes;
-        self.next_slot = (policies.pinned_classes != 0).then_some(0);
+        let (before, now) = (self.current.classes_to_visit(), policies.classes_to_visit());
+        self.ended_pins = (self.ended_pins | before) & !now;
+        self.next_slot = (now != 0).then_some(0);
         self.current = policies;
         policy.set_class_policies(&policies.eviction);
     }
 
     /// Ends all pins but those of classes.
-    pub const fn end_prefix_pins(&mut self) {
+    pub fn end_prefix_pins(&mut self) {
         self.ended_pins = !self.current.pinned_classes;
+        if self.current.pins_first_slices {
+            self.next_slot = Some(0);
+        }
+    }
+
+    /// Returns true if an entry that was cached before a change of the policies, or a restart, must be pinned.
+    pub const fn is_older_to_pin(&self, class: u8) -> bool {
+        self.current.classes_to_visit() & 1 << class != 0
     }
 
     /// Returns true if an entry of a class must be pinned. A pin of its class may have ended since `reason` was found.
@@ -115,7 +138,7 @@ impl AppliedPolicies {
         let Some(first) = self.next_slot else { return false };
         let end = first.saturating_add(left).min(entries.slots());
         for slot in first..end {
-            let entry = entries.occupied(slot).filter(|entry| self.current.is_pinned(entry.class));
+            let entry = entries.occupied(slot).filter(|entry| self.is_older_to_pin(entry.class));
             if entry.is_some_and(|entry| !policy.pin(slot, &entry)) {
                 counters.pins_ignored.increment();
             }

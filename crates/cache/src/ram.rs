@@ -21,7 +21,7 @@ use crate::extent::buffer_blocks_for;
 use crate::head::{ContentId, Head, Stamp};
 use crate::policy::{Eviction, PinReason, TierPolicies};
 use crate::tiers::MAX_SMALL_BYTES;
-use partition::{Partition, PartitionLimits, RamEntry, RamValue};
+use partition::{Partition, PartitionLimits, RamEntry, RamKeys, RamValue};
 
 /// Memory of an entry besides its bytes: table, slot, policy, allocator.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
@@ -127,7 +127,7 @@ impl RamTier {
         changes: &Changes,
         token: &Token,
     ) -> InsertedHead {
-        let bytes = head.memory_bytes() + ENTRY_OVERHEAD_BYTES;
+        let bytes = head_bytes(head.memory_bytes());
         let mut state = self.state.lock();
         // Under the lock, under which a change removes the head after it made the token obsolete.
         if !changes.is_current(token) {
@@ -147,8 +147,9 @@ impl RamTier {
             }
         }
         // The old one may be in the other share.
-        state.remove(fingerprint);
-        let entry = RamEntry::new(fingerprint, bytes, placement.class, RamValue::Head(head.clone()));
+        state.release(fingerprint);
+        let keys = RamKeys::of_head(fingerprint);
+        let entry = RamEntry::new(keys, bytes, placement.class, RamValue::Head(head.clone()));
         let is_of_small_object = head.data.is_some() || head.info.size <= MAX_SMALL_BYTES;
         let is_with_data = is_of_small_object || bytes > self.max_head_bytes;
         let partition = if is_with_data { &mut state.data } else { &mut state.heads };
@@ -156,17 +157,11 @@ impl RamTier {
     }
 
     /// Caches a data extent.
-    pub fn insert_data(
-        &self,
-        fingerprint: u64,
-        content: ContentId,
-        number: u32,
-        placement: Placement,
-        bytes: Bytes,
-    ) {
+    pub fn insert_data(&self, extent: RamExtent, placement: Placement) {
+        let RamExtent { fingerprint, reuse_key, content, number, bytes } = extent;
         let size = data_bytes(bytes.len());
         let value = RamValue::Data { content, number, bytes };
-        let entry = RamEntry::new(fingerprint, size, placement.class, value);
+        let entry = RamEntry::new(RamKeys { fingerprint, reuse_key }, size, placement.class, value);
         // An extent that does not fit is read from the SSD again.
         let _is_cached = self.state.lock().data.insert(entry, placement.pin);
     }
@@ -227,9 +222,24 @@ impl RamTier {
         sum
     }
 
-    /// Removes an entry, and returns the head if it was one.
+    /// Removes the head of a changed object, and returns it.
     pub fn remove(&self, fingerprint: u64) -> Option<Arc<Head>> {
-        self.state.lock().remove(fingerprint)
+        self.state.lock().remove(RamKeys::of_head(fingerprint))
+    }
+
+    /// Removes a data extent of a changed object.
+    pub fn remove_data(&self, fingerprint: u64, reuse_key: u64) {
+        self.state.lock().data.remove(RamKeys { fingerprint, reuse_key });
+    }
+
+    /// Removes a data extent that is cached again.
+    pub fn release_data(&self, fingerprint: u64) {
+        self.state.lock().data.release(fingerprint);
+    }
+
+    /// Removes a head that is cached again, and returns it.
+    pub fn release(&self, fingerprint: u64) -> Option<Arc<Head>> {
+        self.state.lock().release(fingerprint)
     }
 
     /// The size of the tier in bytes.
@@ -255,36 +265,66 @@ impl RamState {
         found.or_else(|| self.data.find_head(fingerprint, address))
     }
 
-    /// Removes what has a fingerprint, from both shares: the fingerprints of a head and of an extent may be equal.
-    fn remove(&mut self, fingerprint: u64) -> Option<Arc<Head>> {
-        let removed = [self.heads.remove(fingerprint), self.data.remove(fingerprint)];
-        removed.into_iter().flatten().find_map(|entry| match entry.value {
-            RamValue::Head(head) => Some(head),
-            RamValue::Data { .. } => None,
-        })
+    /// Removes a head, from both shares: its object may have been small, and large before.
+    fn remove(&mut self, keys: RamKeys) -> Option<Arc<Head>> {
+        head_of([self.heads.remove(keys), self.data.remove(keys)])
+    }
+
+    /// Like [`Self::remove`], for a head that is cached again.
+    fn release(&mut self, fingerprint: u64) -> Option<Arc<Head>> {
+        head_of([self.heads.release(fingerprint), self.data.release(fingerprint)])
     }
 }
 
-/// An entry that may be cached.
+fn head_of(removed: [Option<RamEntry>; 2]) -> Option<Arc<Head>> {
+    removed.into_iter().flatten().find_map(|entry| match entry.value {
+        RamValue::Head(head) => Some(head),
+        RamValue::Data { .. } => None,
+    })
+}
+
+/// A data extent and its names.
+pub(crate) struct RamExtent {
+    pub fingerprint: u64,
+    /// Equal for the same part of the same address, whatever its content.
+    pub reuse_key: u64,
+    pub content: ContentId,
+    pub number: u32,
+    pub bytes: Bytes,
+}
+
+/// An entry that may be cached. The sizes must be those with which it is inserted: simulations take another size for
+/// another entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub fingerprint: u64,
+    /// Identifies it for the eviction policy of the memory tier.
+    pub reuse_key: u64,
+    /// Bytes of memory.
+    pub ram_bytes: usize,
+    /// Payload on the SSD.
     pub payload_bytes: usize,
     pub placement: Placement,
 }
 
 impl Candidate {
-    fn ram_entry(self) -> Entry {
-        let blocks = ram_blocks(data_bytes(self.payload_bytes));
-        Entry { key: self.fingerprint, blocks, class: self.placement.class }
+    const fn ram_entry(self) -> Entry {
+        let blocks = ram_blocks(self.ram_bytes);
+        Entry { key: self.reuse_key, blocks, class: self.placement.class }
     }
 }
 
+/// Memory of a head with its data.
+pub(crate) const fn head_bytes(memory_bytes: usize) -> usize {
+    memory_bytes + ENTRY_OVERHEAD_BYTES
+}
+
 /// Memory of a data extent: its bytes are a slice of a whole extent.
-const fn data_bytes(payload_bytes: usize) -> usize {
+pub(crate) const fn data_bytes(payload_bytes: usize) -> usize {
     buffer_blocks_for(payload_bytes) * BLOCK_BYTES + ENTRY_OVERHEAD_BYTES
 }
 
-fn ram_blocks(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(RAM_BLOCK_BYTES)).unwrap_or(u32::MAX)
+const fn ram_blocks(bytes: usize) -> u32 {
+    let blocks = bytes.div_ceil(RAM_BLOCK_BYTES);
+    if blocks > u32::MAX as usize { u32::MAX } else { blocks as u32 }
 }

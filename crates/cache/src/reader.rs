@@ -2,9 +2,12 @@
 //! few requests ahead), and those that are in neither, in runs, from the backing store. All bytes are of one content:
 //! if the backing store has another object by then, the body fails.
 
+mod opening_run;
+
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -13,20 +16,24 @@ use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::Result;
 use tradewind_core::store::{GetRequest, Select};
 use tradewind_core::{
-    Address, Body, ByteRange, Context, Error, ObjectInfo, ObjectStore, ReadConditions, Reason, Reservation,
-    Span,
+    Address, Body, ByteRange, Clock, Context, Error, ObjectInfo, ObjectStore, ReadConditions, Reason,
+    Reservation, Span,
 };
 
+use self::opening_run::OpeningRun;
 use crate::changes::KeyHash;
 use crate::disk::{DiskRead, MAX_READ_EXTENTS};
 use crate::extent::{EXTENT_BYTES, FRAME_BYTES};
-use crate::fill::{FillBody, Filler};
+use crate::fill::{FillBody, Filler, SharedFills};
 use crate::head::{ContentId, Head};
-use crate::tiers::Tiers;
+use crate::tiers::{RemovalReason, Tiers};
 use crate::write_back::is_dirty_generation;
 
 /// Requests to the SSD ahead of the one that is delivered.
 const MAX_READS_AHEAD: usize = 4;
+
+/// The wait for the backing store before a read begins with its cached slice. An error by then is that of the read.
+const MAX_WAIT_FOR_REST: Duration = Duration::from_millis(10);
 
 /// Contents that are being read. The extents of a replaced content are not freed until the read ends.
 #[derive(Debug, Default)]
@@ -71,6 +78,7 @@ pub(crate) struct Origin {
     pub head: Arc<Head>,
     pub tiers: Arc<Tiers>,
     pub pins: Arc<Pins>,
+    pub fills: Arc<SharedFills>,
 }
 
 impl Origin {
@@ -164,7 +172,7 @@ impl Origin {
     /// Drops the head: the backing store has another object.
     fn drop_head(&self) {
         let pins = self.pins.clone();
-        self.tiers.remove_head(self.hash, move |content| pins.is_pinned(content));
+        self.tiers.remove_head(self.hash, RemovalReason::Changed, move |content| pins.is_pinned(content));
     }
 
     /// The bytes of `span` that are in the extents of `run`, from the backing store. Fills these extents. Fails with
@@ -188,7 +196,8 @@ impl Origin {
         if !is_same_object(&found.info, &head.info) || found.span != wanted {
             return Err(changed(&self.address));
         }
-        let filler = Filler::new(self.tiers.clone(), head.clone(), wanted);
+        let shared = Some(self.fills.clone());
+        let filler = Filler::new(self.tiers.clone(), head.clone(), wanted, shared);
         let delivered = intersection(wanted, span);
         Ok(FillBody::new(found.body, Some(filler), wanted, delivered, self.tiers.clone()))
     }
@@ -280,6 +289,8 @@ pub(crate) struct CachedReader {
     finished: Option<FinishedRead>,
     run: Option<FillBody>,
     run_end: u32,
+    /// The request for all extents from its first one on.
+    rest: Option<OpeningRun>,
     _pin: Pin,
 }
 
@@ -288,7 +299,30 @@ impl CachedReader {
     pub fn new(origin: Origin, span: Span, pin: Pin) -> Self {
         let left = extents(span);
         let run_end = left.start;
-        Self { origin, span, left, ahead: VecDeque::new(), finished: None, run: None, run_end, _pin: pin }
+        Self {
+            origin,
+            span,
+            left,
+            ahead: VecDeque::new(),
+            finished: None,
+            run: None,
+            run_end,
+            rest: None,
+            _pin: pin,
+        }
+    }
+
+    /// Requests the extents from `first` on from the backing store, by one request, and waits for the response for up to
+    /// [`MAX_WAIT_FOR_REST`]. Fails as [`Origin::open_run`] if the response is an error by then.
+    pub async fn with_rest_from(self, first: u32, clock: &dyn Clock) -> Result<Self> {
+        let (origin, run) = (self.origin.clone(), first..self.left.end);
+        let rest = OpeningRun::start(origin, run, self.span, clock, MAX_WAIT_FOR_REST).await?;
+        Ok(Self { rest: Some(rest), ..self })
+    }
+
+    /// The end of the extents that precede the rest.
+    fn cached_end(&self) -> u32 {
+        self.rest.as_ref().map_or(self.left.end, |rest| rest.first)
     }
 
     /// Turns it into a body.
@@ -319,6 +353,10 @@ impl CachedReader {
                 return Ok(None);
             }
             let number = self.left.start;
+            if let Some(rest) = self.rest.take_if(|rest| rest.first <= number) {
+                self.begin_run(self.left.end, rest.finish().await)?;
+                continue;
+            }
             if let Some(bytes) = self.cached(number).await {
                 self.left.start += 1;
                 return Ok(Some(bytes));
@@ -326,16 +364,25 @@ impl CachedReader {
             let tiers = &self.origin.tiers;
             let content = self.origin.head.content;
             let is_missing = |number: &u32| tiers.locate(content, *number).is_none();
-            self.run_end =
-                (number + 1..self.left.end).find(|number| !is_missing(number)).unwrap_or(self.left.end);
+            let next_cached = (number + 1..self.left.end).find(|number| !is_missing(number));
+            // Evicted before its turn: a second request must not wait for what the first one holds.
+            let is_rest_requested = self.rest.take().is_some();
+            let end = next_cached.filter(|_| !is_rest_requested).unwrap_or(self.left.end);
             self.ahead.clear();
             self.finished = None;
-            let opened = self.origin.open_run(number..self.run_end, self.span).await;
-            if opened.as_ref().is_err_and(|e| e.reason() == Reason::Conflict) {
-                self.origin.drop_head();
-            }
-            self.run = Some(opened?);
+            let opened = self.origin.open_run(number..end, self.span).await;
+            self.begin_run(end, opened)?;
         }
+    }
+
+    /// Goes on with a run that ends before the extent `end`.
+    fn begin_run(&mut self, end: u32, opened: Result<FillBody>) -> Result<()> {
+        if opened.as_ref().is_err_and(|e| e.reason() == Reason::Conflict) {
+            self.origin.drop_head();
+        }
+        self.run = Some(opened?);
+        self.run_end = end;
+        Ok(())
     }
 
     /// The wanted bytes of an extent, if a tier has it.
@@ -383,7 +430,7 @@ impl CachedReader {
         if self.ahead.front().is_some_and(|ahead| ahead.numbers.contains(&number)) {
             return self.ahead.pop_front();
         }
-        let started = match self.origin.start_read(number..self.left.end) {
+        let started = match self.origin.start_read(number..self.cached_end()) {
             Started::NoMemory => self.origin.start_reserved(number..number + 1, None),
             started => started,
         };
@@ -397,13 +444,14 @@ impl CachedReader {
     fn read_ahead(&mut self, from: u32) {
         let (tiers, content) = (self.origin.tiers.clone(), self.origin.head.content);
         let mut next = self.ahead.back().map_or(from, |last| last.numbers.end.max(from));
-        let end = self.left.end.min(from.saturating_add(MAX_READ_EXTENTS as u32));
+        let cached_end = self.cached_end();
+        let end = cached_end.min(from.saturating_add(MAX_READ_EXTENTS as u32));
         while next < end && self.ahead.len() < MAX_READS_AHEAD {
             if tiers.ram.contains(tiers.fingerprints.data(content, next)) {
                 next += 1;
                 continue;
             }
-            let Started::Read(read) = self.origin.start_read(next..self.left.end) else { return };
+            let Started::Read(read) = self.origin.start_read(next..cached_end) else { return };
             next = read.numbers.end;
             self.ahead.push_back(read);
         }

@@ -170,7 +170,7 @@ impl RetainedObjects {
         }
     }
 
-    /// The objects that are to be examined at `now`.
+    /// The objects to examine at `now`.
     pub fn take_due(&self, now: Timestamp) -> Vec<(u64, RetainedObject)> {
         let mut due = Vec::new();
         for (key, object) in &mut self.state.lock().objects {

@@ -14,9 +14,10 @@ use crate::classes::CachePolicies;
 use crate::counters::Counters;
 use crate::disk::{Disk, DiskRead, FillRun, StoreRequest};
 use crate::extent::{EXTENT_BYTES, ExtentBuffer, ExtentKey, MAX_HEAD_BYTES, blocks_for};
+use crate::fill::ExtentFill;
 use crate::fingerprint::Fingerprints;
-use crate::head::{ContentId, Head, Stamp, decode_head, encode_head};
-use crate::ram::{Candidate, InsertedHead, Placement, RamTier};
+use crate::head::{ContentId, Head, Stamp, decode_head, encode_head, encoded_bytes_with_data};
+use crate::ram::{Candidate, InsertedHead, Placement, RamExtent, RamTier, data_bytes, head_bytes};
 use crate::reader::{extents, extents_span};
 use crate::stamps::StampTable;
 
@@ -43,6 +44,15 @@ const MAX_BATCH_EXTENTS: u32 = 1024;
 pub(crate) enum Tier {
     Ram,
     Ssd,
+}
+
+/// The reason for which an object is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RemovalReason {
+    /// The backing store has another object, or none.
+    Changed,
+    /// An unchanged object was read again, because a part of it was not cached.
+    Refilled,
 }
 
 /// See the module's head.
@@ -122,7 +132,7 @@ impl Tiers {
             head.set_stamp(stamp);
         }
         let head = Arc::new(head);
-        self.rank_again(&head, hash.key, || self.policies.of_head(&head));
+        self.rank_on_ssd(&head, hash.key, self.policies.of_head(&head));
         self.policies.track(&head, hash.key);
         match self.insert_head(&head, hash, token) {
             InsertedHead::Existing(head) => Some((head, Tier::Ram)),
@@ -227,24 +237,39 @@ impl Tiers {
         let validity = Some((self.changes.clone(), *token));
         // The budget of writes treats a head without data apart: it follows its data.
         let miss_key = head.data.as_ref().map(|_| hash.key);
-        disk.store(StoreRequest { extent, pin, validity, miss_key, head_key: None, run: None, permit });
+        disk.store(StoreRequest {
+            extent,
+            pin,
+            validity,
+            miss_key,
+            head_key: None,
+            run: None,
+            permit,
+            claim: None,
+        });
     }
 
-    /// Gives an entry its present class, if the object has a retention, and pins it if it was cached before its class or
-    /// prefix was pinned.
+    /// Gives an entry its present class if that may have changed, and pins it if it was cached before its class or prefix
+    /// was pinned.
     fn rank_again(&self, head: &Head, fingerprint: u64, placement: impl FnOnce() -> Placement) {
-        let may_decay = head.info.metadata.classes.retention.is_some();
-        if !may_decay && !self.policies.has_pins() {
+        if !self.policies.may_change_class(head) {
             return;
         }
         let placement = placement();
-        if may_decay {
-            self.reclassify(fingerprint, placement);
-        }
+        self.reclassify(fingerprint, placement);
         let Some(reason) = placement.pin else { return };
         self.ram.pin(fingerprint, reason);
         if let Some(disk) = &self.disk {
             disk.pin(fingerprint, reason);
+        }
+    }
+
+    /// Like [`Self::rank_again`], for what is read from the SSD: its class may be that of an earlier process.
+    fn rank_on_ssd(&self, head: &Head, fingerprint: u64, placement: Placement) {
+        if self.policies.may_change_class(head) {
+            self.rank_again(head, fingerprint, || placement);
+        } else if let Some(disk) = &self.disk {
+            disk.reclassify(fingerprint, placement);
         }
     }
 
@@ -304,12 +329,21 @@ impl Tiers {
 
     /// A data extent that may be cached.
     pub fn candidate(&self, head: &Head, number: u32) -> Candidate {
-        let fingerprint = self.fingerprints.data(head.content, number);
+        let span = extents_span(&(number..number + 1), head.info.size);
+        let payload_bytes = usize::try_from(span.length).unwrap_or(EXTENT_BYTES);
         Candidate {
-            fingerprint,
-            payload_bytes: EXTENT_BYTES,
+            fingerprint: self.fingerprints.data(head.content, number),
+            reuse_key: self.reuse_key(self.fingerprints.key(&head.address).key, number),
+            ram_bytes: data_bytes(payload_bytes),
+            payload_bytes,
             placement: self.policies.of_extent(head, number),
         }
+    }
+
+    /// The name of an extent by the fingerprint of its address: equal for all contents. Each fill is another content, so
+    /// that reuse shows by this name only.
+    fn reuse_key(&self, head_fingerprint: u64, number: u32) -> u64 {
+        self.fingerprints.data(ContentId(head_fingerprint), number)
     }
 
     /// The largest object that is cached together with its head.
@@ -317,10 +351,16 @@ impl Tiers {
         if self.disk.is_some() { MAX_SMALL_BYTES } else { MAX_SMALL_BYTES_IN_MEMORY }
     }
 
-    /// A small object that may be cached together with its head.
+    /// A small object that may be cached together with its head, which has no data yet.
     pub fn small_candidate(&self, head: &Head, hash: KeyHash) -> Candidate {
-        let payload_bytes = head.memory_bytes() + usize::try_from(head.info.size).unwrap_or(usize::MAX / 2);
-        Candidate { fingerprint: hash.key, payload_bytes, placement: self.policies.of_head(head) }
+        let size = usize::try_from(head.info.size).unwrap_or(usize::MAX / 2);
+        Candidate {
+            fingerprint: hash.key,
+            reuse_key: hash.key,
+            ram_bytes: head_bytes(head.memory_bytes() + size),
+            payload_bytes: encoded_bytes_with_data(head),
+            placement: self.policies.of_head(head),
+        }
     }
 
     /// Replaces the policies of classes.
@@ -346,15 +386,19 @@ impl Tiers {
     pub fn remove_head(
         self: &Arc<Self>,
         hash: KeyHash,
+        reason: RemovalReason,
         is_pinned: impl Fn(ContentId) -> bool + Send + 'static,
     ) {
         self.policies.retained().remove(hash.key);
-        let head = self.ram.remove(hash.key);
+        let head = match reason {
+            RemovalReason::Changed => self.ram.remove(hash.key),
+            RemovalReason::Refilled => self.ram.release(hash.key),
+        };
         let location = self.disk.as_ref().and_then(|disk| disk.remove(hash.key));
         let tiers = self.clone();
         let remove_content = move |head: &Head| {
             if head.data.is_none() && !is_pinned(head.content) {
-                tiers.remove_content(head.content, head.info.size);
+                tiers.remove_content(head, hash.key, reason);
             }
         };
         match (&self.disk, head, location) {
@@ -376,20 +420,28 @@ impl Tiers {
     }
 
     /// Removes the data of an object that no head refers to, in the background.
-    pub fn discard_content(self: &Arc<Self>, head: &Head) {
-        let (tiers, content, size) = (self.clone(), head.content, head.info.size);
+    pub fn discard_content(self: &Arc<Self>, head: &Arc<Head>) {
+        let key = self.fingerprints.key(&head.address).key;
+        let (tiers, head) = (self.clone(), head.clone());
+        // The object is the same: what the simulations have of its key is right.
+        let remove = move || tiers.remove_content(&head, key, RemovalReason::Refilled);
         match &self.disk {
-            None => self.remove_content(content, size),
-            Some(disk) => disk.remove_in_background(move || tiers.remove_content(content, size)),
+            None => remove(),
+            Some(disk) => disk.remove_in_background(remove),
         }
     }
 
     /// Frees the first extents of a content; eviction frees the rest, which no head refers to.
-    fn remove_content(&self, content: ContentId, size: u64) {
-        let extents = u32::try_from(size.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX);
+    fn remove_content(&self, head: &Head, head_fingerprint: u64, reason: RemovalReason) {
+        let extents = u32::try_from(head.info.size.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX);
         for number in 0..extents.min(MAX_FREED_EXTENTS) {
-            let fingerprint = self.fingerprints.data(content, number);
-            self.ram.remove(fingerprint);
+            let fingerprint = self.fingerprints.data(head.content, number);
+            match reason {
+                RemovalReason::Changed => {
+                    self.ram.remove_data(fingerprint, self.reuse_key(head_fingerprint, number));
+                }
+                RemovalReason::Refilled => self.ram.release_data(fingerprint),
+            }
             if let Some(disk) = &self.disk {
                 disk.remove(fingerprint);
             }
@@ -426,7 +478,7 @@ impl Tiers {
         let read = self.disk.as_ref()?.start_read(keys)?;
         for number in numbers.take(read.count()) {
             let fingerprint = self.fingerprints.data(content, number);
-            self.rank_again(head, fingerprint, || self.policies.of_extent(head, number));
+            self.rank_on_ssd(head, fingerprint, self.policies.of_extent(head, number));
         }
         Some(read)
     }
@@ -435,6 +487,7 @@ impl Tiers {
     pub async fn finish_read(&self, head: &Head, first: u32, read: DiskRead) -> Vec<Option<Bytes>> {
         let Some(disk) = &self.disk else { return Vec::new() };
         let extents = disk.finish_read(read).await;
+        let address = self.fingerprints.key(&head.address).key;
         for (number, bytes) in (first..).zip(&extents) {
             let Some(bytes) = bytes else { continue };
             let fingerprint = self.fingerprints.data(head.content, number);
@@ -442,7 +495,9 @@ impl Tiers {
             // The buffer of a smaller extent may have more blocks than its payload takes in memory.
             let is_whole = bytes.len() == EXTENT_BYTES;
             let cached = if is_whole { bytes.clone() } else { Bytes::copy_from_slice(bytes) };
-            self.ram.insert_data(fingerprint, head.content, number, placement, cached);
+            let reuse_key = self.reuse_key(address, number);
+            let extent = RamExtent { fingerprint, reuse_key, content: head.content, number, bytes: cached };
+            self.ram.insert_data(extent, placement);
         }
         extents
     }
@@ -462,27 +517,30 @@ impl Tiers {
     }
 
     /// Caches a data extent.
-    pub fn put_data(
-        &self,
-        head: &Head,
-        number: u32,
-        buffer: ExtentBuffer,
-        run: Option<Arc<FillRun>>,
-        permit: OwnedSemaphorePermit,
-    ) {
+    pub fn put_data(&self, head: &Head, number: u32, fill: ExtentFill, run: Option<Arc<FillRun>>) {
+        let ExtentFill { buffer, permit, claim } = fill;
         let cache_id = self.disk.as_ref().map_or(0, |disk| disk.cache_id());
         let placement = self.policies.of_extent(head, number);
         let extent = buffer.seal(cache_id, ExtentKey::Data(head.content, number), placement.class);
-        let fingerprint = self.fingerprints.data(head.content, number);
-        self.ram.insert_data(fingerprint, head.content, number, placement, extent.payload());
+        let (content, fingerprint) = (head.content, self.fingerprints.data(head.content, number));
+        let address = self.fingerprints.key(&head.address).key;
+        let reuse_key = self.reuse_key(address, number);
+        let bytes = extent.payload();
+        self.ram.insert_data(RamExtent { fingerprint, reuse_key, content, number, bytes }, placement);
         match &self.disk {
             Some(disk) => {
                 let pin = placement.pin;
-                // Each fill is another content.
-                let address = self.fingerprints.key(&head.address).key;
-                let miss_key = Some(self.fingerprints.data(ContentId(address), number));
-                let head_key = Some(address);
-                disk.store(StoreRequest { extent, pin, validity: None, miss_key, head_key, run, permit });
+                let (miss_key, head_key) = (Some(reuse_key), Some(address));
+                disk.store(StoreRequest {
+                    extent,
+                    pin,
+                    validity: None,
+                    miss_key,
+                    head_key,
+                    run,
+                    permit,
+                    claim,
+                });
             }
             None => self.counters.fills.increment(),
         }

@@ -61,6 +61,10 @@ const SMALLEST_FILES: u8 = 11;
 const LARGEST_FILES: u8 = 22;
 /// The class of the largest files with a high priority.
 const LARGEST_SMALL_FILES: u8 = 14;
+/// The class of the first bytes of large objects without a label: one of the store's own.
+pub const FIRST_SLICES: u8 = 10;
+/// The share of a cache from which other data does not displace the first bytes of large objects.
+const FIRST_SLICES_RESERVED_PERCENT: u8 = 10;
 /// The maximum size of the class [`SMALLEST_FILES`]. Each further class is four times as large.
 const SMALLEST_FILES_BYTES: u64 = 4 << 10;
 

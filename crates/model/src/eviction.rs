@@ -23,6 +23,7 @@ mod ghosts;
 mod keyed_cache;
 mod lru;
 mod miniature;
+mod reserve_evidence;
 mod s3_fifo;
 mod slot_table;
 mod static_dss;

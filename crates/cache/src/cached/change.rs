@@ -16,7 +16,7 @@ use crate::changes::{Change, Scope, Token};
 use crate::head::{ContentId, Head, Stamp};
 use crate::ram::InsertedHead;
 use crate::reader::Pins;
-use crate::tiers::Tiers;
+use crate::tiers::{RemovalReason, Tiers};
 
 /// Applies changes. What a task of a change needs of the cache.
 #[derive(Clone)]
@@ -123,7 +123,7 @@ impl Drop for AppliedChange {
             Scope::Bucket(_) => self.change.set_bucket_changed(),
             Scope::Key(hash) => {
                 let pins = pins.clone();
-                tiers.remove_head(hash, move |content| pins.is_pinned(content));
+                tiers.remove_head(hash, RemovalReason::Changed, move |content| pins.is_pinned(content));
             }
         }
     }

@@ -9,6 +9,7 @@ use tradewind_core::error::Result;
 use tradewind_core::observation::{CacheSource, CacheStatus, ForwardReason};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, Context, Error, ErrorKind, ObjectInfo, Observation, Reason, Span};
+use tradewind_model::slices::{HEAD_BYTES, MAX_UNSLICED_BYTES};
 
 use super::Cached;
 use crate::changes::{KeyHash, Token};
@@ -17,8 +18,9 @@ use crate::fill::{FillBody, FillTarget, Filler, WholeFill};
 use crate::flights::Flight;
 use crate::head::{Head, Stamp, is_one_extent};
 use crate::options::Validation;
+use crate::ram::Candidate;
 use crate::reader::{CachedReader, Gathered, Origin, extents, is_same_object, slice_of_extent};
-use crate::tiers::Tier;
+use crate::tiers::{RemovalReason, Tier};
 
 /// Extents of which is examined whether they are cached before a body begins.
 const MAX_EXAMINED_EXTENTS: u32 = 4096;
@@ -233,7 +235,7 @@ impl Cached {
 
     pub(super) fn drop_head(&self, hash: KeyHash) {
         let pins = self.pins.clone();
-        self.tiers.remove_head(hash, move |content| pins.is_pinned(content));
+        self.tiers.remove_head(hash, RemovalReason::Changed, move |content| pins.is_pinned(content));
     }
 
     /// Serves a read from a current head, unless the backing store has another object after all, or the object is small
@@ -270,11 +272,14 @@ impl Cached {
             head: head.clone(),
             tiers: self.tiers.clone(),
             pins: self.pins.clone(),
+            fills: self.shared_fills.clone(),
         };
         let wanted = extents(span);
         let presence = self.presence(head, span, tier);
         let is_brief = wanted.len() <= MAX_BRIEF_EXTENTS as usize;
-        let mut is_forwarded = presence.missing > 0 && (is_brief || presence.missing * 4 > presence.examined);
+        let is_mostly_missing = presence.missing * 4 > presence.examined;
+        let has_first_slice = self.has_first_slice(head, span);
+        let mut is_forwarded = presence.missing > 0 && (is_brief || is_mostly_missing) && !has_first_slice;
         let mut gathered = None;
         if is_brief && !is_forwarded {
             match origin.gather(span).await {
@@ -307,21 +312,27 @@ impl Cached {
         {
             self.tiers.ensure_head_is_stored(head, attempt.hash, &attempt.token, permit);
         }
-        let body = if let Some(body) = gathered {
-            body
+        let opened = if let Some(body) = gathered {
+            Ok(body)
         } else if is_forwarded {
-            match origin.open_run(wanted, span).await {
-                Ok(run) => run.into_body(),
-                Err(e) if e.reason() == Reason::Conflict => {
-                    self.drop_head(attempt.hash);
-                    return Ok(Err(ForwardReason::Stale));
-                }
-                Err(e) => return Err(e),
-            }
+            origin.open_run(wanted, span).await.map(FillBody::into_body)
         } else {
-            CachedReader::new(origin, span, self.pins.pin(head.content)).into_body()
+            let reader = CachedReader::new(origin, span, self.pins.pin(head.content));
+            match presence.first_missing.filter(|_| is_mostly_missing) {
+                Some(first) => {
+                    reader.with_rest_from(first, self.clock.as_ref()).await.map(CachedReader::into_body)
+                }
+                None => Ok(reader.into_body()),
+            }
         };
-        Ok(Ok(self.hit(attempt, head, span, source, body)))
+        match opened {
+            Ok(body) => Ok(Ok(self.hit(attempt, head, span, source, body))),
+            Err(e) if e.reason() == Reason::Conflict => {
+                self.drop_head(attempt.hash);
+                Ok(Err(ForwardReason::Stale))
+            }
+            Err(e) => Err(e),
+        }
     }
 
     /// The bytes of a span that is one buffer: of a small object, or within one extent.
@@ -348,13 +359,24 @@ impl Cached {
         Some(SmallData { bytes, tier: Tier::Ssd })
     }
 
+    /// Returns true if a read begins with the first slice of a large object, and the cache has it: the first byte need not
+    /// wait for the backing store.
+    fn has_first_slice(&self, head: &Head, span: Span) -> bool {
+        let is_stream = span.offset == 0 && span.length > MAX_UNSLICED_BYTES;
+        let mut slice = extents(Span { offset: 0, length: HEAD_BYTES });
+        is_stream && slice.all(|number| self.tiers.locate(head.content, number).is_some())
+    }
+
     fn presence(&self, head: &Head, span: Span, tier: Tier) -> Presence {
-        let mut presence = Presence { examined: 0, missing: 0, tier };
+        let mut presence = Presence { examined: 0, missing: 0, first_missing: None, tier };
         for number in extents(span).take(MAX_EXAMINED_EXTENTS as usize) {
             presence.examined += 1;
             match self.tiers.locate(head.content, number) {
                 Some(tier) => presence.tier = presence.tier.max(tier),
-                None => presence.missing += 1,
+                None => {
+                    presence.missing += 1;
+                    presence.first_missing.get_or_insert(number);
+                }
             }
         }
         presence
@@ -380,7 +402,7 @@ impl Cached {
                 reason = ForwardReason::Pressure;
                 body
             } else {
-                self.fill_small(attempt, &info, body).await?
+                self.fill_small(attempt, &info, candidate, body).await?
             }
         } else {
             reason = self.reason_to_forward(&head, span, reason);
@@ -393,8 +415,13 @@ impl Cached {
     }
 
     /// Caches a small object with its data, which is read at once.
-    async fn fill_small(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo, body: Body) -> Result<Body> {
-        let candidate = self.tiers.small_candidate(&self.new_head(attempt, info), attempt.hash);
+    async fn fill_small(
+        &self,
+        attempt: &ReadAttempt<'_>,
+        info: &ObjectInfo,
+        candidate: Candidate,
+        body: Body,
+    ) -> Result<Body> {
         // Without it, the object is cached in memory only.
         let permit = self.tiers.try_fill_bytes(candidate.payload_bytes);
         let bytes = match body.into_bytes() {
@@ -438,7 +465,10 @@ impl Cached {
         let is_filled = permit.is_some();
         let head =
             if is_filled { self.tiers.put_head(head, attempt.hash, &attempt.token, permit) } else { None };
-        let filler = head.map(|head| Filler::new(self.tiers.clone(), head, span));
+        let filler = head.map(|head| {
+            let shared = Some(self.shared_fills.clone());
+            Filler::new(self.tiers.clone(), head, span, shared)
+        });
         FillBody::new(body, filler, span, span, self.tiers.clone()).into_body()
     }
 
@@ -507,6 +537,7 @@ struct SmallData {
 struct Presence {
     examined: u32,
     missing: u32,
+    first_missing: Option<u32>,
     tier: Tier,
 }
 

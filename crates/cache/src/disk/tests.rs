@@ -147,7 +147,16 @@ fn data_key(number: u32) -> ExtentKey {
 
 fn request(extent: SealedExtent) -> StoreRequest {
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    StoreRequest { extent, pin: None, validity: None, miss_key: None, head_key: None, run: None, permit }
+    StoreRequest {
+        extent,
+        pin: None,
+        validity: None,
+        miss_key: None,
+        head_key: None,
+        run: None,
+        permit,
+        claim: None,
+    }
 }
 
 /// Stores an extent of `blocks` blocks, on this thread.

@@ -20,7 +20,7 @@ pub(super) const MAX_VICTIMS: usize = 16;
 impl Disk {
     /// Stores an extent, unless it is there, outdated, not admitted, over the budget or without space.
     pub(super) fn write_extent(self: &Arc<Self>, request: StoreRequest) {
-        let StoreRequest { extent, pin, validity, miss_key, head_key, run, permit } = request;
+        let StoreRequest { extent, pin, validity, miss_key, head_key, run, permit, claim } = request;
         let is_valid = || validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token));
         let fingerprint = self.fingerprints.extent(extent.key);
         let is_present = matches!(extent.key, ExtentKey::Data(..)) && self.contains(fingerprint);
@@ -75,6 +75,7 @@ impl Disk {
             self.apply_in_background();
         }
         self.counters.fills.increment();
+        drop(claim);
         drop(permit);
     }
 

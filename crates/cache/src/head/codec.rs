@@ -43,8 +43,14 @@ pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
 
 /// Returns true if a head without data, and all bytes of its object, fit into one extent.
 pub(crate) fn is_one_extent(head: &Head) -> bool {
-    let bytes = encode_head(head).len() as u64 + u64::from(u32::BITS / 8);
-    bytes.saturating_add(head.info.size) <= MAX_HEAD_BYTES as u64
+    encoded_bytes_with_data(head) <= MAX_HEAD_BYTES
+}
+
+/// Bytes of the form of a head without data, once it has all bytes of its object.
+pub(crate) fn encoded_bytes_with_data(head: &Head) -> usize {
+    let length_bytes = (u32::BITS / 8) as usize;
+    let size = usize::try_from(head.info.size).unwrap_or(usize::MAX);
+    (encode_head(head).len() + length_bytes).saturating_add(size)
 }
 
 /// The head in `bytes`; `None` if they are not one.

@@ -6,6 +6,9 @@ use tradewind_model::eviction::{
     MAX_SLOTS, MissCost, S3Fifo, Slot,
 };
 
+/// The unit by which the policy groups sizes, in both tiers alike: up to 8, 24, 36 and 72 KiB.
+const SIZE_UNIT_BYTES: usize = 4 << 10;
+
 /// The eviction policy of a cache, for both of its tiers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Eviction {
@@ -33,6 +36,8 @@ pub(crate) struct TierCapacity {
     /// Slots are below this.
     pub slots: usize,
     pub max_entries: usize,
+    /// Bytes of a block.
+    pub block_bytes: usize,
 }
 
 /// An empty policy, with the default priorities of classes.
@@ -44,6 +49,7 @@ pub(crate) fn new_policy(eviction: Eviction, tier: TierCapacity) -> Policy {
             let policies = ClassPolicyTable::default().eviction_policies();
             let mut policy = AdaptiveWindow::class_aware(capacity, &policies, MissCost::default());
             policy.set_max_entries(limit(tier.max_entries));
+            policy.set_size_unit(limit(SIZE_UNIT_BYTES.div_ceil(tier.block_bytes)));
             policy.set_class_policies(&policies);
             Policy::ClassAware(Box::new(policy))
         }
@@ -144,6 +150,21 @@ impl Policy {
         match self {
             Self::ClassAware(policy) => policy.occupancy(),
             Self::Baseline(policy) => policy.occupancy,
+        }
+    }
+
+    /// Removes an entry in whose place an equal one is about to be inserted: simulations keep it.
+    pub fn release(&mut self, slot: Slot, entry: &Entry) {
+        match self {
+            Self::ClassAware(policy) => policy.release(slot, entry),
+            Self::Baseline(policy) => policy.remove(slot, entry),
+        }
+    }
+
+    /// Removes what simulations have of a key whose data has changed.
+    pub fn forget(&mut self, key: u64) {
+        if let Self::ClassAware(policy) = self {
+            policy.forget(key);
         }
     }
 

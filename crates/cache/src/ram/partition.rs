@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tradewind_core::Address;
+use tradewind_model::class_policy::FIRST_SLICES;
 use tradewind_model::eviction::{CLASSES, ClassOccupancy, Entries, Entry, EvictionPolicy, MAX_SLOTS, Slot};
 
 use super::{Placement, RAM_BLOCK_BYTES, ram_blocks};
@@ -44,9 +45,26 @@ struct RamEntries(Vec<Option<RamEntry>>);
 
 /// An entry of the memory tier.
 pub(super) struct RamEntry {
-    /// The view of the eviction policy; the key is the fingerprint.
+    fingerprint: u64,
+    /// The view of the eviction policy; the key is the reuse key.
     entry: Entry,
     pub value: RamValue,
+}
+
+/// The names of an entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RamKeys {
+    /// Identifies the entry in the tier.
+    pub fingerprint: u64,
+    /// Identifies it for the eviction policy: equal for the same part of the same address, whatever its content.
+    pub reuse_key: u64,
+}
+
+impl RamKeys {
+    /// The names of a head.
+    pub const fn of_head(fingerprint: u64) -> Self {
+        Self { fingerprint, reuse_key: fingerprint }
+    }
 }
 
 pub(super) enum RamValue {
@@ -55,8 +73,9 @@ pub(super) enum RamValue {
 }
 
 impl RamEntry {
-    pub fn new(fingerprint: u64, bytes: usize, class: u8, value: RamValue) -> Self {
-        Self { entry: Entry { key: fingerprint, blocks: ram_blocks(bytes), class }, value }
+    pub fn new(keys: RamKeys, bytes: usize, class: u8, value: RamValue) -> Self {
+        let entry = Entry { key: keys.reuse_key, blocks: ram_blocks(bytes), class };
+        Self { fingerprint: keys.fingerprint, entry, value }
     }
 }
 
@@ -87,7 +106,12 @@ impl Partition {
     pub fn new(limits: PartitionLimits, counters: Arc<Counters>) -> Self {
         let max_blocks = limits.bytes / RAM_BLOCK_BYTES;
         let max_entries = (limits.bytes / limits.bytes_per_slot).clamp(1, MAX_SLOTS as usize);
-        let capacity = TierCapacity { blocks: max_blocks as u64, slots: max_entries, max_entries };
+        let capacity = TierCapacity {
+            blocks: max_blocks as u64,
+            slots: max_entries,
+            max_entries,
+            block_bytes: RAM_BLOCK_BYTES,
+        };
         Self {
             slots: HashMap::default(),
             entries: RamEntries::default(),
@@ -144,8 +168,11 @@ impl Partition {
 
     /// Caches an entry in place of the one with its fingerprint. Returns false if it is not admitted.
     pub fn insert(&mut self, value: RamEntry, pin: Option<PinReason>) -> bool {
-        let entry = value.entry;
-        self.remove(entry.key);
+        if self.max_blocks == 0 {
+            return false;
+        }
+        let (fingerprint, entry) = (value.fingerprint, value.entry);
+        self.release(fingerprint);
         let blocks = entry.blocks as usize;
         let is_pinned = self.class_policies.is_to_pin(entry.class, pin);
         let is_admitted = self.policy.admits(&entry) || is_pinned && self.policy.may_pin(&entry);
@@ -165,7 +192,7 @@ impl Partition {
         if is_pinned && !self.policy.pin(slot, &entry) {
             self.counters.pins_ignored.increment();
         }
-        self.slots.insert(entry.key, slot);
+        self.slots.insert(fingerprint, slot);
         self.blocks += blocks;
         self.entries.0[slot as usize] = Some(value);
         self.trim(MAX_EXCESS_EVICTIONS);
@@ -186,10 +213,11 @@ impl Partition {
     pub fn reclassify(&mut self, fingerprint: u64, placement: Placement) {
         let Some(slot) = self.slots.get(&fingerprint).copied() else { return };
         let Some(found) = self.entries.0.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        if found.entry.class == placement.class {
+        let keeps_pin = self.class_policies.is_to_pin(placement.class, placement.pin);
+        let class = found.entry.class;
+        if class == placement.class && !(class == FIRST_SLICES && !keeps_pin && self.policy.is_pinned(slot)) {
             return;
         }
-        let keeps_pin = self.class_policies.is_to_pin(placement.class, placement.pin);
         self.policy.reclassify(slot, &found.entry, placement.class, keeps_pin);
         found.entry.class = placement.class;
         self.trim(MAX_EXCESS_EVICTIONS);
@@ -203,7 +231,9 @@ impl Partition {
 
     /// Records a request for an entry that is not cached.
     pub fn record_bypass(&mut self, entry: &Entry) {
-        self.policy.admits(entry);
+        if self.max_blocks > 0 {
+            self.policy.admits(entry);
+        }
     }
 
     /// Replaces the policies of classes. [`Self::apply_some_policies`] brings them to the entries.
@@ -227,11 +257,18 @@ impl Partition {
         self.policy.occupancy()
     }
 
-    /// Removes an entry that the policy knows.
-    pub fn remove(&mut self, fingerprint: u64) -> Option<RamEntry> {
+    /// Removes an entry whose object has changed: neither the policy nor its simulations have it any longer.
+    pub fn remove(&mut self, keys: RamKeys) -> Option<RamEntry> {
+        let removed = self.release(keys.fingerprint);
+        self.policy.forget(keys.reuse_key);
+        removed
+    }
+
+    /// Removes an entry in whose place an equal one is about to be inserted.
+    pub fn release(&mut self, fingerprint: u64) -> Option<RamEntry> {
         let slot = *self.slots.get(&fingerprint)?;
         let removed = self.forget(slot)?;
-        self.policy.remove(slot, &removed.entry);
+        self.policy.release(slot, &removed.entry);
         Some(removed)
     }
 
@@ -264,7 +301,7 @@ impl Partition {
     /// Removes an entry that the policy no longer knows.
     fn forget(&mut self, slot: Slot) -> Option<RamEntry> {
         let removed = self.entries.0.get_mut(slot as usize)?.take()?;
-        self.slots.remove(&removed.entry.key);
+        self.slots.remove(&removed.fingerprint);
         self.free.push(slot);
         self.blocks -= removed.entry.blocks as usize;
         Some(removed)

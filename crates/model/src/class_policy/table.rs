@@ -7,10 +7,11 @@ use std::ops::Range;
 use tradewind_core::{Class, Classes};
 
 use super::{
-    ClassPriority, ClassSource, LARGEST_FILES, SMALLEST_FILES, class, class_by_name, class_for_size,
+    ClassPriority, ClassSource, FIRST_SLICES, FIRST_SLICES_RESERVED_PERCENT, LARGEST_FILES, SMALLEST_FILES,
+    class, class_by_name, class_for_size,
 };
 use crate::eviction::{CLASSES, ClassPolicies, ClassPolicy};
-use crate::slices::StreamShare;
+use crate::slices::{HEAD_BYTES, MAX_UNSLICED_BYTES, StreamShare};
 
 /// The event that completes a write to a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,6 +182,53 @@ impl ClassPolicyTable {
         if covered < end - first { self.higher(best, whole) } else { best.unwrap_or(whole) }
     }
 
+    /// The class as which a cache lists bytes of the class `own`. That is `own`, except for
+    /// - the first [`HEAD_BYTES`] of an object of more than [`MAX_UNSLICED_BYTES`] that has neither a label there nor a
+    ///   priority, limit or pin of the settings: they are the store's own class 10, which has a reserved share;
+    /// - a client's label 10, which is listed as 9. Both have the priority of class 0.
+    #[must_use]
+    pub fn listed_class(&self, own: Class, classes: &Classes, size: u64, span: &Range<u64>) -> Class {
+        if own.value() == FIRST_SLICES {
+            return class(FIRST_SLICES - 1);
+        }
+        let is_first_slice = classes.object.is_none()
+            && size > MAX_UNSLICED_BYTES
+            && span.start < HEAD_BYTES
+            && own == class_for_size(size)
+            && self.is_ranked_by_reuse(own)
+            && self.max_occupancy_percent(own) == 100
+            && !self.is_pinned(own);
+        if is_first_slice { class(FIRST_SLICES) } else { own }
+    }
+
+    /// The most of each tier that a class as a cache lists it may fill. A client's label 10 is listed as 9: the stricter of
+    /// both limits holds for both together.
+    fn listed_occupancy_percent(&self, listed: Class) -> u8 {
+        let own = self.max_occupancy_percent(listed);
+        if listed.value() == FIRST_SLICES - 1 {
+            own.min(self.max_occupancy_percent(class(FIRST_SLICES)))
+        } else {
+            own
+        }
+    }
+
+    /// True if the settings treat a class by size whose objects have a first slice unlike the others: entries of class
+    /// [`FIRST_SLICES`] may then be those of this class, from before.
+    #[must_use]
+    pub fn relists_first_slices(&self) -> bool {
+        sliced_classes().any(|class| {
+            !self.is_ranked_by_reuse(class)
+                || self.max_occupancy_percent(class) < 100
+                || self.is_pinned(class)
+        })
+    }
+
+    /// True if a class by size whose objects have a first slice is pinned.
+    #[must_use]
+    pub fn pins_first_slices(&self) -> bool {
+        sliced_classes().any(|class| self.is_pinned(class))
+    }
+
     fn higher(&self, one: Option<Class>, other: Class) -> Class {
         one.filter(|one| self.priority(*one) <= self.priority(other)).unwrap_or(other)
     }
@@ -191,12 +239,15 @@ impl ClassPolicyTable {
         let mut policies = ClassPolicies::default();
         for class in all_classes() {
             let priority = self.priority(class).value();
-            let policy = ClassPolicy { priority, max_occupancy_percent: self.max_occupancy_percent(class) };
+            let policy =
+                ClassPolicy { priority, max_occupancy_percent: self.listed_occupancy_percent(class) };
             policies.set(class.value(), policy);
             if self.is_ranked_by_reuse(class) {
                 policies.rank_by_reuse(class.value());
             }
         }
+        policies.rank_by_reuse(FIRST_SLICES);
+        policies.reserve(FIRST_SLICES, FIRST_SLICES_RESERVED_PERCENT);
         policies
     }
 }
@@ -205,6 +256,11 @@ impl ClassPolicyTable {
 #[must_use]
 pub const fn is_store_metadata(class: Class) -> bool {
     matches!(class.value(), 1..=10)
+}
+
+/// The classes by size of objects of more than [`MAX_UNSLICED_BYTES`].
+fn sliced_classes() -> impl Iterator<Item = Class> {
+    (class_for_size(MAX_UNSLICED_BYTES + 1).value()..=LARGEST_FILES).map(class)
 }
 
 /// All classes in ascending order.
@@ -289,6 +345,32 @@ mod tests {
     }
 
     #[test]
+    fn first_slice_without_a_label_has_a_class_of_the_store() {
+        let size = MAX_UNSLICED_BYTES + 1;
+        let listed = |table: &ClassPolicyTable, classes: &Classes, size: u64, span: Range<u64>| {
+            table.listed_class(table.class_of_span(classes, size, &span), classes, size, &span).value()
+        };
+        let default = ClassPolicyTable::default();
+        let unlabelled = classes(None, "");
+        assert_eq!(listed(&default, &unlabelled, size, 0..HEAD_BYTES), 10);
+        assert_eq!(listed(&default, &unlabelled, size, HEAD_BYTES - 1..size), 10);
+        assert_eq!(listed(&default, &unlabelled, size, HEAD_BYTES..size), 17);
+        assert_eq!(listed(&default, &unlabelled, size - 1, 0..HEAD_BYTES), 16);
+        assert_eq!(listed(&default, &classes(Some(31), ""), size, 0..HEAD_BYTES), 31);
+        assert_eq!(listed(&default, &classes(None, "0-512-25"), size, 0..HEAD_BYTES), 25);
+        assert_eq!(listed(&default, &classes(Some(10), ""), size, 0..HEAD_BYTES), 9);
+        let limit = ClassChanges { max_occupancy_percent: Some(20), ..ClassChanges::default() };
+        let pin = ClassChanges { is_pinned: true, ..ClassChanges::default() };
+        for table in [with_priority(17, 3), table(17, limit), table(17, pin.clone())] {
+            assert_eq!(listed(&table, &unlabelled, size, 0..HEAD_BYTES), 17);
+            assert!(table.relists_first_slices());
+        }
+        assert!(table(22, pin.clone()).pins_first_slices() && !with_priority(22, 3).pins_first_slices());
+        let below = table(16, pin);
+        assert!(!below.pins_first_slices() && !below.relists_first_slices());
+    }
+
+    #[test]
     fn classes_with_a_share_are_groups_of_their_own() {
         let share = NonZeroU16::new(4);
         let table = table(25, ClassChanges { share, ..ClassChanges::default() });
@@ -302,5 +384,17 @@ mod tests {
         let policies = table(25, changes).eviction_policies();
         assert_eq!(policies.get(25), ClassPolicy { priority: 3, max_occupancy_percent: 20 });
         assert_eq!(policies.get(31), ClassPolicy { priority: 9, max_occupancy_percent: 100 });
+    }
+
+    #[test]
+    fn limit_of_label_ten_holds_for_the_class_as_which_it_is_listed() {
+        let limit =
+            |percent| ClassChanges { max_occupancy_percent: Some(percent), ..ClassChanges::default() };
+        let mut table = table(10, limit(20));
+        let occupancy =
+            |table: &ClassPolicyTable, class: u8| table.eviction_policies().get(class).max_occupancy_percent;
+        assert_eq!((occupancy(&table, 9), occupancy(&table, 10)), (20, 20));
+        table.set(class(9), limit(5));
+        assert_eq!((occupancy(&table, 9), occupancy(&table, 10)), (5, 20));
     }
 }

@@ -1,6 +1,6 @@
 //! The default policy: an LRU window and a clock, in the mode that miniature simulations find best.
 
-use super::classes::{CLASSES, ClassOccupancy, ClassPolicies};
+use super::classes::{CLASSES, ClassOccupancy, ClassPolicies, SizeUnit};
 use super::miniature::{GHOST_PERCENT, MiniatureSimulations, MissCost};
 
 use super::window_clock::{Shape, WindowClock, WindowOrder};
@@ -12,8 +12,8 @@ use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
 /// loops, large ones suit recency.
 ///
 /// With policies for classes, the order in which classes lose entries is chosen in the same way: that of the declared
-/// priorities, that of the observed reuse, or none. Labels that predict nothing, or the contrary, are obeyed only until
-/// their misses have cost more than those of no labels. Classes that are ranked by reuse
+/// priorities, that of the observed reuse of classes and sizes, that of sizes alone, or none. Labels that predict nothing,
+/// or the contrary, are obeyed only until their misses have cost more than those of no labels. Classes that are ranked by reuse
 /// ([`ClassPolicies::rank_by_reuse`]) have no declared priority: among the declared ones they take the rank that they earn.
 #[derive(Debug)]
 pub struct AdaptiveWindow {
@@ -66,6 +66,18 @@ impl AdaptiveWindow {
         self.live.set_max_entries(max_entries);
     }
 
+    /// Changes the blocks of a size unit, 1 by default, up to 2^24. Entries of a class that differ in size may differ in
+    /// rank: up to 2, 6 and 9 units, and above. Must be called before any entry is inserted.
+    ///
+    /// # Panics
+    ///
+    /// If it is out of range.
+    pub fn set_size_unit(&mut self, blocks: u32) {
+        assert!((1..=1 << 24).contains(&blocks), "a size unit of {blocks} blocks is out of range");
+        self.live.set_size_unit(SizeUnit(blocks));
+        self.simulations.set_size_unit(SizeUnit(blocks));
+    }
+
     /// Returns true if the bound of pinned entries, half of the blocks and of the entries, has room for an entry.
     #[must_use]
     pub const fn may_pin(&self, entry: &Entry) -> bool {
@@ -113,6 +125,22 @@ impl AdaptiveWindow {
         self.live.occupancy()
     }
 
+    /// Removes the entry in a slot in whose place an equal one is about to be inserted. Unlike
+    /// [`remove`](EvictionPolicy::remove), the simulations keep it: another mode may not have evicted it.
+    ///
+    /// # Panics
+    ///
+    /// If the slot is not occupied.
+    pub fn release(&mut self, slot: Slot, entry: &Entry) {
+        self.live.remove(slot, entry);
+    }
+
+    /// Removes what the simulations have of a key whose data has changed. The next request for it is then a miss in all
+    /// modes.
+    pub fn forget(&mut self, key: u64) {
+        self.simulations.remove(key);
+    }
+
     fn with_simulations(capacity: Capacity, simulations: MiniatureSimulations) -> Self {
         let window_percent = simulations.mode().window_percent;
         let shape = Shape { window_percent, ghost_percent: GHOST_PERCENT, order: WindowOrder::Lru };
@@ -128,6 +156,7 @@ impl AdaptiveWindow {
     fn apply_mode(&mut self) {
         self.live.set_window_percent(self.simulations.mode().window_percent);
         self.live.set_ranking(self.simulations.ranking());
+        self.live.set_reserve_active(self.simulations.is_reserve_earned());
     }
 }
 

@@ -5,6 +5,15 @@ use super::Entry;
 /// Number of classes. Class 0 is unclassified.
 pub const CLASSES: usize = 32;
 
+/// Groups of sizes in each class.
+pub(super) const SIZE_GROUPS: usize = 4;
+
+/// The largest size of each group but the last, in size units.
+const MAX_GROUP_UNITS: [u32; SIZE_GROUPS - 1] = [2, 6, 9];
+
+/// Number of cells: a class and a group of sizes.
+pub(super) const CELLS: usize = CLASSES * SIZE_GROUPS;
+
 /// The policy of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassPolicy {
@@ -75,6 +84,21 @@ const fn share(amount: u64, percent: u64) -> u64 {
 pub struct ClassPolicies {
     policies: [ClassPolicy; CLASSES],
     by_reuse: ClassSet,
+    reserved: Option<ReservedShare>,
+}
+
+/// The share of the cache from which a class is not evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReservedShare {
+    pub(super) class: usize,
+    percent: u64,
+}
+
+impl ReservedShare {
+    /// The reserved part of a cache.
+    pub(super) const fn of_capacity(self, capacity: Usage) -> Usage {
+        capacity.percent(self.percent)
+    }
 }
 
 impl ClassPolicies {
@@ -97,6 +121,19 @@ impl ClassPolicies {
         self.by_reuse.set(usize::from(class), true);
     }
 
+    /// Reserves a share of the cache, up to 100 %, for one class: others do not displace it from there, and any of them
+    /// makes way for it. The share is free for others while the class does not fill it. It ends while the class has
+    /// turned over a multiple of it without reuse.
+    ///
+    /// # Panics
+    ///
+    /// If the class is not below [`CLASSES`].
+    pub fn reserve(&mut self, class: u8, percent: u8) {
+        assert!(usize::from(class) < CLASSES, "class {class} is not below {CLASSES}");
+        let percent = u64::from(percent.min(100));
+        self.reserved = Some(ReservedShare { class: usize::from(class), percent });
+    }
+
     /// The policy of a class.
     ///
     /// # Panics
@@ -115,8 +152,16 @@ impl ClassPolicies {
         })
     }
 
-    pub(super) fn ranking(&self) -> Ranking {
-        Ranking(self.policies.map(|policy| policy.priority))
+    pub(super) const fn reserved(&self) -> Option<ReservedShare> {
+        self.reserved
+    }
+
+    pub(super) fn priorities(&self) -> [u8; CLASSES] {
+        self.policies.map(|policy| policy.priority)
+    }
+
+    pub(super) fn ranking(&self) -> Ranking<CLASSES> {
+        Ranking(self.priorities())
     }
 
     /// The classes that are ranked by their observed reuse.
@@ -125,37 +170,43 @@ impl ClassPolicies {
     }
 }
 
-/// The order in which classes lose their entries: the one with the highest rank first. Classes of equal rank are
+/// The order in which cells, or classes, lose their entries: the one with the highest rank first. Those of equal rank are
 /// treated as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ranking([u8; CLASSES]);
+pub(super) struct Ranking<const N: usize = CELLS>([u8; N]);
 
 impl Ranking {
-    /// All classes are treated as one.
-    pub(super) const NONE: Self = Self([0; CLASSES]);
-
-    pub(super) const fn new(ranks: [u8; CLASSES]) -> Self {
-        Self(ranks)
-    }
-
-    pub(super) fn rank(&self, class: usize) -> u8 {
-        self.0[class]
-    }
-
-    pub(super) fn set(&mut self, class: usize, rank: u8) {
-        self.0[class] = rank;
-    }
-
-    /// Returns true if both put these classes into the same order.
-    pub(super) fn orders_alike(&self, other: &Self, classes: ClassSet) -> bool {
-        let order = |ranking: &Self, a: usize, b: usize| ranking.rank(a).cmp(&ranking.rank(b));
-        classes.iter().all(|a| classes.iter().all(|b| order(self, a, b) == order(other, a, b)))
+    /// One rank for all sizes of a class.
+    pub(super) fn of_classes(ranks: [u8; CLASSES]) -> Self {
+        Self(std::array::from_fn(|cell| ranks[class_of_cell(cell)]))
     }
 }
 
+impl<const N: usize> Ranking<N> {
+    /// All cells are treated as one.
+    pub(super) const NONE: Self = Self([0; N]);
+
+    pub(super) const fn new(ranks: [u8; N]) -> Self {
+        Self(ranks)
+    }
+
+    pub(super) const fn rank(&self, cell: usize) -> u8 {
+        self.0[cell]
+    }
+
+    /// Returns true if both put these cells into the same order.
+    pub(super) fn orders_alike(&self, other: &Self, cells: CellSet) -> bool {
+        let order = |ranking: &Self, a: usize, b: usize| ranking.rank(a).cmp(&ranking.rank(b));
+        cells.iter().all(|a| cells.iter().all(|b| order(self, a, b) == order(other, a, b)))
+    }
+}
+
+/// A set of cells.
+pub(super) type CellSet = ClassSet;
+
 /// A set of classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct ClassSet(u32);
+pub(super) struct ClassSet(u128);
 
 impl ClassSet {
     pub(super) const EMPTY: Self = Self(0);
@@ -176,6 +227,11 @@ impl ClassSet {
         self.0 == 0
     }
 
+    /// The members that are not in another set.
+    pub(super) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     pub(super) fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -187,13 +243,46 @@ impl ClassSet {
     }
 
     /// The members with the highest rank.
-    pub(super) fn lowest_priority(self, ranking: &Ranking) -> Self {
+    pub(super) fn lowest_priority<const N: usize>(self, ranking: &Ranking<N>) -> Self {
         let Some(highest) = self.iter().map(|class| ranking.rank(class)).max() else { return self };
         let mut set = Self::EMPTY;
         for class in self.iter().filter(|&class| ranking.rank(class) == highest) {
             set.set(class, true);
         }
         set
+    }
+}
+
+/// The cells of a class.
+pub(super) const fn cells_of_class(class: usize) -> std::ops::Range<usize> {
+    class * SIZE_GROUPS..(class + 1) * SIZE_GROUPS
+}
+
+/// The cells of all classes with the size of this one.
+pub(super) fn cells_of_size(cell: usize) -> impl Iterator<Item = usize> {
+    (cell % SIZE_GROUPS..CELLS).step_by(SIZE_GROUPS)
+}
+
+pub(super) const fn class_of_cell(cell: usize) -> usize {
+    cell / SIZE_GROUPS
+}
+
+/// Blocks of a size unit, by which sizes are grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SizeUnit(pub(super) u32);
+
+impl SizeUnit {
+    /// All sizes are in one group.
+    pub(super) const ONE_GROUP: Self = Self(1 << 31);
+
+    /// The cell of an entry.
+    ///
+    /// # Panics
+    ///
+    /// If its class is not below [`CLASSES`].
+    pub(super) fn cell(self, entry: &Entry) -> usize {
+        let is_above = |max_units: &&u32| entry.blocks > max_units.saturating_mul(self.0);
+        class_index(entry) * SIZE_GROUPS + MAX_GROUP_UNITS.iter().filter(is_above).count()
     }
 }
 

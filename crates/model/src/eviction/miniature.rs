@@ -9,8 +9,12 @@
 //! the start of a trace, where all reuse is short, from deciding for the rest of it. A return to the plain mode, that of
 //! S3-FIFO, is free: labels that harm are obeyed for a short time only.
 
-use super::classes::{CLASSES, ClassPolicies, ClassSet, Ranking, class_index};
+use super::classes::{
+    CELLS, CLASSES, CellSet, ClassPolicies, ClassSet, Ranking, ReservedShare, SIZE_GROUPS, SizeUnit, Usage,
+    cells_of_class, cells_of_size, class_index,
+};
 use super::keyed_cache::Lookup;
+use super::reserve_evidence::ReserveEvidence;
 use super::window_clock::{Shape, WindowClock, WindowOrder};
 use super::{Capacity, Entry, KeyedCache};
 
@@ -38,7 +42,7 @@ const MAX_OBSERVED_RANK: f64 = 10.0;
 /// The part of the cache that a class must have brought in before its reuse is known.
 const MIN_OBSERVED_SHARE: f64 = 1.0 / 64.0;
 /// The part of the cost of its requests that hits must save, or a class counts as not reused.
-const MIN_SAVED_COST_SHARE: f64 = 1.0 / 32.0;
+pub(super) const MIN_SAVED_COST_SHARE: f64 = 1.0 / 32.0;
 /// The factor by which classes must differ in reuse to differ in rank.
 const MIN_REUSE_FACTOR: f64 = 2.0;
 /// The index of the mode with the first window and without an order of classes.
@@ -75,8 +79,10 @@ pub(super) enum ClassOrder {
     None,
     /// By the priorities of the settings.
     Declared,
-    /// By the reuse that was observed.
+    /// By the reuse that was observed of classes and sizes.
     Observed,
+    /// By the reuse that was observed of sizes, whatever the class.
+    Sizes,
 }
 
 /// One way to run the cache.
@@ -102,9 +108,9 @@ struct Miniature {
     missed_blocks: f64,
 }
 
-/// Reuse of one class: the cost that hits saved, the cost of misses, and the blocks that these brought in.
+/// Reuse of one cell or class: the cost that hits saved, the cost of misses, and the blocks that these brought in.
 #[derive(Debug, Clone, Copy, Default)]
-struct ClassReuse {
+struct Reuse {
     saved_cost: f64,
     missed_cost: f64,
     inserted_blocks: f64,
@@ -118,14 +124,20 @@ pub(super) struct MiniatureSimulations {
     /// Keys whose hash is below this are in the sample.
     sample_below: u64,
     capacity_blocks: u64,
+    capacity_slots: u64,
     requested_blocks: u64,
-    reuse: [ClassReuse; CLASSES],
+    reuse: [Reuse; CELLS],
+    size_unit: SizeUnit,
     /// The priorities of the settings.
-    priorities: Ranking,
+    priorities: [u8; CLASSES],
     /// The classes that have no priority but the rank that their reuse earns.
     by_reuse: ClassSet,
+    reserved: Option<ReservedShare>,
+    reserve_evidence: ReserveEvidence,
+    is_reserve_earned: bool,
     declared: Ranking,
     observed: Ranking,
+    sizes: Ranking,
 }
 
 impl MiniatureSimulations {
@@ -136,7 +148,7 @@ impl MiniatureSimulations {
         let sample = Sample::new(capacity, max_slots);
         let unordered =
             WINDOWS_PERCENT.map(|window_percent| Mode { window_percent, class_order: ClassOrder::None });
-        let ordered = [ClassOrder::Declared, ClassOrder::Observed]
+        let ordered = [ClassOrder::Declared, ClassOrder::Observed, ClassOrder::Sizes]
             .map(|class_order| Mode { window_percent: WINDOWS_PERCENT[0], class_order });
         let mut simulations = Self {
             miniatures: unordered
@@ -148,13 +160,20 @@ impl MiniatureSimulations {
             miss_cost,
             sample_below: sample.below,
             capacity_blocks: sample.capacity.blocks,
+            capacity_slots: u64::from(sample.capacity.slots),
             requested_blocks: 0,
-            reuse: [ClassReuse::default(); CLASSES],
-            priorities: Ranking::NONE,
+            reuse: [Reuse::default(); CELLS],
+            size_unit: SizeUnit(1),
+            priorities: [0; CLASSES],
             by_reuse: ClassSet::EMPTY,
+            reserved: None,
+            reserve_evidence: ReserveEvidence::default(),
+            is_reserve_earned: true,
             declared: Ranking::NONE,
             observed: Ranking::NONE,
+            sizes: Ranking::NONE,
         };
+        simulations.set_size_unit(SizeUnit(1));
         if let Some(policies) = policies {
             simulations.set_class_policies(policies);
         }
@@ -171,9 +190,21 @@ impl MiniatureSimulations {
         self.ranking_for(self.mode().class_order)
     }
 
+    /// Changes the blocks of a size unit. Must precede requests.
+    pub(super) fn set_size_unit(&mut self, size_unit: SizeUnit) {
+        self.size_unit = size_unit;
+        for miniature in &mut self.miniatures {
+            let is_by_size = matches!(miniature.mode.class_order, ClassOrder::Observed | ClassOrder::Sizes);
+            // Other orders treat all sizes alike, and take less time without groups.
+            let size_unit = if is_by_size { size_unit } else { SizeUnit::ONE_GROUP };
+            miniature.cache.policy_mut().set_size_unit(size_unit);
+        }
+    }
+
     pub(super) fn set_class_policies(&mut self, policies: &ClassPolicies) {
-        self.priorities = policies.ranking();
+        self.priorities = policies.priorities();
         self.by_reuse = policies.by_reuse();
+        self.reserved = policies.reserved();
         self.declared = self.declared_ranking();
         for miniature in &mut self.miniatures {
             miniature.cache.policy_mut().set_class_policies(policies);
@@ -181,12 +212,20 @@ impl MiniatureSimulations {
         self.apply_rankings();
     }
 
-    /// Records a request of the live cache. Returns true if [`mode`](Self::mode) or [`ranking`](Self::ranking) changed.
+    /// Returns false while the class with a reserved share has turned it over without reuse. The miniature caches have
+    /// the reserve in any case, so that later reuse shows.
+    pub(super) const fn is_reserve_earned(&self) -> bool {
+        self.is_reserve_earned
+    }
+
+    /// Records a request of the live cache. Returns true if [`mode`](Self::mode), [`ranking`](Self::ranking) or
+    /// [`is_reserve_earned`](Self::is_reserve_earned) changed.
     pub(super) fn request(&mut self, entry: &Entry) -> bool {
         if !self.is_sampled(entry.key) {
             return false;
         }
         let cost = self.miss_cost.of_entry(entry);
+        let mut is_hit_in_plain = false;
         for (number, miniature) in self.miniatures.iter_mut().enumerate() {
             let is_hit = miniature.cache.request(entry) == Lookup::Hit;
             if !is_hit {
@@ -194,9 +233,11 @@ impl MiniatureSimulations {
                 miniature.missed_blocks += f64::from(entry.blocks);
             }
             if number == PLAIN {
-                self.reuse[class_index(entry)].record(entry, is_hit, cost);
+                is_hit_in_plain = is_hit;
             }
         }
+        self.reuse[self.size_unit.cell(entry)].record(entry, is_hit_in_plain, cost);
+        self.record_reserve(entry, is_hit_in_plain, cost);
         self.requested_blocks += u64::from(entry.blocks);
         if self.requested_blocks * COMPARISONS_PER_CAPACITY < self.capacity_blocks {
             return false;
@@ -219,7 +260,7 @@ impl MiniatureSimulations {
     }
 
     fn compare(&mut self) -> bool {
-        let before = (self.current, self.ranking());
+        let before = (self.current, self.ranking(), self.is_reserve_earned);
         let cheapest = (0..self.miniatures.len())
             .min_by(|&a, &b| self.miniatures[a].cost.total_cmp(&self.miniatures[b].cost))
             .unwrap_or(self.current);
@@ -228,12 +269,14 @@ impl MiniatureSimulations {
         } else if self.is_worth_a_change(PLAIN, 0.0) {
             self.current = PLAIN;
         }
+        self.is_reserve_earned = self.reserved.is_none() || self.reserve_evidence.is_reserve_earned();
         self.observed = observed_ranking(&self.reuse);
+        self.sizes = observed_ranking(&reuse_by_size(&self.reuse));
         self.declared = self.declared_ranking();
         self.apply_rankings();
         self.age(self.requested_blocks as f64 / self.capacity_blocks as f64);
         self.requested_blocks = 0;
-        before != (self.current, self.ranking())
+        before != (self.current, self.ranking(), self.is_reserve_earned)
     }
 
     /// Returns true if a mode has saved the given share of what a change to it replaces.
@@ -242,12 +285,20 @@ impl MiniatureSimulations {
         let block_cost = current.cost / current.missed_blocks.max(1.0);
         let (order, other) =
             (self.ranking_for(current.mode.class_order), self.ranking_for(better.mode.class_order));
-        let is_reordered = !order.orders_alike(&other, self.requested_classes());
+        let is_reordered = !order.orders_alike(&other, self.requested_cells());
         let by_ranking = if is_reordered { REPLACED_BY_RANKING } else { 0.0 };
         let replaced_share = current.mode.distance(better.mode) + by_ranking;
         let replaced_blocks = replaced_share * self.capacity_blocks as f64;
         let min_saved = min_saved_share * replaced_blocks * block_cost + MIN_GAIN * current.cost;
         better.cost + min_saved < current.cost
+    }
+
+    fn record_reserve(&mut self, entry: &Entry, is_hit: bool, cost: f64) {
+        let Some(reserved) = self.reserved.filter(|reserved| reserved.class == class_index(entry)) else {
+            return;
+        };
+        let capacity = Usage { blocks: self.capacity_blocks, slots: self.capacity_slots };
+        self.reserve_evidence.record(entry, is_hit, cost, reserved.of_capacity(capacity));
     }
 
     /// Reduces the weight of the past.
@@ -264,34 +315,41 @@ impl MiniatureSimulations {
         }
     }
 
-    fn requested_classes(&self) -> ClassSet {
-        let mut requested = ClassSet::EMPTY;
-        for (class, reuse) in self.reuse.iter().enumerate() {
-            requested.set(class, reuse.inserted_blocks > 0.0);
+    fn requested_cells(&self) -> CellSet {
+        let mut requested = CellSet::EMPTY;
+        for (cell, reuse) in self.reuse.iter().enumerate() {
+            requested.set(cell, reuse.inserted_blocks > 0.0);
         }
         requested
+    }
+
+    fn reuse_of_class(&self, class: usize) -> Reuse {
+        cells_of_class(class).map(|cell| self.reuse[cell]).fold(Reuse::default(), Reuse::plus)
     }
 
     /// The declared priorities, with a rank among them for each class that is ranked by reuse: that of the highest
     /// priority whose reuse it equals, or the lowest one without reuse. Before its reuse is known, it is the highest one
     /// that is in use.
     fn declared_ranking(&self) -> Ranking {
-        let mut ranking = self.priorities;
+        let reuse: [Reuse; CLASSES] = std::array::from_fn(|class| self.reuse_of_class(class));
+        let mut ranks = self.priorities;
         let min_blocks = self.capacity_blocks as f64 * MIN_OBSERVED_SHARE;
-        let is_known = |class: usize| self.reuse[class].inserted_blocks >= min_blocks;
-        let labelled = || self.requested_classes().iter().filter(|class| !self.by_reuse.contains(*class));
-        let rank = |class: usize| self.priorities.rank(class);
+        let is_known = |class: usize| reuse[class].inserted_blocks >= min_blocks;
+        let is_labelled =
+            |class: &usize| reuse[*class].inserted_blocks > 0.0 && !self.by_reuse.contains(*class);
+        let labelled = || (0..CLASSES).filter(is_labelled);
+        let rank = |class: usize| self.priorities[class];
         let highest = labelled().map(rank).min().unwrap_or(0);
         let lowest = labelled().map(rank).max().unwrap_or(0);
         for class in self.by_reuse.iter() {
-            let value = self.reuse[class].value();
-            let is_reused = self.reuse[class].is_reused();
-            let equals = |other: usize| is_reused && value * MIN_REUSE_FACTOR >= self.reuse[other].value();
+            let value = reuse[class].value();
+            let is_reused = reuse[class].is_reused();
+            let equals = |other: usize| is_reused && value * MIN_REUSE_FACTOR >= reuse[other].value();
             let earned = labelled().filter(|other| is_known(*other) && equals(*other)).map(rank).min();
             let is_compared = is_known(class) && labelled().any(is_known);
-            ranking.set(class, if is_compared { earned.unwrap_or(lowest + 1) } else { highest });
+            ranks[class] = if is_compared { earned.unwrap_or(lowest + 1) } else { highest };
         }
-        ranking
+        Ranking::of_classes(ranks)
     }
 
     const fn ranking_for(&self, order: ClassOrder) -> Ranking {
@@ -299,6 +357,7 @@ impl MiniatureSimulations {
             ClassOrder::None => Ranking::NONE,
             ClassOrder::Declared => self.declared,
             ClassOrder::Observed => self.observed,
+            ClassOrder::Sizes => self.sizes,
         }
     }
 
@@ -322,7 +381,15 @@ impl Miniature {
     }
 }
 
-impl ClassReuse {
+impl Reuse {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            saved_cost: self.saved_cost + other.saved_cost,
+            missed_cost: self.missed_cost + other.missed_cost,
+            inserted_blocks: self.inserted_blocks + other.inserted_blocks,
+        }
+    }
+
     /// The cost that a block saves before it leaves.
     fn value(&self) -> f64 {
         self.saved_cost / self.inserted_blocks.max(1.0)
@@ -342,18 +409,26 @@ impl ClassReuse {
     }
 }
 
-/// Ranks classes by the cost that a block saves before it leaves. One rank is a factor of 2, so that classes of similar
-/// reuse are treated as one.
-fn observed_ranking(reuse: &[ClassReuse; CLASSES]) -> Ranking {
-    let highest = reuse.iter().map(ClassReuse::value).fold(0.0, f64::max);
-    Ranking::new(std::array::from_fn(|class| {
-        let ratio = reuse[class].value() / highest;
+/// Ranks cells by the cost that a block saves before it leaves. One rank is a factor of 2, so that cells of similar
+/// reuse are treated as one. Sizes count apart: labels that predict nothing do not hide what sizes predict.
+fn observed_ranking(reuse: &[Reuse; CELLS]) -> Ranking {
+    let highest = reuse.iter().map(Reuse::value).fold(0.0, f64::max);
+    Ranking::new(std::array::from_fn(|cell| {
+        let ratio = reuse[cell].value() / highest;
         if ratio > 0.0 {
             (-ratio.log2()).round().min(MAX_OBSERVED_RANK) as u8
         } else {
             MAX_OBSERVED_RANK as u8
         }
     }))
+}
+
+/// The reuse of each cell as that of its size in all classes.
+fn reuse_by_size(reuse: &[Reuse; CELLS]) -> [Reuse; CELLS] {
+    let by_size: [Reuse; SIZE_GROUPS] = std::array::from_fn(|size| {
+        cells_of_size(size).map(|cell| reuse[cell]).fold(Reuse::default(), Reuse::plus)
+    });
+    std::array::from_fn(|cell| by_size[cell % SIZE_GROUPS])
 }
 
 /// The size of miniature caches, and the keys which they see.

@@ -22,7 +22,7 @@ pub struct StaticDss {
     classes: [SlotList; CLASSES],
     occupied: ClassSet,
     free: SlotList,
-    ranking: Ranking,
+    ranking: Ranking<CLASSES>,
     lowest_rank: u8,
     capacity_blocks: u64,
     class_blocks: u64,

@@ -6,6 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod first_slices;
+mod wrong_labels;
+
 /// A hash of a small number with uniformly distributed bits.
 fn key(number: u64) -> u64 {
     let mixed = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);

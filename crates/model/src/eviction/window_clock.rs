@@ -1,21 +1,30 @@
-//! A window, a clock and ghosts: the structure of S3-FIFO, with a window of any size and order, and lists per class.
+//! A window, a clock and ghosts: the structure of S3-FIFO, with a window of any size and order, and lists per class and
+//! size.
 //!
 //! New entries enter the *window*. One that was hit twice when it reaches the end of the window moves to the *main*
 //! queue; another one leaves the cache, and its key becomes a ghost. An entry whose ghost is found enters the main queue
 //! at once. The main queue is a clock: an entry with hits gets another round for each of up to three. The main queue
 //! loses entries while it is larger than what the window leaves.
 //!
-//! Each class has both queues of its own. Classes of equal rank are treated as one: their oldest entry leaves first, to
-//! the precision of an *epoch*, of which a queue has at least 24.
+//! Each *cell*, a class and a group of sizes, has both queues of its own. Cells of equal rank are treated as one: their
+//! oldest entry leaves first, to the precision of an *epoch*, of which a queue has at least 24.
 //!
 //! A *pinned* entry is in neither queue and never leaves by eviction. Pins take a bounded share of the cache; the queues
 //! have the rest. Admission, pins and limits of occupancy count slots as well as blocks: small entries fill the slots
 //! first. The window is a share of the blocks.
+//!
+//! One class may have a *reserved* share: while it is within it, only its own entries displace it, and its age.
 
-use super::classes::{CLASSES, ClassOccupancy, ClassPolicies, ClassSet, Ranking, Usage, class_index};
+mod reserve_hand;
+
+use super::classes::{
+    CELLS, CLASSES, CellSet, ClassOccupancy, ClassPolicies, Ranking, ReservedShare, SizeUnit, Usage,
+    cells_of_class, class_of_cell,
+};
 use super::ghosts::Ghosts;
 use super::slot_table::{EPOCHS, MAX_FREQUENCY, Queue, SlotList, SlotTable};
 use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
+use reserve_hand::{NEW_FREQUENCY, ReserveHand};
 
 /// Hits in the window after which an entry moves to the main queue.
 const MIN_WINDOW_HITS: u8 = 2;
@@ -49,12 +58,18 @@ pub(super) struct Shape {
 #[derive(Debug)]
 pub(super) struct WindowClock {
     slots: SlotTable,
-    classes: [ClassQueues; CLASSES],
-    occupied: ClassSet,
-    over_occupancy: ClassSet,
+    cells: [CellQueues; CELLS],
+    occupied: CellSet,
+    over_occupancy: CellSet,
+    /// The class with a reserved share while it is within that.
+    within_reserve: CellSet,
     max_usages: [Usage; CLASSES],
+    reserved: Option<ReservedShare>,
+    is_reserve_active: bool,
+    reserve_hand: ReserveHand,
     ranking: Ranking,
     ghosts: Ghosts,
+    size_unit: SizeUnit,
     order: WindowOrder,
     capacity_blocks: u64,
     /// Entries at most: the slots, or fewer.
@@ -72,13 +87,13 @@ pub(super) struct WindowClock {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct ClassQueues {
+struct CellQueues {
     window: SlotList,
     main: SlotList,
     pinned: SlotList,
 }
 
-impl ClassQueues {
+impl CellQueues {
     const EMPTY: Self = Self { window: SlotList::EMPTY, main: SlotList::EMPTY, pinned: SlotList::EMPTY };
 
     /// The usage by entries that may be evicted.
@@ -136,12 +151,17 @@ impl WindowClock {
         let ghost_share = |amount: u64| (amount * shape.ghost_percent / 100).max(1);
         let mut clock = Self {
             slots: SlotTable::new(capacity.slots),
-            classes: [ClassQueues::EMPTY; CLASSES],
-            occupied: ClassSet::EMPTY,
-            over_occupancy: ClassSet::EMPTY,
+            cells: [CellQueues::EMPTY; CELLS],
+            occupied: CellSet::EMPTY,
+            over_occupancy: CellSet::EMPTY,
+            within_reserve: CellSet::EMPTY,
+            reserved: None,
+            is_reserve_active: true,
+            reserve_hand: ReserveHand::default(),
             max_usages: [Usage::UNLIMITED; CLASSES],
             ranking: Ranking::NONE,
             ghosts: Ghosts::new(ghost_share(capacity.blocks), ghost_share(u64::from(capacity.slots))),
+            size_unit: SizeUnit(1),
             order: shape.order,
             capacity_blocks: capacity.blocks,
             max_entries: capacity.slots,
@@ -174,15 +194,47 @@ impl WindowClock {
         self.max_entries = max_entries.min(self.max_entries);
     }
 
+    /// Changes the blocks of a size unit. Must precede entries.
+    pub(super) const fn set_size_unit(&mut self, size_unit: SizeUnit) {
+        self.size_unit = size_unit;
+    }
+
     const fn capacity(&self) -> Usage {
         Usage { blocks: self.capacity_blocks, slots: self.max_entries as u64 }
     }
 
     pub(super) fn set_class_policies(&mut self, policies: &ClassPolicies) {
         self.max_usages = policies.max_usages(self.capacity());
+        self.reserved = policies.reserved();
+        self.within_reserve = CellSet::EMPTY;
         for class in 0..CLASSES {
-            self.update_sets(class);
+            self.update_class(class);
         }
+    }
+
+    /// Ends the reserved share, or begins it again.
+    pub(super) fn set_reserve_active(&mut self, is_active: bool) {
+        self.is_reserve_active = is_active;
+        if let Some(reserved) = self.reserved {
+            self.update_class(reserved.class);
+        }
+    }
+
+    /// The frequency of a new entry.
+    fn new_frequency(&self, cell: usize) -> u8 {
+        let is_reserved = self.reserved.is_some_and(|reserved| reserved.class == class_of_cell(cell));
+        if is_reserved { NEW_FREQUENCY } else { 0 }
+    }
+
+    /// Hits of an entry that give it another round.
+    fn hits(&self, cell: usize, slot: Slot) -> u8 {
+        self.slots.frequency(slot).saturating_sub(self.new_frequency(cell))
+    }
+
+    /// The reserved part of the cache for a class.
+    fn reserved_usage(&self, class: usize) -> Usage {
+        let reserved = self.reserved.filter(|reserved| self.is_reserve_active && reserved.class == class);
+        reserved.map_or(Usage::NONE, |reserved| reserved.of_capacity(self.capacity()))
     }
 
     /// The size of the window in a cache of the given size.
@@ -194,8 +246,8 @@ impl WindowClock {
         self.window_share(self.capacity_blocks) < self.capacity_blocks
     }
 
-    fn push(&mut self, queue: Queue, class: usize, slot: Slot, blocks: u32) {
-        self.slots.push_front(self.classes[class].list(queue), queue, slot, blocks);
+    fn push(&mut self, queue: Queue, cell: usize, slot: Slot, blocks: u32) {
+        self.slots.push_front(self.cells[cell].list(queue), queue, slot, blocks);
         *self.queue_blocks(queue) += u64::from(blocks);
         *self.queue_slots(queue) += 1;
         let epoch = match queue {
@@ -206,8 +258,8 @@ impl WindowClock {
         self.slots.set_epoch(slot, epoch);
     }
 
-    fn unlink(&mut self, queue: Queue, class: usize, slot: Slot, blocks: u32) {
-        self.slots.unlink(self.classes[class].list(queue), slot, blocks);
+    fn unlink(&mut self, queue: Queue, cell: usize, slot: Slot, blocks: u32) {
+        self.slots.unlink(self.cells[cell].list(queue), slot, blocks);
         *self.queue_blocks(queue) -= u64::from(blocks);
         *self.queue_slots(queue) -= 1;
     }
@@ -227,12 +279,33 @@ impl WindowClock {
         }
     }
 
-    fn update_sets(&mut self, class: usize) {
-        let queues = &self.classes[class];
-        let (queued, pinned) = (queues.queued(), queues.pinned.usage());
-        let is_occupied = queued.slots > 0;
-        self.occupied.set(class, is_occupied);
-        self.over_occupancy.set(class, is_occupied && !queued.plus(pinned).is_within(self.max_usages[class]));
+    /// Updates what the sets say of a cell, and of the others of its class if that has a limit or a share.
+    fn update_sets(&mut self, cell: usize) {
+        self.occupied.set(cell, self.cells[cell].queued().slots > 0);
+        let class = class_of_cell(cell);
+        let is_reserved = self.reserved.is_some_and(|reserved| reserved.class == class);
+        if is_reserved || self.max_usages[class] != Usage::UNLIMITED {
+            self.update_class(class);
+        }
+    }
+
+    fn update_class(&mut self, class: usize) {
+        let (queued, pinned) = self.usage_of_class(class);
+        let is_over = !queued.plus(pinned).is_within(self.max_usages[class]);
+        let is_within_reserve = queued.is_within(self.reserved_usage(class));
+        for cell in cells_of_class(class) {
+            let is_occupied = self.cells[cell].queued().slots > 0;
+            self.over_occupancy.set(cell, is_occupied && is_over);
+            self.within_reserve.set(cell, is_occupied && is_within_reserve);
+        }
+    }
+
+    /// The usage by entries of a class that may be evicted, and by pinned ones.
+    fn usage_of_class(&self, class: usize) -> (Usage, Usage) {
+        cells_of_class(class).fold((Usage::NONE, Usage::NONE), |(queued, pinned), cell| {
+            let queues = &self.cells[cell];
+            (queued.plus(queues.queued()), pinned.plus(queues.pinned.usage()))
+        })
     }
 
     /// The blocks that the queues share.
@@ -244,9 +317,16 @@ impl WindowClock {
     pub(super) fn would_admit(&self, entry: &Entry) -> bool {
         let used = self.queued().plus(self.pinned());
         let missing = Usage::of_entry(entry).saturating_minus(self.capacity().saturating_minus(used));
-        let rank = self.ranking.rank(class_index(entry));
-        let is_below = |class: &usize| self.ranking.rank(*class) >= rank;
-        let replaceable = || self.occupied.iter().filter(is_below).map(|class| self.classes[class].queued());
+        let cell = self.size_unit.cell(entry);
+        let (class, rank) = (class_of_cell(cell), self.ranking.rank(cell));
+        let is_in_reserve =
+            self.usage_of_class(class).0.plus(Usage::of_entry(entry)).is_within(self.reserved_usage(class));
+        let is_below = |other: &usize| {
+            let is_lower = self.ranking.rank(*other) >= rank;
+            is_in_reserve
+                || is_lower && (class_of_cell(*other) == class || !self.within_reserve.contains(*other))
+        };
+        let replaceable = || self.occupied.iter().filter(is_below).map(|cell| self.cells[cell].queued());
         missing == Usage::NONE || missing.is_within(replaceable().fold(Usage::NONE, Usage::plus))
     }
 
@@ -277,23 +357,25 @@ impl WindowClock {
     }
 
     fn move_to(&mut self, queue: Queue, slot: Slot, entry: &Entry) {
-        let (class, from) = (class_index(entry), self.slots.queue(slot).expect("a moved slot is occupied"));
-        self.unlink(from, class, slot, entry.blocks);
-        self.push(queue, class, slot, entry.blocks);
-        self.update_sets(class);
+        let (cell, from) =
+            (self.size_unit.cell(entry), self.slots.queue(slot).expect("a moved slot is occupied"));
+        self.unlink(from, cell, slot, entry.blocks);
+        self.push(queue, cell, slot, entry.blocks);
+        self.update_sets(cell);
     }
 
     /// Moves an entry to the same queue of another class. It is unpinned unless `keeps_pin`.
     pub(super) fn reclassify(&mut self, slot: Slot, entry: &Entry, class: u8, keeps_pin: bool) {
         let queue = self.slots.queue(slot).expect("a reclassified slot is occupied");
         let changed = Entry { class, ..*entry };
-        let (from, to) = (class_index(entry), class_index(&changed));
+        let (from, to) = (self.size_unit.cell(entry), self.size_unit.cell(&changed));
         self.unlink(queue, from, slot, entry.blocks);
         let queue = match queue {
             Queue::Pinned if !keeps_pin => self.queue_after_unpinning(),
             queue => queue,
         };
         self.push(queue, to, slot, entry.blocks);
+        self.slots.set_frequency(slot, self.new_frequency(to));
         self.update_sets(from);
         self.update_sets(to);
     }
@@ -310,76 +392,85 @@ impl WindowClock {
     pub(super) fn unpin_class(&mut self, class: usize, max_entries: u32, entries: &dyn Entries) -> u32 {
         let queue = self.queue_after_unpinning();
         for moved in 0..max_entries {
-            let Some(slot) = self.classes[class].pinned.back() else { return moved };
+            let pinned = cells_of_class(class).find_map(|cell| self.cells[cell].pinned.back());
+            let Some(slot) = pinned else { return moved };
             self.move_to(queue, slot, &entries.entry(slot));
         }
         max_entries
     }
 
     pub(super) fn occupancy(&self) -> [ClassOccupancy; CLASSES] {
-        self.classes.map(|queues| queues.occupancy())
+        std::array::from_fn(|class| {
+            cells_of_class(class).map(|cell| self.cells[cell].occupancy()).fold(
+                ClassOccupancy::default(),
+                |sum, cell| ClassOccupancy {
+                    blocks: sum.blocks + cell.blocks,
+                    entries: sum.entries + cell.entries,
+                },
+            )
+        })
     }
 
-    /// The classes of which one loses an entry next.
-    fn victim_classes(&self) -> ClassSet {
-        if self.over_occupancy.is_empty() {
-            self.occupied.lowest_priority(&self.ranking)
-        } else {
-            self.over_occupancy
+    /// The cells of which one loses an entry next.
+    fn victim_cells(&self) -> CellSet {
+        if !self.over_occupancy.is_empty() {
+            return self.over_occupancy;
         }
+        let unreserved = self.occupied.without(self.within_reserve);
+        if unreserved.is_empty() { self.occupied } else { unreserved.lowest_priority(&self.ranking) }
     }
 
-    /// Returns true if the queue of these classes that loses an entry is the main one.
-    fn is_main_next(&self, classes: ClassSet) -> bool {
+    /// Returns true if the queue of these cells that loses an entry is the main one.
+    fn is_main_next(&self, cells: CellSet) -> bool {
         let (mut window, mut main) = (0, 0);
-        for class in classes.iter() {
-            window += self.classes[class].window.blocks();
-            main += self.classes[class].main.blocks();
+        for cell in cells.iter() {
+            window += self.cells[cell].window.blocks();
+            main += self.cells[cell].main.blocks();
         }
-        let total = if classes == self.occupied { self.queue_capacity() } else { window + main };
+        let total = if cells == self.occupied { self.queue_capacity() } else { window + main };
         main > total - self.window_share(total)
     }
 
-    /// The class with the oldest entry at the end of a queue.
-    fn oldest(&self, queue: Queue, classes: ClassSet) -> Option<(usize, Slot)> {
-        let ends = classes.iter().filter_map(|class| {
-            let queues = &self.classes[class];
+    /// The cell with the oldest entry at the end of a queue.
+    fn oldest(&self, queue: Queue, cells: CellSet) -> Option<(usize, Slot)> {
+        let ends = cells.iter().filter_map(|cell| {
+            let queues = &self.cells[cell];
             let (list, epoch) = match queue {
                 Queue::Window => (&queues.window, &self.window_epoch),
                 Queue::Main => (&queues.main, &self.main_epoch),
                 Queue::Pinned => return None,
             };
-            list.back().map(|slot| (epoch.age(self.slots.epoch(slot)), class, slot))
+            list.back().map(|slot| (epoch.age(self.slots.epoch(slot)), cell, slot))
         });
-        ends.max_by_key(|&(age, ..)| age).map(|(_, class, slot)| (class, slot))
+        ends.max_by_key(|&(age, ..)| age).map(|(_, cell, slot)| (cell, slot))
     }
 
-    fn evict_from_window(&mut self, classes: ClassSet, entries: &dyn Entries) -> Option<Slot> {
-        while let Some((class, slot)) = self.oldest(Queue::Window, classes) {
+    fn evict_from_window(&mut self, cells: CellSet, entries: &dyn Entries) -> Option<Slot> {
+        while let Some((cell, slot)) = self.oldest(Queue::Window, cells) {
             let entry = entries.entry(slot);
-            let is_promoted = self.has_main_queue() && self.slots.frequency(slot) >= MIN_WINDOW_HITS;
-            self.unlink(Queue::Window, class, slot, entry.blocks);
+            let is_promoted = self.has_main_queue() && self.hits(cell, slot) >= MIN_WINDOW_HITS;
+            self.unlink(Queue::Window, cell, slot, entry.blocks);
             if is_promoted {
-                self.push(Queue::Main, class, slot, entry.blocks);
+                self.push(Queue::Main, cell, slot, entry.blocks);
             } else {
                 self.ghosts.push(entry.key, entry.blocks);
-                self.update_sets(class);
+                self.update_sets(cell);
                 return Some(slot);
             }
         }
         None
     }
 
-    fn evict_from_main(&mut self, classes: ClassSet, entries: &dyn Entries) -> Option<Slot> {
-        while let Some((class, slot)) = self.oldest(Queue::Main, classes) {
+    fn evict_from_main(&mut self, cells: CellSet, entries: &dyn Entries) -> Option<Slot> {
+        while let Some((cell, slot)) = self.oldest(Queue::Main, cells) {
             let entry = entries.entry(slot);
-            let frequency = self.slots.frequency(slot);
-            self.unlink(Queue::Main, class, slot, entry.blocks);
-            if frequency == 0 {
-                self.update_sets(class);
+            let (frequency, hits) = (self.slots.frequency(slot), self.hits(cell, slot));
+            self.unlink(Queue::Main, cell, slot, entry.blocks);
+            if hits == 0 {
+                self.update_sets(cell);
                 return Some(slot);
             }
-            self.push(Queue::Main, class, slot, entry.blocks);
+            self.push(Queue::Main, cell, slot, entry.blocks);
             self.slots.set_frequency(slot, frequency - 1);
         }
         None
@@ -393,20 +484,21 @@ impl EvictionPolicy for WindowClock {
     }
 
     fn insert(&mut self, slot: Slot, entry: &Entry) {
-        let class = class_index(entry);
+        let cell = self.size_unit.cell(entry);
         let has_ghost = self.ghosts.take(entry.key, entry.blocks) && self.has_main_queue();
         let is_window_full = self.window_blocks >= self.window_share(self.queue_capacity());
         let queue = if has_ghost || (!self.is_warm && is_window_full) { Queue::Main } else { Queue::Window };
-        self.push(queue, class, slot, entry.blocks);
-        self.update_sets(class);
+        self.push(queue, cell, slot, entry.blocks);
+        self.slots.set_frequency(slot, self.new_frequency(cell));
+        self.update_sets(cell);
     }
 
     fn hit(&mut self, slot: Slot, entry: &Entry) {
         let frequency = (self.slots.frequency(slot) + 1).min(MAX_FREQUENCY);
         let queue = self.slots.queue(slot).expect("a hit slot is occupied");
         if queue == Queue::Window && self.order == WindowOrder::Lru {
-            let class = class_index(entry);
-            let list = self.classes[class].list(queue);
+            let cell = self.size_unit.cell(entry);
+            let list = self.cells[cell].list(queue);
             self.slots.unlink(list, slot, entry.blocks);
             self.slots.push_front(list, queue, slot, entry.blocks);
             self.slots.set_epoch(slot, self.window_epoch.now);
@@ -416,21 +508,24 @@ impl EvictionPolicy for WindowClock {
 
     fn remove(&mut self, slot: Slot, entry: &Entry) {
         let queue = self.slots.queue(slot).expect("a removed slot is occupied");
-        let class = class_index(entry);
-        self.unlink(queue, class, slot, entry.blocks);
-        self.update_sets(class);
+        let cell = self.size_unit.cell(entry);
+        self.unlink(queue, cell, slot, entry.blocks);
+        self.update_sets(cell);
     }
 
     fn evict(&mut self, entries: &dyn Entries) -> Option<Slot> {
         self.is_warm = true;
-        let classes = self.victim_classes();
-        if !self.is_main_next(classes) {
-            let victim = self.evict_from_window(classes, entries);
-            if victim.is_some() {
-                return victim;
-            }
+        if let Some(aged) = self.evict_from_reserve(entries) {
+            return Some(aged);
         }
-        self.evict_from_main(classes, entries)
+        let cells = self.victim_cells();
+        let from_window =
+            if self.is_main_next(cells) { None } else { self.evict_from_window(cells, entries) };
+        let victim = from_window.or_else(|| self.evict_from_main(cells, entries))?;
+        if !self.within_reserve.is_empty() {
+            self.advance_reserve_hand(Usage::of_entry(&entries.entry(victim)));
+        }
+        Some(victim)
     }
 
     fn has_excess(&self) -> bool {

@@ -1,5 +1,8 @@
 //! Costs of reads on the SSD, and data that does not enter it.
 
+use tradewind_core::ByteRange;
+use tradewind_core::store::Select;
+
 use super::*;
 
 const KIB: usize = 1 << 10;
@@ -202,5 +205,29 @@ async fn unreadable_block_of_a_large_object_is_one_miss() {
     let gets = desk.store.calls(Operation::Get);
     desk.read(100, MIB).await;
     assert_eq!(desk.store.calls(Operation::Get), gets, "{:?}", desk.cached.counters());
+    desk.cached.close().await.unwrap();
+}
+
+/// The rest of the stream was requested by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn slice_evicted_before_it_is_read_comes_from_the_store() {
+    const STREAM_BYTES: usize = 5 << 20;
+    let desk = Desk::open(0, 64 << 20).await;
+    desk.write(100, STREAM_BYTES).await;
+    let select = Select::Range(ByteRange::Inclusive { first: 0, last: 4 * EXTENT_BYTES as u64 - 1 });
+    let request = GetRequest { select, ..GetRequest::default() };
+    let found = desk.cached.get(&context(), &address(100), request).await.unwrap();
+    drain(found.body).await.unwrap();
+    desk.cached.flush().await;
+    let gets = desk.store.calls(Operation::Get);
+    let found = desk.cached.get(&context(), &address(100), GetRequest::default()).await.unwrap();
+    let tiers = &desk.cached.tiers;
+    let hash = tiers.fingerprints.key(&address(100));
+    let token = tiers.changes.token(hash).unwrap();
+    let (head, _) = tiers.head(&address(100), hash, &token).await.unwrap();
+    tiers.disk.as_ref().unwrap().remove(tiers.fingerprints.data(head.content, 2));
+    assert!(drain(found.body).await.unwrap() == pattern(STREAM_BYTES, 100));
+    assert_eq!(desk.store.calls(Operation::Get), gets + 2);
+    assert_eq!(desk.cached.counters().ssd_bytes, 2 * EXTENT_BYTES as u64);
     desk.cached.close().await.unwrap();
 }
