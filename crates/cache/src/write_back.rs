@@ -100,7 +100,7 @@ struct Shared {
     drain_wakeup: Notify,
     /// Writes of clients to the backing store in flight.
     writes_through: AtomicUsize,
-    /// True while writing back is repeated after a failure of the backing store.
+    /// True after a failure of the backing store, until it applies a change.
     is_backing_away: AtomicBool,
     /// True while the store is being closed: everything is written back at once.
     is_closing: AtomicBool,

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "support/lasting.rs"]
+mod lasting;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use tempfile::TempDir;
 use tradewind_cache::{Cached, CachedOptions, Validation};
@@ -20,26 +22,10 @@ use tradewind_core::testing::{
 use tradewind_core::{Address, BucketName, Class, ObjectStore, Reason, Result, SystemClock};
 use tradewind_model::class_policy::{ClassChanges, ClassPolicyTable};
 
+use lasting::Lasting;
+
 const OBJECTS: u64 = 6;
 const DISK_BYTES: u64 = 8 << 20;
-
-/// A store that outlives the caches in front of it.
-#[derive(Debug)]
-struct Lasting(Arc<Faulty<MemoryStore>>);
-
-#[async_trait]
-impl ObjectStore for Lasting {
-    tradewind_core::forward_methods! {
-        to: |layer| &layer.0;
-        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
-        set_versioning, head, get, stage, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload,
-        stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload,
-    }
-
-    async fn close(&self) -> Result<()> {
-        Ok(())
-    }
-}
 
 struct Desk {
     root: TempDir,

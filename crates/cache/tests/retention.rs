@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "support/lasting.rs"]
+mod lasting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tempfile::TempDir;
 use tradewind_cache::{Cached, CachedOptions, Validation};
 use tradewind_core::class::ClassUpdate;
@@ -15,29 +17,13 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::{
     FaultPlan, Faulty, MemoryStore, SimulatedClock, context, drain, pattern, write_all,
 };
-use tradewind_core::{Address, BucketName, Class, Classes, Clock, Metadata, ObjectStore, Result, Retention};
+use tradewind_core::{Address, BucketName, Class, Classes, Clock, Metadata, ObjectStore, Retention};
 use tradewind_model::class_policy::{ClassChanges, ClassPolicyTable};
+
+use lasting::Lasting;
 
 const MIB: usize = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// A store that outlives the caches in front of it.
-#[derive(Debug)]
-struct Lasting(Arc<Faulty<MemoryStore>>);
-
-#[async_trait]
-impl ObjectStore for Lasting {
-    tradewind_core::forward_methods! {
-        to: |layer| &layer.0;
-        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
-        set_versioning, head, get, stage, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload,
-        stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload,
-    }
-
-    async fn close(&self) -> Result<()> {
-        Ok(())
-    }
-}
 
 struct Desk {
     root: TempDir,

@@ -7,6 +7,8 @@
 mod admission;
 #[path = "write_back/interrupted.rs"]
 mod interrupted;
+#[path = "write_back/listing_races.rs"]
+mod listing_races;
 #[path = "write_back/outcomes.rs"]
 mod outcomes;
 #[path = "write_back/ownership.rs"]

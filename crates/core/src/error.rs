@@ -197,6 +197,13 @@ impl Error {
         Self { is_for_client: true, ..Self::new(reason, message) }
     }
 
+    /// This error with the one that caused it, which is for the operator.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
     /// This error with another message for the operator. The reason and the marks stay; this error becomes the source.
     #[must_use]
     pub fn with_message(self, message: impl Into<String>) -> Self {

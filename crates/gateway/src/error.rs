@@ -12,12 +12,12 @@ use std::fmt;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use tradewind_core::Reason;
+use tradewind_core::{ErrorKind, Reason};
 
 use crate::body::response::ResponseBody;
 use crate::request_id::{RequestId, host_id};
 
-/// The `Retry-After` of a response that the store cannot be used now.
+/// The `Retry-After` of a response that the store cannot be used now, or cannot accept the request now.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 macro_rules! codes {
@@ -187,6 +187,11 @@ impl WireError {
         self.source.as_deref()?.downcast_ref()
     }
 
+    /// True if the store, and not this server, is at a limit.
+    fn is_busy_store(&self) -> bool {
+        self.store_error().is_some_and(|error| error.kind() == ErrorKind::Busy)
+    }
+
     /// The error response. `resource` is the path of the request; `head` omits the body.
     #[must_use]
     pub fn to_response(&self, request_id: RequestId, resource: &str, head: bool) -> Response<ResponseBody> {
@@ -203,7 +208,7 @@ impl WireError {
             let xml = HeaderValue::from_static("application/xml");
             response.headers_mut().insert(header::CONTENT_TYPE, xml);
         }
-        if self.code == Code::ServiceUnavailable {
+        if self.code == Code::ServiceUnavailable || self.is_busy_store() {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
         }
         response
@@ -388,7 +393,6 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_code_and_a_fitting_status() {
-        use tradewind_core::ErrorKind;
         for reason in Reason::ALL {
             let status = code_for(*reason).status();
             let fits = match reason.kind() {
@@ -414,6 +418,11 @@ mod tests {
         let header = |code| response(code).headers().get(header::RETRY_AFTER).cloned();
         assert_eq!(header(Code::ServiceUnavailable), Some(RETRY_AFTER_SECONDS));
         assert_eq!(header(Code::SlowDown), None);
+        let busy =
+            WireError::from(tradewind_core::Error::for_client(Reason::Overloaded, "the journal is full"));
+        let response = busy.to_response(RequestId::next(), "/", true);
+        assert_eq!((busy.code(), busy.message()), (Code::SlowDown, "the journal is full"));
+        assert_eq!(response.headers().get(header::RETRY_AFTER), Some(&RETRY_AFTER_SECONDS));
     }
 
     #[tokio::test]

@@ -8,6 +8,8 @@ mod damage;
 mod requests;
 #[path = "transformed/rewrap.rs"]
 mod rewrap;
+#[path = "support/side_by_side.rs"]
+mod side_by_side;
 #[path = "transformed/support.rs"]
 mod support;
 

@@ -29,6 +29,8 @@ mod gzip;
 mod mapped_classes;
 #[path = "s3_leaf/regions.rs"]
 mod regions;
+#[path = "s3_leaf/retention.rs"]
+mod retention;
 #[path = "s3_leaf/versions.rs"]
 mod versions;
 
@@ -70,6 +72,11 @@ fn leaf_over(address: SocketAddr, change: impl FnOnce(&mut S3Options)) -> Arc<S3
 
 /// The address of a gateway that serves an in-memory store.
 async fn gateway() -> SocketAddr {
+    gateway_over(MemoryStore::new(SystemClock::shared())).await
+}
+
+/// The address of a gateway that serves a store.
+async fn gateway_over(store: Arc<dyn ObjectStore>) -> SocketAddr {
     let clock = SystemClock::shared();
     let key = AccessKey {
         id: ID.to_owned(),
@@ -77,8 +84,7 @@ async fn gateway() -> SocketAddr {
         permissions: Permissions::ReadWrite,
         buckets: Buckets::All,
     };
-    let memory = MemoryStore::new(clock.clone());
-    let gateway = Gateway::new(GatewayConfig::default(), memory, Keys::new([key], []), clock).unwrap();
+    let gateway = Gateway::new(GatewayConfig::default(), store, Keys::new([key], []), clock).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { gateway.serve(listener, CancellationToken::new()).await });

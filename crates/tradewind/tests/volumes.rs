@@ -9,6 +9,8 @@ mod administered;
 mod cached;
 #[path = "volumes/class_policies.rs"]
 mod class_policies;
+#[path = "volumes/dirty_limit.rs"]
+mod dirty_limit;
 #[path = "volumes/routed.rs"]
 mod routed;
 mod support;

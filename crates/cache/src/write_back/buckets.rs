@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,6 +26,13 @@ const LENIENT_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time after which such an access compares the marker again, if the backing store did not respond.
 const LENIENT_CHECK_PAUSE: Duration = Duration::from_secs(30);
+
+/// The longest time for which a change waits for the response of a backing store that is taken for away.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The message to a client whose change neither the journal nor the backing store can accept.
+const AWAY: &str = "The server keeps writes in its journal while the store behind it is away. The journal has no room \
+                    for this request. Nothing was changed: send the request again later.";
 
 /// A bucket. It exists in memory while it is known or in use, so that all tasks share its gate.
 #[derive(Debug)]
@@ -362,6 +370,24 @@ impl Shared {
         let Some(found) = read_marker(&*self.backing, context, name).await? else { return Ok(()) };
         self.check_owner(name, &found)?;
         remove_marker(&*self.backing, context, name, found).await
+    }
+
+    /// Rejects a change that the journal has no room for, or does not accept, while the backing store is away. Nothing was
+    /// sent, so that the client can repeat it safely.
+    pub async fn check_backing(&self, context: &Context, name: &BucketName) -> Result<()> {
+        if !self.is_backing_away.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let deadline = Deadline::after(self.clock.clone(), PROBE_TIMEOUT);
+        let limited = Context { deadline, ..context.clone() };
+        let probe = limited.guard(read_marker(&*self.backing, &limited, name));
+        let probed = context.guard(async { probe.await.and_then(|probed| probed) }).await?;
+        match probed {
+            Err(e) if e.kind().is_retryable() => {
+                Err(Error::for_client(Reason::Overloaded, AWAY).caused_by(e))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn lost_ownership(&self, bucket: &BucketName) -> Error {

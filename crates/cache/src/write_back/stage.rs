@@ -36,7 +36,8 @@ impl Shared {
         {
             return Ok(staged);
         }
-        let inner = self.backing.stage(context, address, request).await?;
+        self.check_backing(context, &address.bucket).await?;
+        let inner = self.backing.stage(context, address, request).await.map_err(|e| self.note_away(e))?;
         Ok(Box::new(ThroughStaged {
             shared: self,
             context: context.clone(),
@@ -171,6 +172,7 @@ impl Shared {
                 return Ok(deleted);
             }
         }
+        self.check_backing(context, &address.bucket).await?;
         let (shared, own_context, own_address) = (self.clone(), context.clone(), address.clone());
         let work = async move { shared.backing.delete(&own_context, &own_address, precondition).await };
         self.change_through(context, address, work).await
@@ -338,7 +340,7 @@ impl Staged for ThroughStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         // The time in which the client sends nothing does not count.
         let _in_flight = WriteThrough::begin(self.shared.clone());
-        self.inner.write(bytes).await
+        self.inner.write(bytes).await.map_err(|e| self.shared.note_away(e))
     }
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {

@@ -49,7 +49,7 @@ impl Shared {
             shared.journal.check_certain(address)?;
             shared.flush(context, address, CommitLock::Held).await?;
             // It may have been applied, or be applied later, although it failed.
-            let changed = work.await.map_err(|e| shared.note_uncertain(address, e))?;
+            let changed = work.await.map_err(|e| shared.note_uncertain(address, shared.note_away(e)))?;
             shared.is_backing_away.store(false, Ordering::Relaxed);
             shared.counters.through.increment();
             Ok(changed)
@@ -154,6 +154,14 @@ impl Shared {
             Ok(_) => Ok(()),
             Err(e) => Err(self.note_uncertain(address, e)),
         }
+    }
+
+    /// Records that the backing store did not respond in time to a request of a client, if that is the error.
+    pub fn note_away(&self, error: Error) -> Error {
+        if matches!(error.reason(), Reason::Io | Reason::DeadlineExceeded) {
+            self.is_backing_away.store(true, Ordering::Relaxed);
+        }
+        error
     }
 
     /// Records that a request to the backing store failed and may be applied later.

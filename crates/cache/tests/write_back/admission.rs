@@ -118,7 +118,9 @@ async fn low_priority_fills_the_journal_while_the_backing_store_is_away() {
     wait_until("an attempt to write back fails", async || layer.status().failures > 0).await;
     put_labelled(&*layer, "large", 31, OBJECT).await;
     assert_eq!((layer.status().dirty_bytes, layer.status().bypassed), (7 * OBJECT + 1000, 0));
-    assert_eq!(reason(try_put_labelled(&*layer, "full", 31, OBJECT).await), Reason::Io);
+    let error = try_put_labelled(&*layer, "full", 31, OBJECT).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::Overloaded, "nothing was sent");
+    assert!(error.client_message().unwrap().contains("send the request again later"), "{error:?}");
     stores.backing.set_plan(FaultPlan::none());
     wait_until("the pressure is over", async || layer.status().dirty_bytes <= LIMIT / 4 * 3).await;
     wait_until("low priority bypasses again", async || {

@@ -76,7 +76,7 @@ impl Retention {
     ///
     /// # Errors
     /// [`InvalidArgument`](Reason::InvalidArgument) if it begins later.
-    pub fn check_begun(self, now: Timestamp) -> Result<()> {
+    pub fn check_start(self, now: Timestamp) -> Result<()> {
         let latest_begin = seconds_since_1970(now) + Self::MAX_CLOCK_SKEW_SECONDS;
         if self.end_seconds > latest_begin + u64::from(self.period_seconds) {
             return Err(invalid("in END-SECONDS, the end is at most SECONDS from now"));
@@ -168,8 +168,8 @@ mod tests {
     fn retention_that_begins_later_is_rejected() {
         for period in [1, 60, Retention::MAX_PERIOD_SECONDS] {
             let latest = 1000 + u64::from(period) + 900;
-            assert!(Retention::new(latest, period).unwrap().check_begun(NOW).is_ok());
-            assert!(Retention::new(latest + 1, period).unwrap().check_begun(NOW).is_err());
+            assert!(Retention::new(latest, period).unwrap().check_start(NOW).is_ok());
+            assert!(Retention::new(latest + 1, period).unwrap().check_start(NOW).is_err());
         }
     }
 }

@@ -178,7 +178,7 @@ pub(super) fn retention_update(call: &Call) -> Result<Option<Option<Retention>>>
         (false, true) => {
             let Some(text) = call.header(DSS_RETENTION_SPAN.as_str())? else { return Ok(Some(None)) };
             let retention = Retention::parse_span(text)?;
-            retention.check_begun(now(call))?;
+            retention.check_start(now(call))?;
             Ok(Some(Some(retention)))
         }
     }

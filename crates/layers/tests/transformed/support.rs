@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tradewind_core::error::Result;
-use tradewind_core::object::Expected;
-use tradewind_core::store::{GetRequest, GetResponse, Select, StageRequest};
+use tradewind_core::store::{GetRequest, Select, StageRequest};
 use tradewind_core::stored_form::StoredForm;
-use tradewind_core::testing::{MemoryStore, context, drain, write_all};
-use tradewind_core::{
-    Address, BucketName, Class, Generation, ObjectInfo, ObjectStore, Span, SystemClock, Timestamp,
-};
+use tradewind_core::testing::context;
+use tradewind_core::{BucketName, Class, ObjectInfo, ObjectStore};
 use tradewind_layers::Transformed;
 use tradewind_layers::transformed::{ClassSet, Keyring, MasterKey, TransformPolicy};
+
+pub use crate::side_by_side::{address, get, memory, read};
+use crate::side_by_side::{assert_same_select, put_as};
 
 /// Compression, encryption, and both.
 pub const POLICIES: [TransformPolicy; 3] = [
@@ -21,10 +21,6 @@ pub const POLICIES: [TransformPolicy; 3] = [
     TransformPolicy { compress: ClassSet::ALL, encrypt: ClassSet::ALL },
 ];
 pub const ENCRYPT: TransformPolicy = TransformPolicy { compress: ClassSet::NONE, encrypt: ClassSet::ALL };
-
-pub fn memory() -> Arc<dyn ObjectStore> {
-    MemoryStore::new(SystemClock::shared())
-}
 
 pub fn key(number: u8) -> MasterKey {
     MasterKey::new([number; 32])
@@ -40,10 +36,6 @@ pub fn transformed(below: Arc<dyn ObjectStore>, policy: TransformPolicy) -> Arc<
     Transformed::new(below, policy, keyring(&["main"])).unwrap()
 }
 
-pub fn address(key: &str) -> Address {
-    Address::parse("bucket", key).unwrap()
-}
-
 pub fn classified(class: Option<u8>) -> StageRequest {
     let mut request = StageRequest::default();
     request.metadata.classes.object = class.map(|class| Class::new(class).unwrap());
@@ -57,30 +49,12 @@ pub fn compressible(size: usize) -> Bytes {
 }
 
 pub async fn put(store: &dyn ObjectStore, key: &str, bytes: Bytes) {
-    let mut staged = store.stage(&context(), &address(key), StageRequest::default()).await.unwrap();
-    write_all(&mut *staged, bytes).await.unwrap();
-    staged.commit(Expected::default()).await.unwrap();
-}
-
-pub async fn get(
-    store: &dyn ObjectStore,
-    key: &str,
-    request: GetRequest,
-) -> Result<(ObjectInfo, Span, Bytes)> {
-    let GetResponse { info, span, body, .. } = store.get(&context(), &address(key), request).await?;
-    let length = body.length();
-    let bytes = drain(body).await?;
-    assert_eq!((bytes.len() as u64, span.length), (length, length), "a body has the length of its span");
-    Ok((info, span, bytes))
+    put_as(store, key, StageRequest::default(), bytes).await.unwrap();
 }
 
 pub async fn select(store: &dyn ObjectStore, key: &str, select: Select) -> Result<(ObjectInfo, Bytes)> {
     let (info, _, bytes) = get(store, key, GetRequest { select, ..GetRequest::default() }).await?;
     Ok((info, bytes))
-}
-
-pub async fn read(store: &dyn ObjectStore, key: &str) -> Bytes {
-    get(store, key, GetRequest::default()).await.unwrap().2
 }
 
 /// The bytes that the store below has.
@@ -124,25 +98,7 @@ impl Desk {
 
     /// Both stores return the same for a HEAD and a GET.
     pub async fn assert_same_select(&self, key: &str, select: Select) {
-        let request = || GetRequest { select, ..GetRequest::default() };
         let [plain, layered] = self.both();
-        match (get(&*plain, key, request()).await, get(&*layered, key, request()).await) {
-            (Ok((plain, plain_span, plain_bytes)), Ok((info, span, bytes))) => {
-                assert_eq!((comparable(info), span), (comparable(plain), plain_span), "{select:?}");
-                assert!(bytes == plain_bytes, "other bytes: {select:?}");
-            }
-            (Err(plain), Err(layered)) => assert_eq!(layered.reason(), plain.reason()),
-            (plain, layered) => panic!("{select:?}: {:?}, {:?}", plain.map(|_| ()), layered.map(|_| ())),
-        }
-        let head = |store: Arc<dyn ObjectStore>| async move {
-            let head = store.head(&context(), &address(key), request()).await;
-            head.map(|head| (comparable(head.info), head.span)).map_err(|error| error.reason())
-        };
-        assert_eq!(head(layered).await, head(plain).await);
+        assert_same_select(&*plain, &*layered, key, select).await;
     }
-}
-
-/// The part of the metadata that equal objects of two stores share.
-fn comparable(info: ObjectInfo) -> ObjectInfo {
-    ObjectInfo { modified: Timestamp::default(), generation: Generation(0), ..info }
 }

@@ -116,14 +116,16 @@ fn convert_table(
         .into_iter()
         .filter_map(|(key, value)| {
             let source = lines.source(key.span().start);
-            let value = convert(value.get_ref(), &source, lines, problems)?;
+            let value = convert(key.get_ref(), value.get_ref(), &source, lines, problems)?;
             Some((key.get_ref().to_string(), Item { source, value }))
         })
         .collect();
     Table { source, entries }
 }
 
+/// The value of a key, or an item of its list.
 fn convert(
+    key: &str,
     value: &DeValue<'_>,
     source: &SettingSource,
     lines: &LineIndex<'_>,
@@ -135,7 +137,7 @@ fn convert(
         DeValue::Integer(integer) => match i64::from_str_radix(integer.as_str(), integer.radix()) {
             Ok(integer) => Value::Integer(integer),
             Err(_) => {
-                problems.add(source, format!("{} is too large", integer.as_str()));
+                problems.add(source, format!("{key}: {} is too large", integer.as_str()));
                 return None;
             }
         },
@@ -144,14 +146,16 @@ fn convert(
                 .iter()
                 .filter_map(|item| {
                     let source = lines.source(item.span().start);
-                    let value = convert(item.get_ref(), &source, lines, problems)?;
+                    let value = convert(key, item.get_ref(), &source, lines, problems)?;
                     Some(Item { source, value })
                 })
                 .collect(),
         ),
         DeValue::Table(table) => Value::Table(convert_table(table, source.clone(), lines, problems)),
         DeValue::Float(_) | DeValue::Datetime(_) => {
-            problems.add(source, "fractions and dates are not supported; write text or a whole number");
+            let message =
+                format!("{key}: fractions and dates are not supported; write text or a whole number");
+            problems.add(source, message);
             return None;
         }
     })

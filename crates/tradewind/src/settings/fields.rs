@@ -18,6 +18,11 @@ impl Fields {
         Self { path, table, known: Vec::new(), found: Vec::new() }
     }
 
+    /// The name of the table in messages.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The keys taken so far.
     #[cfg(test)]
     pub fn known_keys(&self) -> &[&'static str] {

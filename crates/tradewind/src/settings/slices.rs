@@ -33,12 +33,13 @@ impl SliceSettings {
         let Sourced { value: mut fields, source } = fields.nested("slices", problems)?;
         let positioning_time = fields.single::<TimeSpan>("positioning_time", problems);
         let throughput = fields.single::<ByteSize>("throughput", problems);
+        let path = fields.path().to_owned();
         fields.finish(&[], problems);
         if let Some(set) =
             positioning_time.as_ref().filter(|set| set.value.0.is_zero() || set.value > MAX_POSITIONING_TIME)
         {
             let message = format!(
-                "slices.positioning_time must be 1ms to {MAX_POSITIONING_TIME}, that of a rotating disk"
+                "{path}.positioning_time must be 1ms to {MAX_POSITIONING_TIME}, that of a rotating disk"
             );
             problems.add(&set.source, message);
         }
@@ -46,7 +47,7 @@ impl SliceSettings {
             throughput.as_ref().filter(|set| !(MIN_THROUGHPUT..=MAX_THROUGHPUT).contains(&set.value))
         {
             let message =
-                format!("slices.throughput must be {MIN_THROUGHPUT} to {MAX_THROUGHPUT} per second");
+                format!("{path}.throughput must be {MIN_THROUGHPUT} to {MAX_THROUGHPUT} per second");
             problems.add(&set.source, message);
         }
         Some(Self {

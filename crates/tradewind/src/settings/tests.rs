@@ -1,5 +1,6 @@
 use super::*;
 
+mod bad_values;
 mod class_rules;
 mod classes;
 mod deduplicated;

@@ -17,7 +17,7 @@ use crate::support::http_server::{HttpServer, empty, forward};
 use crate::{gateway, leaf_over};
 
 /// A service and its address.
-async fn other_service() -> HttpServer {
+pub async fn other_service() -> HttpServer {
     let gateway = gateway().await;
     HttpServer::start(None, move |request| async move {
         if request.headers().keys().any(|name| name.as_str().starts_with("x-dss-")) {

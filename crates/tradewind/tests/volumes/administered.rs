@@ -136,6 +136,106 @@ fn wrong_calls_are_rejected_with_a_reason() {
     assert_eq!(post(&mut root, "v1/volumes/fast one/evict", &large).status, 400);
 }
 
+/// Bodies that no call accepts.
+fn bad_bodies() -> Vec<Vec<u8>> {
+    let long = "p".repeat(5000);
+    let mut bodies: Vec<Vec<u8>> = [
+        "null",
+        "1",
+        "true",
+        "\"bkt\"",
+        "[]",
+        "[{\"bucket\":\"bkt\"}]",
+        "{",
+        "{\"bucket\":\"bkt\"",
+        "{\"bucket\":\"bkt\"} {}",
+        "{\"bucket\":\"bkt\",}",
+        "{\"bucket\":1}",
+        "{\"bucket\":[\"bkt\"]}",
+        "{\"bucket\":{\"bucket\":\"bkt\"}}",
+        "{\"bucket\":\"\"}",
+        "{\"bucket\":\"BKT\"}",
+        "{\"bucket\":\"../bkt\"}",
+        "{\"bucket\":\"bkt/a\"}",
+        "{\"bucket\":\"b\\u0000kt\"}",
+        "{\"Bucket\":\"bkt\"}",
+        "{\"prefix\":\"a\"}",
+        "{\"bucket\":\"bkt\",\"prefix\":1}",
+        "{\"bucket\":\"bkt\",\"prefix\":[\"a\"]}",
+        "{\"bucket\":\"bkt\",\"prefix\":{}}",
+        "{\"bucket\":\"bkt\",\"keys\":[\"a\"]}",
+        "<evict><bucket>bkt</bucket></evict>",
+        "bucket=bkt",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .into();
+    bodies.push(b"{\"bucket\":\"b\xff\xfekt\"}".to_vec());
+    bodies.push(format!("{{\"bucket\":{:?}}}", "b".repeat(64)).into_bytes());
+    bodies.push(format!("{{\"bucket\":\"bkt\",\"prefix\":{long:?},\"more\":{long:?}}}").into_bytes());
+    bodies.push("[".repeat(60_000).into_bytes());
+    bodies.push("{\"bucket\":".repeat(6000).into_bytes());
+    bodies
+}
+
+#[test]
+fn flood_of_bad_calls_gets_reasons_and_changes_nothing() {
+    let scene = Scene::new(CACHED);
+    let server = scene.start();
+    let mut s3 = client(&server);
+    put(&mut s3, "bkt", &[]);
+    put(&mut s3, "bkt/a", b"cached");
+    read(&mut s3, "bkt/a");
+    let mut root = admin(&server, root_key());
+    let mut rejected = |method: &str, path: &str, body: &[u8]| {
+        let response = root.send(Request { method, path, body, ..Request::default() }).unwrap();
+        let shown = String::from_utf8_lossy(&body[..body.len().min(100)]).into_owned();
+        let json: Json = serde_json::from_slice(&response.body)
+            .unwrap_or_else(|_| panic!("{method} {path} {shown}: {} {}", response.status, response.text()));
+        let message = json["error"]["message"].as_str().unwrap_or_default();
+        assert!(!message.is_empty() && message.len() < 2000, "{method} {path} {shown}: {json}");
+        (response.status, shown)
+    };
+    for action in ["evict", "stage", "pin", "unpin", "rewrap"] {
+        for volume in ["fast one", "plain", "none"] {
+            let path = format!("v1/volumes/{volume}/{action}");
+            for body in bad_bodies() {
+                let (status, shown) = rejected("POST", &path, &body);
+                let expected: &[u16] = if volume == "none" { &[400, 404] } else { &[400] };
+                assert!(expected.contains(&status), "{path} {shown}: {status}");
+            }
+        }
+        let path = format!("v1/volumes/fast one/{action}");
+        for method in ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+            assert_eq!(rejected(method, &path, b"").0, 405, "{method} {path}");
+        }
+        assert_eq!(rejected("POST", &path, b"{\"bucket\":\"plain-bucket\"}").0, 400, "{path}");
+    }
+    let long = "v".repeat(3000);
+    for path in [
+        "v1",
+        "v1/",
+        "v1/volume",
+        "v1/volumes/",
+        "v1/volumes//status",
+        "v1/volumes/../classes",
+        "v1/volumes/plain",
+        "v1/volumes/plain/status/more",
+        "v1/volumes/plain/Status",
+        "v1/classes/25",
+        "v1/volumes/\u{0}/status",
+        &format!("v1/volumes/{long}/status"),
+        "v2/volumes",
+    ] {
+        let response =
+            S3::send(&mut admin(&server, root_key()), Request { method: "GET", path, ..Request::default() });
+        let response = response.unwrap();
+        assert!([400, 404].contains(&response.status), "{path:?}: {} {}", response.status, response.text());
+    }
+    assert!(is_hit(&mut s3, "bkt/a"), "nothing was evicted");
+    let status = answered(&scene, &server, &["volume", "status", "fast one"]);
+    assert!(!status.contains("pinned"), "{status}");
+}
+
 #[test]
 fn volume_status_shows_what_the_cache_holds() {
     let scene = Scene::new(CACHED);

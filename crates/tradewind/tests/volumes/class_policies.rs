@@ -2,7 +2,9 @@
 
 use super::support::content::content;
 use super::support::s3::{Request, Response, S3};
-use super::{Scene, client, metrics, put};
+use super::transformed::{stored, write_key};
+use super::write_back::dirty_objects;
+use super::{Scene, client, metrics, put, read};
 use crate::support::eventually;
 use rustix::process::Signal;
 
@@ -94,4 +96,43 @@ fn names_of_the_settings_are_classes_for_commands() {
     let message = String::from_utf8(rejected.stderr).unwrap();
     assert_eq!(rejected.status.code(), Some(2), "{message}");
     assert!(message.contains("did you mean \"mail\"?"), "{message}");
+}
+
+/// Write-back over a layer that encrypts what the policies of classes name.
+const WRITE_BACK: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
+    [volume.v]\nstack = [{ cached = { disk = \"ssd\", size = \"64MiB\", memory = \"8MiB\", write = \"back\" } }, \
+    { transformed = { key = \"main\", keys = { main = \"main.key\" } } }, \"disk\"]\n";
+
+/// The policies that a start finds must hold for the data that it finds in the journal.
+#[test]
+fn journal_of_an_earlier_run_is_drained_by_the_policies_of_the_start() {
+    const OBJECTS: usize = 100;
+    const TEXT: &[u8] = b"the text of a mail that must not be on the disk; ";
+    let scene = Scene::new(WRITE_BACK);
+    write_key(&scene.path("main.key"), 0o600);
+    let mut server = scene.start();
+    let mut s3 = client(&server);
+    put(&mut s3, "bkt", &[]);
+    for number in 0..OBJECTS {
+        put_of_class(&mut s3, &format!("bkt/{number}"), "25", TEXT);
+    }
+    server.kill();
+    let segments = scene.path("disk").join("segments");
+    assert!(!stored(&segments, TEXT).1, "the first run has written nothing back yet");
+    assert!(stored(&scene.path("ssd-journal").join("segments"), TEXT).1, "the instrument finds plain text");
+
+    let policies = "[class.25]\nencrypt = true\nwrite = \"through\"\n";
+    std::fs::write(scene.settings(), format!("{WRITE_BACK}{policies}")).unwrap();
+    let server = scene.start();
+    let mut s3 = client(&server);
+    put_of_class(&mut s3, "bkt/0", "25", &TEXT.repeat(2));
+    eventually("all is written back", || dirty_objects(&metrics(&server)) == Some(0));
+    let count = "tradewind_write_back_writes_total{volume=\"v\",place=\"backing\"} ";
+    let text = metrics(&server);
+    assert!(text.lines().any(|line| line.strip_prefix(count) == Some("1")), "{text}");
+    for number in 1..OBJECTS {
+        assert_eq!(read(&mut s3, &format!("bkt/{number}")), TEXT, "{number}");
+    }
+    assert_eq!(read(&mut s3, "bkt/0"), TEXT.repeat(2));
+    assert!(!stored(&segments, TEXT).1, "the text is readable on the disk");
 }

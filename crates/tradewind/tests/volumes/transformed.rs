@@ -30,7 +30,7 @@ fn scene() -> Scene {
     scene
 }
 
-fn write_key(path: &Path, mode: u32) {
+pub(super) fn write_key(path: &Path, mode: u32) {
     std::fs::write(path, "42".repeat(32)).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
@@ -43,7 +43,7 @@ fn put_mail(client: &mut S3, path: &str, body: &[u8]) {
 }
 
 /// Bytes of all files below a directory, and whether one of them contains `needle`.
-fn stored(directory: &Path, needle: &[u8]) -> (u64, bool) {
+pub(super) fn stored(directory: &Path, needle: &[u8]) -> (u64, bool) {
     let (mut bytes, mut is_found) = (0, false);
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -251,6 +251,50 @@ fn old_key_can_be_removed_after_a_rewrap() {
         assert!(read(&mut s3, key) == body, "{key}");
     }
     assert_eq!(s3.get("bkt/large").unwrap().header("etag"), Some(&*etag));
+}
+
+/// The store may have objects of a volume that had the layer before.
+#[test]
+fn rewrap_calls_no_key_unneeded_while_the_store_has_buckets_of_another_volume() {
+    let second_volume = "[volume.w]\nstack = [\"disk\"]\n[bucket.other]\nvolume = \"w\"\n";
+    let scene = scene();
+    std::fs::write(scene.settings(), format!("{STACK}{second_volume}")).unwrap();
+    let mut server = scene.start();
+    let mut s3 = client(&server);
+    for bucket in ["bkt", "other"] {
+        put(&mut s3, bucket, &[]);
+    }
+    for key in ["bkt/mail", "other/mail"] {
+        put_mail(&mut s3, key, SECRET);
+    }
+    let head = |s3: &mut S3| {
+        let response = s3.get("other/mail").unwrap();
+        let fields = ["etag", "last-modified"].map(|name| response.header(name).map(str::to_owned));
+        (response.status, response.body, fields)
+    };
+    let other = head(&mut s3);
+    assert_eq!((other.0, &other.1[..]), (200, SECRET));
+    assert!(server.terminate().unwrap().success());
+
+    write_new_key(&scene);
+    std::fs::write(scene.settings(), format!("{}{second_volume}", rotated(BOTH_KEYS))).unwrap();
+    let server = scene.start();
+    let mut s3 = client(&server);
+    let (done, code) = rewrap(&scene, &server, &[]);
+    assert_eq!((&done["objects"], &done["rewrapped"], code), (&1.into(), &1.into(), Some(0)), "{done}");
+    assert_eq!(done["needed_keys"], serde_json::json!({ "new": 1 }));
+    assert_eq!(done["unneeded_keys"], serde_json::json!([]), "the other bucket may need it");
+    assert_eq!(head(&mut s3), other);
+    assert_eq!(read(&mut s3, "bkt/mail"), SECRET);
+    let failed = ask(&scene, &server, &["volume", "rewrap", "other/"]);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("has no layer"), "{failed:?}");
+    assert_eq!(head(&mut s3), other);
+    // Without that bucket, all objects of the store are known.
+    assert_eq!(s3.delete("other/mail").unwrap().status, 204);
+    assert_eq!(s3.delete("other").unwrap().status, 204);
+    let (done, _) = rewrap(&scene, &server, &[]);
+    assert_eq!((&done["objects"], &done["rewrapped"]), (&1.into(), &0.into()), "{done}");
+    assert_eq!(done["unneeded_keys"], serde_json::json!(["main"]));
 }
 
 #[test]

@@ -18,14 +18,14 @@ const WRITE_BACK: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
 const PLAIN: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[volume.v]\nstack = [\"disk\"]\n";
 
 /// Settings of write-back in front of a service.
-fn before_service(endpoint: &str) -> String {
+pub(super) fn before_service(endpoint: &str) -> String {
     format!(
         "[store.far]\ntype = \"s3\"\nendpoint = \"http://{endpoint}\"\nregion = \"us-east-1\"\n[volume.v]\nstack = [{{ \
          cached = {{ disk = \"ssd\", size = \"64MiB\", memory = \"8MiB\", write = \"back\" }} }}, \"far\"]\n"
     )
 }
 
-fn dirty_objects(text: &str) -> Option<u64> {
+pub(super) fn dirty_objects(text: &str) -> Option<u64> {
     let line =
         text.lines().find(|line| line.starts_with("tradewind_write_back_dirty_objects{volume=\"v\"}"))?;
     line.split_whitespace().last()?.parse().ok()
@@ -101,23 +101,27 @@ fn writes_go_on_while_the_service_is_away() {
 #[test]
 fn a_second_signal_ends_a_shutdown_that_waits_for_a_service() {
     let directory = tempfile::tempdir().unwrap();
-    let far = || ServerSetup::new(&directory.path().join("data"), &directory.path().join("log"));
-    let away = far().start().unwrap();
-    let scene = Scene::new(&before_service(&away.endpoint.to_string()));
+    let mut far = ServerSetup::new(&directory.path().join("data"), &directory.path().join("log"));
+    let away = far.start().unwrap();
+    let endpoint = away.endpoint.to_string();
+    let scene = Scene::new(&before_service(&endpoint));
     let mut server = scene.start();
     let mut s3 = client(&server);
     put(&mut s3, "bkt", &[]);
+    put(&mut s3, "bkt/first", b"first");
     drop(away);
     put(&mut s3, "bkt/dirty", b"dirty");
     server.signal(Signal::TERM);
     eventually("the shutdown begins", || server.logged().contains("finishing requests in flight"));
-    // Connections of clients are closed by now, and the journal is being written back.
+    // Then the journal is written back.
     eventually("the listener closes", || TcpStream::connect(server.endpoint).is_err());
     std::thread::sleep(Duration::from_millis(300));
     let signalled = Instant::now();
     server.signal(Signal::TERM);
     assert!(!server.wait().unwrap().success());
     assert!(signalled.elapsed() < Duration::from_secs(8), "it took {:?}", signalled.elapsed());
+    far.flags = ["--listen", &endpoint, "--admin", "127.0.0.1:0"].map(Into::into).to_vec();
+    let _back = far.start().unwrap();
     let server = scene.start();
     assert_eq!(read(&mut client(&server), "bkt/dirty"), b"dirty");
 }
