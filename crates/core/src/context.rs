@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::budget::Window;
 pub use crate::deadline::Deadline;
+use crate::device_gate::DeviceGate;
 use crate::error::Result;
 use crate::send_progress::SendProgress;
 
@@ -23,6 +24,8 @@ pub struct Context {
     pub send_progress: Option<Arc<SendProgress>>,
     /// The behaviour of a leaf if it does not learn whether a service carried out a change of an object.
     pub on_unknown_outcome: OnUnknownOutcome,
+    /// The gate of the leaf's device, if a layer schedules it. Set by that layer alone.
+    pub device_gate: Option<Arc<dyn DeviceGate>>,
 }
 
 /// The behaviour of a leaf if no response says whether a service carried out a change of an object.
@@ -41,7 +44,7 @@ impl Context {
     #[must_use]
     pub const fn new(deadline: Deadline, window: Arc<Window>) -> Self {
         let on_unknown_outcome = OnUnknownOutcome::Repeat;
-        Self { deadline, window, client: None, send_progress: None, on_unknown_outcome }
+        Self { deadline, window, client: None, send_progress: None, on_unknown_outcome, device_gate: None }
     }
 
     /// Sets the client.
@@ -60,6 +63,12 @@ impl Context {
     #[must_use]
     pub fn with_on_unknown_outcome(self, on_unknown_outcome: OnUnknownOutcome) -> Self {
         Self { on_unknown_outcome, ..self }
+    }
+
+    /// Sets the gate of the leaf's device.
+    #[must_use]
+    pub fn with_device_gate(self, gate: Arc<dyn DeviceGate>) -> Self {
+        Self { device_gate: Some(gate), ..self }
     }
 
     /// See [`Deadline::check`].

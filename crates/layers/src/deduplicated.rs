@@ -19,6 +19,7 @@ mod chunker;
 mod collector;
 mod copy;
 mod decoder;
+mod examination;
 mod manifest;
 mod mark;
 mod object_pages;
@@ -27,12 +28,14 @@ mod pins;
 mod policy;
 mod read;
 mod staged;
+mod statistics;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::multipart::{ListUploads, PartNumber, UploadId, UploadInfo, UploadsPage};
@@ -42,12 +45,13 @@ use tradewind_core::store::{
 };
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
-    Address, Algorithm, Body, BucketName, Context, ObjectInfo, ObjectStore, Staged, Versioning,
+    Address, Algorithm, Body, BucketName, Classes, Context, ObjectInfo, ObjectStore, Staged, Versioning,
 };
 use tradewind_digest::Engine;
 
 pub use collector::CollectionReport;
 pub use policy::{DEFAULT_MIN_OBJECT_BYTES, DeduplicationPolicy, MAX_MIN_OBJECT_BYTES, MIN_MIN_OBJECT_BYTES};
+pub use statistics::{CollectionHistory, DeduplicationCounts, LastCollection};
 
 use crate::relay::{self, RelayEnd};
 use crate::store_error::StoreName;
@@ -64,28 +68,30 @@ pub struct Deduplicated {
     policy: DeduplicationPolicy,
     engine: Engine,
     capabilities: Capabilities,
-}
-
-/// Counts of chunks since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DeduplicationCounts {
-    /// Chunks that were stored.
-    pub stored_chunks: u64,
-    /// Their bytes.
-    pub stored_bytes: u64,
-    /// Chunks of writes that were there already.
-    pub found_chunks: u64,
-    /// Their bytes.
-    pub found_bytes: u64,
+    collections: Mutex<CollectionHistory>,
 }
 
 impl Deduplicated {
-    /// A layer over `inner`. Creates its bucket of chunks at the first start, after a look at all objects.
+    /// A layer over `inner` that deduplicates: [`Self::open_unprepared`] and [`Self::prepare`].
+    ///
+    /// Fails as these do.
+    pub async fn open(
+        context: &Context,
+        inner: Arc<dyn ObjectStore>,
+        policy: DeduplicationPolicy,
+    ) -> Result<Arc<Self>> {
+        let layer = Self::open_unprepared(context, inner, policy).await?;
+        layer.prepare(context).await?;
+        Ok(layer)
+    }
+
+    /// A layer over `inner`. It stores plain objects until it [is ready](Self::is_ready), which it is at once unless it
+    /// is new to the store.
     ///
     /// Fails with [`Unsupported`](Reason::Unsupported) without [`Capabilities::reported_attributes`]. Fails with
     /// [`InvalidArgument`](Reason::InvalidArgument) if the policy is out of range, if the bucket of chunks has other
-    /// objects, or if it is missing although there are deduplicated objects.
-    pub async fn open(
+    /// objects, or if it is missing and an unfinished upload has deduplicated parts. Must end before the store is served.
+    pub async fn open_unprepared(
         context: &Context,
         inner: Arc<dyn ObjectStore>,
         policy: DeduplicationPolicy,
@@ -105,28 +111,59 @@ impl Deduplicated {
         }
         let capabilities = Capabilities { reported_attributes: false, ..below.clone() };
         let store = Arc::new(ChunkStore::open(inner, context).await?);
-        Ok(Arc::new(Self { store, policy, engine: Engine::new(HASH_THREADS), capabilities }))
+        let (engine, collections) = (Engine::new(HASH_THREADS), Mutex::default());
+        Ok(Arc::new(Self { store, policy, engine, capabilities, collections }))
     }
 
-    /// Deletes the chunks that nothing refers to. `None` if a collection runs already. It can be cancelled by the context;
-    /// what it has deleted by then stays deleted. While a read lasts more than an hour, no chunk is deleted.
+    /// True if writes are deduplicated. Otherwise [`Self::prepare`] has not ended.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.store.is_ready()
+    }
+
+    /// Creates the bucket of chunks, after a look at all objects. Returns at once if the layer is ready. Requests may
+    /// be served concurrently.
+    ///
+    /// Fails with [`InvalidArgument`](Reason::InvalidArgument) if there are deduplicated objects, whose chunks are
+    /// missing, and with [`Unsupported`](Reason::Unsupported) if an object is in a form of a later version: the store
+    /// must not be served then. Other errors may pass: the next call goes on where this one failed. Objects that are
+    /// damaged are passed; until they are replaced or deleted, it fails with [`CorruptData`](Reason::CorruptData) at its
+    /// end.
+    pub async fn prepare(&self, context: &Context) -> Result<()> {
+        self.store.prepare(context).await
+    }
+
+    /// Objects that [`Self::prepare`] has examined so far.
+    #[must_use]
+    pub fn examined_objects(&self) -> u64 {
+        self.store.examination_progress.objects.load(Ordering::Relaxed)
+    }
+
+    /// Objects that [`Self::prepare`] could not examine because they are damaged: at most 1,000.
+    #[must_use]
+    pub fn unreadable_objects(&self) -> Vec<Address> {
+        self.store.examination_progress.unreadable.lock().clone()
+    }
+
+    /// Deletes the chunks that nothing refers to. `None` if a collection runs already, or if the layer is not ready. It
+    /// can be cancelled by the context; what it has deleted by then stays deleted. While a read lasts more than an hour,
+    /// no chunk is deleted.
     ///
     /// Fails with [`Overloaded`](Reason::Overloaded) if writes use too many chunks meanwhile.
     pub async fn collect(&self, context: &Context) -> Result<Option<CollectionReport>> {
-        collector::collect(&self.store, context).await
+        if !self.is_ready() {
+            return Ok(None);
+        }
+        let clock = context.deadline.clock();
+        let started_at = clock.now();
+        let collected = collector::collect(&self.store, context).await;
+        self.record_collection(&collected, started_at, clock.now());
+        collected
     }
 
-    /// Counts since the start.
-    #[must_use]
-    pub fn counts(&self) -> DeduplicationCounts {
-        let counters = &self.store.counters;
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        DeduplicationCounts {
-            stored_chunks: load(&counters.stored_chunks),
-            stored_bytes: load(&counters.stored_bytes),
-            found_chunks: load(&counters.found_chunks),
-            found_bytes: load(&counters.found_bytes),
-        }
+    /// Returns false if the bytes of a write are stored as they are.
+    fn applies(&self, classes: &Classes, size: Option<u64>) -> bool {
+        self.is_ready() && self.policy.applies(classes, size)
     }
 
     fn inner(&self) -> &Arc<dyn ObjectStore> {
@@ -307,7 +344,7 @@ impl ObjectStore for Deduplicated {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         self.check_bucket(&address.bucket)?;
-        if !self.policy.applies(&request.metadata.classes, request.size) {
+        if !self.applies(&request.metadata.classes, request.size) {
             return self.inner().stage(context, address, request).await;
         }
         let target = self.write_target(context, address, request);
@@ -323,11 +360,11 @@ impl ObjectStore for Deduplicated {
         mut request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         self.check_bucket(&address.bucket)?;
-        if self.policy.classes.is_empty() {
+        if self.policy.classes.is_empty() || !self.is_ready() {
             return self.inner().stage_part(context, address, upload, number, request).await;
         }
         let created = self.upload(context, address, upload).await?;
-        if !self.policy.applies(&created.metadata.classes, request.size) {
+        if !self.applies(&created.metadata.classes, request.size) {
             return self.inner().stage_part(context, address, upload, number, request).await;
         }
         // The checksum from which the object's is computed at the completion.
@@ -345,7 +382,7 @@ impl ObjectStore for Deduplicated {
         self.check_bucket(&request.destination.bucket)?;
         let source = self.source(context, &request.source).await?;
         let classes = &request.metadata.as_ref().unwrap_or(&source.metadata).classes;
-        let is_plain = !self.policy.applies(classes, Some(source.size));
+        let is_plain = !self.applies(classes, Some(source.size));
         if is_plain && source.stored.is_none() {
             match self.inner().copy(context, request.clone()).await {
                 // It was replaced by a deduplicated one meanwhile.
@@ -368,7 +405,7 @@ impl ObjectStore for Deduplicated {
         self.check_bucket(&request.destination.bucket)?;
         let created = self.upload(context, &request.destination, &request.upload).await?;
         let source = self.source(context, &request.source).await?;
-        let is_plain = !self.policy.applies(&created.metadata.classes, None);
+        let is_plain = !self.applies(&created.metadata.classes, None);
         if is_plain && source.stored.is_none() {
             match self.inner().copy_part(context, request.clone()).await {
                 Err(error) if error.reason() == Reason::Unsupported => {}

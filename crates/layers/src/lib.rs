@@ -21,6 +21,6 @@ pub use instrumented::Instrumented;
 pub use read_ahead::ReadAhead;
 pub use routed::{Routed, Tier};
 pub use scheduled::Scheduled;
-pub use sliced::{DiskQueue, Sliced};
+pub use sliced::{DiskQueue, DiskQueueReport, Sliced};
 pub use transformed::Transformed;
 pub use volumes::{Volume, Volumes};

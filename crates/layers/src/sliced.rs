@@ -3,6 +3,9 @@
 //!
 //! - Reads and writes of more than [`MAX_UNSLICED_BYTES`] go slice by slice. The first slice of a stream and all small
 //!   requests have priority over further slices of others. Streams share the disk by the `share` of their classes.
+//! - **Reads** wait in the store ([`DeviceGate`](tradewind_core::DeviceGate)). Records, and bodies of up to 256 KiB,
+//!   need no turn if the page cache answers them. Longer bodies take turns, cached or not. Lookups in the index of the
+//!   store have none.
 //! - A **reader that does not poll** loses its turn, and requests the next one when it polls. A **dropped** request
 //!   leaves the queue. **Deadlines** apply while a request is queued.
 //! - If the queue is full, a request is rejected as [`Overloaded`](tradewind_core::Reason::Overloaded) before it reaches
@@ -13,6 +16,7 @@
 //! slice orders when a stream may write, not when the disk does.
 
 mod disk_request;
+mod read_gate;
 mod sliced_io;
 
 use std::fmt;
@@ -29,8 +33,9 @@ use tradewind_core::{Address, Body, Classes, Context, ObjectStore, Staged};
 use tradewind_model::class_policy::ClassPolicyTable;
 use tradewind_model::slices::{DiskWork, MAX_UNSLICED_BYTES, StreamShare};
 
-pub use self::disk_request::DiskQueue;
 use self::disk_request::DiskRequest;
+pub use self::disk_request::{DiskQueue, DiskQueueReport};
+use self::read_gate::ReadGate;
 use self::sliced_io::{SlicedWrite, slice_body};
 
 /// The layer that schedules a rotating disk. See the module documentation.
@@ -106,8 +111,7 @@ impl Sliced {
 /// The use of the disk by a call without data. `None` for one that bypasses the scheduler.
 fn scheduled_work(method: Method) -> Option<DiskWork> {
     match method {
-        Method::Head
-        | Method::List
+        Method::List
         | Method::ListVersions
         | Method::ObjectParts
         | Method::ListParts
@@ -128,9 +132,19 @@ impl ObjectStore for Sliced {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.schedule(call, response).await;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
-        head, delete, list, list_versions, copy, set_tags, set_classes, redescribe, redescribe_upload, object_parts, create_upload,
+        delete, list, list_versions, copy, set_tags, set_classes, redescribe, redescribe_upload, object_parts, create_upload,
         copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close,
+    }
+
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
+        let gate = ReadGate::new(&self.disk, &context.deadline);
+        self.inner.head(&context.clone().with_device_gate(gate), address, request).await
     }
 
     async fn get(
@@ -139,12 +153,20 @@ impl ObjectStore for Sliced {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
-        // The size is known only with the response.
-        let mut disk_request = self.begin(context, DiskWork::Small).await?;
-        let found = self.inner.get(context, address, request).await?;
-        disk_request.set_share(self.share(&found.info.metadata.classes, Some(found.info.size)));
-        disk_request.pause(0);
-        Ok(GetResponse { body: slice_body(found.body, disk_request, &context.deadline), ..found })
+        let gate = ReadGate::new(&self.disk, &context.deadline);
+        let gated = context.clone().with_device_gate(gate.clone());
+        let GetResponse { body, info, span, observation } = self.inner.get(&gated, address, request).await?;
+        let body = match body.into_bytes() {
+            Ok(bytes) => {
+                gate.end_with_bytes(bytes.len() as u64);
+                Body::from_bytes(bytes)
+            }
+            Err(body) => {
+                gate.begin_body(body.length(), self.share(&info.metadata.classes, Some(info.size)))?;
+                slice_body(body, gate)
+            }
+        };
+        Ok(GetResponse { body, info, span, observation })
     }
 
     async fn stage(

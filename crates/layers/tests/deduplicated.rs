@@ -9,6 +9,10 @@ mod collection;
 mod collection_faults;
 #[path = "deduplicated/damage.rs"]
 mod damage;
+#[path = "deduplicated/examination.rs"]
+mod examination;
+#[path = "support/side_by_side.rs"]
+mod side_by_side;
 #[path = "deduplicated/support.rs"]
 mod support;
 
@@ -380,6 +384,46 @@ async fn a_missing_bucket_of_chunks_is_not_created_for_a_store_with_deduplicated
     assert_eq!(reason(desk.below.head_bucket(&context(), &bucket).await), Reason::NoSuchBucket);
     desk.below.delete(&context(), &address("k"), Precondition::None).await.unwrap();
     assert!(deduplicated(desk.below.clone()).await.counts().found_chunks == 0);
+}
+
+/// The first start on a store with many objects examines them while requests are served.
+#[tokio::test]
+async fn writes_before_the_layer_is_ready_are_plain_and_later_ones_deduplicated() {
+    let below = memory();
+    below.create_bucket(&context(), &address("k").bucket).await.unwrap();
+    put(&*below, "old", noise(300_000, 1)).await;
+    let layer = Deduplicated::open_unprepared(&context(), below.clone(), POLICY).await.unwrap();
+    assert!(!layer.is_ready() && layer.collect(&context()).await.unwrap().is_none());
+    let bytes = noise(300_000, 2);
+    put(&*layer, "early", bytes.clone()).await;
+    let bucket = BucketName::new(CHUNKS).unwrap();
+    assert_eq!(reason(below.head_bucket(&context(), &bucket).await), Reason::NoSuchBucket);
+    layer.prepare(&context()).await.unwrap();
+    assert_eq!((layer.is_ready(), layer.examined_objects()), (true, 2));
+    put(&*layer, "late", bytes.clone()).await;
+    assert_eq!(layer.counts().stored_bytes, 300_000, "the plain object has no chunks");
+    for key in ["early", "late"] {
+        assert!(read(&*layer, key).await == bytes, "{key}");
+    }
+    let again = Deduplicated::open_unprepared(&context(), below, POLICY).await.unwrap();
+    assert!(again.is_ready());
+}
+
+#[tokio::test]
+async fn history_has_the_last_collection_and_counts_have_its_deletions() {
+    let desk = Desk::new().await;
+    for key in ["a", "b", "c"] {
+        put(&*desk.layer, key, noise(300_000, u64::from(key == "c"))).await;
+    }
+    assert_eq!(desk.layer.collections().last, None);
+    desk.layer.delete(&context(), &address("c"), Precondition::None).await.unwrap();
+    let report = desk.layer.collect(&context()).await.unwrap().unwrap();
+    let collections = desk.layer.collections();
+    assert_eq!((collections.completed, collections.failed), (1, 0));
+    assert_eq!(collections.last.unwrap().report, report);
+    assert_eq!(report.ratio(), Some(2.0), "{report:?}");
+    let counts = desk.layer.counts();
+    assert_eq!((counts.deleted_chunks, counts.deleted_bytes), (report.deleted_chunks, 300_000));
 }
 
 #[tokio::test]

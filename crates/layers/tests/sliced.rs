@@ -6,6 +6,7 @@
 mod model_disk;
 
 use std::cell::Cell;
+use std::future::Future;
 use std::num::NonZeroU16;
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,9 +21,9 @@ use tradewind_core::testing::{MemoryStore, conformance, context_until, stack_lay
 use tradewind_core::{Budget, Class, Clock as _, ObjectStore, SystemClock};
 use tradewind_layers::{DiskQueue, Sliced};
 use tradewind_model::class_policy::{ClassChanges, ClassPolicyTable};
-use tradewind_model::slices::MAX_QUEUED_REQUESTS;
+use tradewind_model::slices::{MAX_QUEUED_REQUESTS, RequestGroup, RequestKind};
 
-use model_disk::{DISK, Fixture, key};
+use model_disk::{DISK, Fixture, ModelDisk, key};
 
 const MILLI: Duration = Duration::from_millis(1);
 const LARGE: usize = 96 << 20;
@@ -274,17 +275,137 @@ async fn large_write_waits_for_slices_of_readers() {
 async fn stores_on_one_disk_share_its_scheduler() {
     let fixture = Fixture::new().await;
     fixture.advance_until(fixture.put("large", LARGE, None)).await.0.unwrap();
-    let other = Sliced::new(memory(), fixture.disk.clone());
+    let other = Sliced::new(Arc::new(ModelDisk::new(&fixture.clock)), fixture.disk.clone());
+    let (context, address) = (fixture.context(), key("k"));
+    other.create_bucket(&context, &address.bucket).await.unwrap();
+    let staged = other.stage(&context, &address, StageRequest::default()).await.unwrap();
+    staged.commit(Default::default()).await.unwrap();
     let bytes = Cell::new(0);
     let mut holder = Box::pin(fixture.read_endlessly("large", &bytes));
     for _ in 0..40 {
         assert!(holder.as_mut().now_or_never().is_none());
         fixture.clock.advance(MILLI);
     }
-    let (context, address) = (fixture.context(), key("k"));
-    let mut head = Box::pin(other.head(&context, &address, GetRequest::default()));
-    assert!(head.as_mut().now_or_never().is_none(), "the other store waits for the slice");
+    let mut get = Box::pin(other.get(&context, &address, GetRequest::default()));
+    assert!(get.as_mut().now_or_never().is_none(), "the other store waits for the slice");
     drop(holder);
-    assert_eq!(head.now_or_never().unwrap().unwrap_err().reason(), Reason::NoSuchBucket);
+    assert!(fixture.advance_until(get).await.0.is_ok());
     fixture.assert_idle();
+}
+
+/// A stream that has the disk: its slice lasts for 30 ms more at least.
+async fn hold_the_disk<'a>(fixture: &'a Fixture, bytes: &'a Cell<u64>) -> impl Future<Output = ()> + 'a {
+    let mut holder = Box::pin(fixture.read_endlessly("large", bytes));
+    for _ in 0..25 {
+        assert!(holder.as_mut().now_or_never().is_none());
+        fixture.clock.advance(MILLI);
+    }
+    holder
+}
+
+#[tokio::test]
+async fn short_cached_reads_do_not_wait_while_a_stream_has_the_disk() {
+    let fixture = Fixture::new().await;
+    for (name, size) in [("large", LARGE), ("small", 64 << 10), ("range", 256 << 10)] {
+        fixture.advance_until(fixture.put(name, size, None)).await.0.unwrap();
+    }
+    let bytes = Cell::new(0);
+    let holder = hold_the_disk(&fixture, &bytes).await;
+    for (name, size) in [("small", 64 << 10), ("range", 256 << 10)] {
+        let mut uncached = Box::pin(fixture.get(name));
+        assert!(uncached.as_mut().now_or_never().is_none(), "{name} needs the disk");
+        drop(uncached);
+        let before = fixture.disk.report();
+        fixture.cache(name, size);
+        let body = fixture.get(name).now_or_never().expect("the page cache has it").unwrap();
+        assert_eq!(body.collect().now_or_never().unwrap().unwrap().len(), size);
+        let after = fixture.disk.report();
+        assert_eq!(after.page_cache_bytes - before.page_cache_bytes, size as u64);
+        assert_eq!(after.statistics, before.statistics, "{name} has no turn");
+    }
+    drop(holder);
+    fixture.assert_idle();
+}
+
+/// A hit of the page cache may start a read-ahead of the kernel, outside of all turns.
+#[tokio::test]
+async fn stream_takes_a_turn_for_each_slice_although_the_page_cache_has_it() {
+    for cached in [0, 512 << 10, 16 << 20] {
+        let fixture = Fixture::new().await;
+        fixture.advance_until(fixture.put("large", LARGE, None)).await.0.unwrap();
+        fixture.advance_until(fixture.put("stream", 16 << 20, Some(25))).await.0.unwrap();
+        fixture.store.set_policies(policies(25, 1));
+        fixture.cache("stream", cached);
+        let bytes = Cell::new(0);
+        let holder = hold_the_disk(&fixture, &bytes).await;
+        if cached > 0 {
+            let mut body = fixture.get("stream").now_or_never().unwrap().unwrap();
+            assert!(body.next().now_or_never().is_none(), "it does not wait with {cached} cached bytes");
+            assert_eq!(fixture.disk.queued(), 1);
+        }
+        drop(holder);
+        let before = fixture.disk.report();
+        let mut body = fixture.advance_until(fixture.get("stream")).await.0.unwrap();
+        while let Some(piece) = fixture.advance_until(body.next()).await.0 {
+            piece.unwrap();
+            fixture.clock.advance(3 * MILLI);
+        }
+        let after = fixture.disk.report();
+        assert_eq!(after.page_cache_bytes, before.page_cache_bytes, "{cached}");
+        let group = |kind| after.statistics.groups.get(&RequestGroup { kind, class: Some(25) }).copied();
+        let (head, slices) = (group(RequestKind::StreamHead).unwrap(), group(RequestKind::Stream).unwrap());
+        assert_eq!(head.read_bytes + slices.read_bytes, 16 << 20, "{cached}: {:?}", after.statistics);
+        assert!(slices.turns >= 2, "{cached}: {slices:?}");
+        fixture.assert_idle();
+    }
+}
+
+#[tokio::test]
+async fn bytes_of_a_turn_that_was_lost_are_counted() {
+    let fixture = Fixture::new().await;
+    fixture.advance_until(fixture.put("large", LARGE, None)).await.0.unwrap();
+    let sum = |fixture: &Fixture| -> u64 {
+        fixture.disk.report().statistics.groups.values().map(|counts| counts.read_bytes).sum()
+    };
+    let mut body = fixture.advance_until(fixture.get("large")).await.0.unwrap();
+    fixture.advance_until(body.next()).await.0.unwrap().unwrap();
+    // The read of the piece takes so long that another request gets the turn.
+    assert!(body.next().now_or_never().is_none());
+    let bytes = Cell::new(0);
+    let mut other = Box::pin(fixture.read_endlessly("large", &bytes));
+    assert!(other.as_mut().now_or_never().is_none());
+    fixture.clock.advance(Duration::from_secs(3));
+    assert!(other.as_mut().now_or_never().is_none());
+    let before = sum(&fixture);
+    body.next().now_or_never().unwrap().unwrap().unwrap();
+    assert_eq!(sum(&fixture) - before, 256 << 10);
+}
+
+#[tokio::test]
+async fn hits_are_not_charged_to_the_share_of_their_class() {
+    let fixture = Fixture::new().await;
+    let short = 256 << 10;
+    for (name, size, class) in [("mail", LARGE, 25), ("cached", short, 25), ("other", LARGE, 28)] {
+        fixture.advance_until(fixture.put(name, size, Some(class))).await.0.unwrap();
+    }
+    fixture.cache("cached", short);
+    fixture.store.set_policies(policies(25, 1));
+    let (bytes, hits) = ([Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0)], Cell::new(0_u64));
+    let cached_reads = async {
+        loop {
+            let mut body = fixture.get("cached").await.unwrap();
+            while let Some(piece) = body.next().await {
+                hits.set(hits.get() + piece.unwrap().len() as u64);
+                fixture.sleep(MILLI).await;
+            }
+        }
+    };
+    let names = ["mail", "mail", "other", "other"];
+    let readers = join_all(names.iter().zip(&bytes).map(|(name, bytes)| fixture.read_endlessly(name, bytes)));
+    let (readers, cached_reads, end) =
+        (pin!(readers), pin!(cached_reads), pin!(fixture.sleep(Duration::from_secs(8))));
+    fixture.advance_until(select(readers, select(cached_reads, end))).await;
+    let (mail, other) = (bytes[0].get() + bytes[1].get(), bytes[2].get() + bytes[3].get());
+    let ratio = mail as f64 / other as f64;
+    assert!(hits.get() > mail && (0.9..=1.1).contains(&ratio), "{ratio} with {} bytes of hits", hits.get());
 }

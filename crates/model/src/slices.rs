@@ -11,6 +11,7 @@
 mod queue;
 mod router;
 mod scheduler;
+mod statistics;
 
 use std::time::Duration;
 
@@ -20,10 +21,12 @@ pub use self::scheduler::{
     DiskScheduler, DiskWork, MAX_BUSY_TIME, MAX_CONCURRENT_SMALL, MAX_QUEUED_REQUESTS, QueueFull, TurnId,
     TurnRequest,
 };
+pub use self::statistics::{DiskStatistics, GroupStatistics, RequestGroup, RequestKind, WaitingRequests};
 
 /// Objects above this size are streams: the disk serves them slice by slice.
 pub const MAX_UNSLICED_BYTES: u64 = 4 << 20;
-/// The first bytes of larger objects, which live on the SSD: the first byte of a stream does not wait for the disk.
+/// The first bytes of larger objects. A cache has a reserved share for them, so that the first byte of a stream need not
+/// wait for the disk ([`ClassPolicyTable::listed_class`](crate::class_policy::ClassPolicyTable::listed_class)).
 pub const HEAD_BYTES: u64 = 256 << 10;
 
 /// Share of a disk's time in which a slice transfers data; the rest is positioning.

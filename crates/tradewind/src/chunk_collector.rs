@@ -37,6 +37,9 @@ impl ChunkCollector {
                 () = self.clock.sleep_until(self.clock.now() + interval) => {}
                 () = stop.cancelled() => return,
             }
+            if !self.served.layer.is_ready() {
+                continue;
+            }
             match self.collect(&stop).await {
                 Ok(report) => self.log(report),
                 Err(_) if stop.is_cancelled() => return,
@@ -58,6 +61,8 @@ impl ChunkCollector {
         let CollectionReport {
             objects,
             referenced_bytes,
+            parts,
+            part_bytes,
             chunks,
             chunk_bytes,
             deleted_chunks,
@@ -67,6 +72,8 @@ impl ChunkCollector {
             volume = self.served.volume,
             objects,
             object_bytes = referenced_bytes,
+            parts,
+            part_bytes,
             chunks,
             chunk_bytes,
             deleted_chunks,

@@ -4,6 +4,8 @@
 
 #[path = "layers/rewrap.rs"]
 mod rewrap;
+#[path = "layers/slices.rs"]
+mod slices;
 #[path = "layers/stacks.rs"]
 mod stacks;
 

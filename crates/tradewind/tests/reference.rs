@@ -118,7 +118,9 @@ fn metrics_reference_has_the_metrics_of_a_server_and_a_balancer() {
     let at = |name: &str| directory.path().join(name);
     let local = ServerSetup::new(&at("data"), &at("log")).start().unwrap();
     let settings = format!(
-        "[store.remote]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n\
+        "default_volume = \"v\"\n[store.remote]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n\
+         [store.disk]\ntype = \"local\"\npath = \"disk\"\nslices = {{}}\n\
+         [volume.chunks]\nstack = [{{ deduplicated = {{ classes = true }} }}, \"disk\"]\n\
          [volume.v]\nstack = [{{ cached = {{ disk = \"ssd\", size = \"64MiB\", write = \"back\" }} }}, \"remote\"]\n",
         local.endpoint
     );

@@ -8,6 +8,8 @@ mod support;
 mod classified;
 #[path = "serve/lost.rs"]
 mod lost;
+#[path = "serve/lost_chunks.rs"]
+mod lost_chunks;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

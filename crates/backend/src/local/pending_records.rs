@@ -81,6 +81,8 @@ pub(super) struct InheritedFacts {
     next_numbers: Option<Coverage>,
     /// Ends of segments whose loss was accepted, as [`Position::accepted_end`].
     accepted_ends: BTreeSet<Position>,
+    /// The log before this position was durable, and has a void for each torn batch.
+    pub durable_end: Position,
 }
 
 impl InheritedFacts {
@@ -90,14 +92,21 @@ impl InheritedFacts {
             Some(coverage) => Some(coverage),
             None => index.get(&keys::NEXT_NUMBERS)?.map(|value| Coverage::decode(&value)).transpose()?,
         };
+        let mut durable_end =
+            index.coverage()?.map_or_else(Position::default, |coverage| coverage.covered_end);
         let mut accepted_ends = BTreeSet::new();
         for entry in index.snapshot().prefix(&[keys::prefix::VOID]) {
-            let at = Position::unpack(keys::number(&entry?.0)?);
-            if at.is_accepted_end() && files.segments.get(at.segment).is_some() {
+            let (key, value) = entry?;
+            let at = Position::unpack(keys::number(&key)?);
+            if !at.is_accepted_end() {
+                if !files.has_record(RecordLocation::decode(&value)?) {
+                    durable_end = durable_end.min(at);
+                }
+            } else if files.segments.get(at.segment).is_some() {
                 accepted_ends.insert(at);
             }
         }
-        Ok(Self { next_numbers, accepted_ends })
+        Ok(Self { next_numbers, accepted_ends, durable_end })
     }
 
     /// Returns true if the loss of an end was accepted.

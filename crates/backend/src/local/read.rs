@@ -13,7 +13,7 @@ use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::object::{Generation, ObjectInfo};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::stored_form::{StoredForm, StoredSegment, needs_layer};
-use tradewind_core::{Address, Body, Context, Observation, Span, Versioning};
+use tradewind_core::{Address, Body, Context, DeviceGate, Observation, Span, Versioning};
 
 use self::extents::ExtentBody;
 use super::buffer_pool::PooledBuffer;
@@ -23,6 +23,7 @@ use super::index::IndexSnapshot;
 use super::index::entries::ObjectEntry;
 use super::index::keys;
 use super::open_store::OpenStore;
+use super::page_cache::is_cached;
 use super::position::Position;
 use super::record::{BucketId, Object, ObjectContent, PartSummary, Record, TransformedBytes, VersionSlot};
 use super::segment::{Segment, SegmentMap};
@@ -142,7 +143,8 @@ impl OpenStore {
     }
 
     /// Reads bytes of a segment. Waits until the request's own buffers leave room in its window. A read larger than the
-    /// window takes all of the window; the excess is not accounted.
+    /// window takes all of the window; the excess is not accounted. A read that needs the device, or may start a read-ahead of
+    /// the kernel, enters its gate first.
     pub(super) async fn read(
         &self,
         context: &Context,
@@ -151,11 +153,24 @@ impl OpenStore {
         length: usize,
     ) -> Result<Bytes> {
         let reservation = context.guard(context.window.reserve_own(length)).await?;
+        let gate = context.device_gate.as_ref();
+        // A non-blocking read of what the page cache lacks starts a read of the device, so it is not attempted before.
+        let may_pass =
+            |gate: &dyn DeviceGate| gate.passes_cached_reads() && is_cached(&segment.file, offset, length);
+        let gate_ahead = gate.filter(|gate| !may_pass(&***gate));
+        if let Some(gate) = gate_ahead {
+            gate.enter().await?;
+        }
         let mut buffer = self.state.buffers.take(length);
         self.state.io.count_read(length);
         let buffer = match self.state.io.read_nowait(&segment.file, buffer.as_mut(), offset) {
             Some(result) => result.map(|()| buffer),
-            None => context.guard(self.read_on_io_thread(segment, buffer, offset)).await?,
+            None => {
+                if let Some(gate) = gate.filter(|_| gate_ahead.is_none()) {
+                    gate.enter().await?;
+                }
+                context.guard(self.read_on_io_thread(segment, buffer, offset)).await?
+            }
         }?;
         Ok(reservation.attach(buffer))
     }

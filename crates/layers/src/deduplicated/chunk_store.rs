@@ -8,10 +8,10 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, RwLock, Semaphore};
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 use tradewind_core::context::Deadline;
@@ -21,8 +21,8 @@ use tradewind_core::object::Expected;
 use tradewind_core::store::{ETagForm, GetRequest, StageRequest};
 use tradewind_core::{Address, BucketName, Context, ObjectKey, ObjectStore, Precondition};
 
-use super::manifest::{ChunkId, SegmentForm};
-use super::object_pages::{ObjectPages, is_gone};
+use super::examination::{self, Examination, ExaminationProgress};
+use super::manifest::ChunkId;
 use super::pins::{Collecting, Pins};
 
 /// The bucket of chunks. The layer hides it.
@@ -43,6 +43,11 @@ pub(super) struct ChunkStore {
     pub bucket: BucketName,
     pub pins: Arc<Pins>,
     pub counters: Counters,
+    /// The bucket of chunks is there, and writes may be deduplicated.
+    is_ready: AtomicBool,
+    /// The examination before the first use, which goes on after an error.
+    examination: Mutex<Option<Examination>>,
+    pub examination_progress: ExaminationProgress,
     stripes: Vec<Arc<RwLock<()>>>,
     pending_kib: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -55,11 +60,14 @@ pub(super) struct Counters {
     pub stored_bytes: AtomicU64,
     pub found_chunks: AtomicU64,
     pub found_bytes: AtomicU64,
+    pub deleted_chunks: AtomicU64,
+    pub deleted_bytes: AtomicU64,
 }
 
 impl ChunkStore {
-    /// Opens the bucket of chunks, or creates it. Fails with [`InvalidArgument`](Reason::InvalidArgument) if a bucket of
-    /// its name has other objects, or if it is missing although there are deduplicated objects.
+    /// Opens the bucket of chunks. If there is none, [`Self::prepare`] must create it before a write is deduplicated.
+    /// Fails with [`InvalidArgument`](Reason::InvalidArgument) if a bucket of its name has other objects, or if it is
+    /// missing and an unfinished upload has deduplicated parts.
     pub async fn open(inner: Arc<dyn ObjectStore>, context: &Context) -> Result<Self> {
         let bucket = BucketName::new(BUCKET)?;
         let store = Self {
@@ -67,61 +75,82 @@ impl ChunkStore {
             bucket,
             pins: Arc::default(),
             counters: Counters::default(),
+            is_ready: AtomicBool::new(false),
+            examination: Mutex::default(),
+            examination_progress: ExaminationProgress::default(),
             stripes: (0..STRIPES).map(|_| Arc::default()).collect(),
             pending_kib: Arc::new(Semaphore::new(MAX_PENDING_KIB as usize)),
             tasks: TaskTracker::new(),
         };
         match store.get(context, &ObjectKey::new(MARKER_KEY)?).await {
-            Ok(marker) if marker == MARKER => return Ok(store),
+            Ok(marker) if marker == MARKER => store.is_ready.store(true, Ordering::Release),
             Ok(_) => {
                 let message =
                     format!("the chunks in the bucket {BUCKET:?} are of a later version; update the server");
                 return Err(Error::new(Reason::InvalidArgument, message));
             }
-            Err(error) if error.reason() == Reason::NoSuchKey => {}
-            Err(error) if error.reason() == Reason::NoSuchBucket => {}
+            Err(error) if error.reason() == Reason::NoSuchKey => {
+                examination::examine_uploads(&store, context).await?;
+                store.check_empty(context).await?;
+            }
+            Err(error) if error.reason() == Reason::NoSuchBucket => {
+                examination::examine_uploads(&store, context).await?;
+            }
             Err(error) => return Err(error),
         }
-        store.check_no_deduplicated_object(context).await?;
-        match store.inner.create_bucket(context, &store.bucket).await {
-            Err(error) if error.reason() != Reason::BucketExists => return Err(error),
-            _ => {}
-        }
-        if !store.page(context, None).await?.entries.is_empty() {
-            let message = format!(
-                "the bucket {BUCKET:?} is not one of the layer \"deduplicated\"; copy its objects to another bucket, and \
-                 delete it"
-            );
-            return Err(Error::new(Reason::InvalidArgument, message));
-        }
-        store.put(context, &ObjectKey::new(MARKER_KEY)?, Bytes::from_static(MARKER)).await?;
         Ok(store)
     }
 
-    /// A new bucket of chunks is right only for a store without deduplicated objects.
-    async fn check_no_deduplicated_object(&self, context: &Context) -> Result<()> {
-        let mut pages = ObjectPages::begin(self, context).await?;
-        while let Some(page) = pages.next(self, context).await? {
-            for address in page {
-                let stored = match self.inner.head(context, &address, GetRequest::default()).await {
-                    Ok(head) => head.info.stored,
-                    Err(error) if is_gone(&error) => None,
-                    Err(error) => return Err(error),
-                };
-                for segment in stored.iter().flat_map(|form| form.segments.iter()) {
-                    if let SegmentForm::Manifest(_) = SegmentForm::of_segment(segment)? {
-                        let message = format!(
-                            "the chunks of deduplicated objects, such as {:?} of the bucket {:?}, are missing: the \
-                             bucket {BUCKET:?} has no object {MARKER_KEY:?}; restore the bucket",
-                            address.key.as_str(),
-                            address.bucket.as_str()
-                        );
-                        return Err(Error::new(Reason::InvalidArgument, message));
-                    }
-                }
-            }
+    /// True once the bucket of chunks is there. Before, writes must store plain objects.
+    pub fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::Acquire)
+    }
+
+    /// Creates the bucket of chunks, after a look at all objects. Does nothing if it is there. Requests may be served
+    /// concurrently, with plain writes. Fails as [`Examination::run`]; the next call goes on where it failed.
+    pub async fn prepare(&self, context: &Context) -> Result<()> {
+        let mut slot = context.guard(self.examination.lock()).await?;
+        if self.is_ready() {
+            return Ok(());
         }
+        let examination = match &mut *slot {
+            Some(examination) => examination,
+            None => slot.insert(Examination::begin(self, context).await?),
+        };
+        examination.run(self, context).await?;
+        match self.inner.create_bucket(context, &self.bucket).await {
+            Err(error) if error.reason() != Reason::BucketExists => return Err(error),
+            _ => {}
+        }
+        self.put(context, &ObjectKey::new(MARKER_KEY)?, Bytes::from_static(MARKER)).await?;
+        self.is_ready.store(true, Ordering::Release);
+        *slot = None;
         Ok(())
+    }
+
+    /// Fails if the bucket has objects of someone else, or chunks without the object that marks it.
+    async fn check_empty(&self, context: &Context) -> Result<()> {
+        if self.page(context, None).await?.entries.is_empty() {
+            return Ok(());
+        }
+        // Deduplicated objects have an error of their own, which names one of them.
+        Examination::begin(self, context).await?.run(self, context).await?;
+        let message = format!(
+            "the bucket {BUCKET:?} is not one of the layer \"deduplicated\"; copy its objects to another bucket, and \
+             delete it"
+        );
+        Err(Error::new(Reason::InvalidArgument, message))
+    }
+
+    /// The error of a deduplicated object without a bucket of chunks.
+    pub fn missing_chunks(address: &Address) -> Error {
+        let message = format!(
+            "the chunks of deduplicated objects, such as {:?} of the bucket {:?}, are missing: the bucket {BUCKET:?} has \
+             no object {MARKER_KEY:?}; restore the bucket",
+            address.key.as_str(),
+            address.bucket.as_str()
+        );
+        Error::new(Reason::InvalidArgument, message)
     }
 
     /// Waits for the memory of a chunk that will be stored.

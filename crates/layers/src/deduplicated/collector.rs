@@ -6,11 +6,12 @@
 //! 3. It **waits** for the reads that began before. Later ones cannot find a manifest with a chunk that is not marked. If
 //!    a read does not end within an hour, nothing is deleted this time.
 //! 4. It **sweeps**: each chunk that is neither marked nor kept is deleted.
-//! 5. It removes the references of parts whose uploads have ended.
+//! 5. It removes the references of parts whose uploads have ended, and counts the others.
 //!
 //! Any error before the sweep ends the collection, and nothing is deleted.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -38,10 +39,14 @@ const MAX_READ_WAIT: Duration = Duration::from_secs(3600);
 /// The result of a collection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CollectionReport {
-    /// Deduplicated objects, versions and parts of unfinished uploads.
+    /// Deduplicated objects and versions.
     pub objects: u64,
     /// Their bytes, as far as they are in chunks.
     pub referenced_bytes: u64,
+    /// Deduplicated parts of unfinished uploads, with those that were replaced. The ratio leaves them out.
+    pub parts: u64,
+    /// Their bytes.
+    pub part_bytes: u64,
     /// Chunks that remain.
     pub chunks: u64,
     /// Their bytes.
@@ -50,6 +55,15 @@ pub struct CollectionReport {
     pub deleted_chunks: u64,
     /// Their bytes.
     pub deleted_bytes: u64,
+}
+
+impl CollectionReport {
+    /// Bytes of objects for each byte of the chunks; `None` without objects.
+    #[must_use]
+    pub fn ratio(&self) -> Option<f64> {
+        (self.objects > 0 && self.chunk_bytes > 0)
+            .then(|| self.referenced_bytes as f64 / self.chunk_bytes as f64)
+    }
 }
 
 /// Deletions in progress. Each returns the bytes that it has deleted.
@@ -101,15 +115,10 @@ impl Collection<'_> {
         loop {
             let page = part_references::page(self.store, self.context, after).await?;
             for key in page.keys {
-                let (marked, mut end) = (&mut self.marked, 0);
-                let mark = |entry: Entry| {
-                    marked.insert(entry.chunk.tag());
-                    end = entry.end;
-                };
+                let marked = &mut self.marked;
+                let mark = |entry: Entry| marked.insert(entry.chunk.tag());
                 part_references::read(self.store, self.context, &key, mark).await?;
                 self.collecting.check()?;
-                self.report.objects += 1;
-                self.report.referenced_bytes += end;
             }
             after = page.next;
             if after.is_none() {
@@ -245,6 +254,9 @@ impl Collection<'_> {
                     self.report.chunk_bytes -= bytes;
                     self.report.deleted_chunks += 1;
                     self.report.deleted_bytes += bytes;
+                    let counters = &self.store.counters;
+                    counters.deleted_chunks.fetch_add(1, Ordering::Relaxed);
+                    counters.deleted_bytes.fetch_add(bytes, Ordering::Relaxed);
                 }
                 Ok(())
             }
@@ -253,20 +265,25 @@ impl Collection<'_> {
         }
     }
 
-    /// Removes the references of uploads that have ended. The objects that they have become are visible to the next
-    /// collection.
-    async fn remove_ended(&self) -> Result<()> {
+    /// Removes the references of uploads that have ended, and counts the others. The objects that the uploads have become
+    /// are visible to the next collection.
+    async fn remove_ended(&mut self) -> Result<()> {
         let (mut after, mut known) = (None, None);
         loop {
             let page = part_references::page(self.store, self.context, after).await?;
             for key in page.keys {
-                let name = part_references::read(self.store, self.context, &key, |_| {}).await?;
+                let mut end = 0;
+                let last = |entry: Entry| end = entry.end;
+                let name = part_references::read(self.store, self.context, &key, last).await?;
                 let has_ended = match known.take() {
                     Some((upload, has_ended)) if upload == name => has_ended,
                     _ => name.has_ended(self.store, self.context).await?,
                 };
                 if has_ended {
                     self.store.delete(self.context, &key).await?;
+                } else {
+                    self.report.parts += 1;
+                    self.report.part_bytes += end;
                 }
                 known = Some((name, has_ended));
             }
@@ -292,6 +309,7 @@ mod tests {
     async fn deletion_of_a_failed_collection_keeps_a_chunk_that_a_write_found() {
         let inner = MemoryStore::new(SystemClock::shared());
         let store = Arc::new(ChunkStore::open(inner, &context()).await.unwrap());
+        store.prepare(&context()).await.unwrap();
         let chunk = ChunkId::of_bytes(b"bytes");
         store.ensure(&context(), chunk, b"bytes"[..].into()).await.unwrap();
         let collecting = Arc::new(store.pins.begin_collection().unwrap());

@@ -8,6 +8,7 @@ use tradewind_core::{Address, BucketName, Context, ObjectKey};
 use super::chunk_store::{ChunkStore, PAGE_ENTRIES};
 
 /// See the module documentation.
+#[derive(Debug)]
 pub(super) struct ObjectPages {
     /// Buckets that are not listed to their end, the current one last.
     buckets: Vec<BucketName>,

@@ -1,14 +1,16 @@
 //! The scheduler of a disk that stores share, and requests that wait for it.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::slices::{
-    DiskScheduler, DiskSpeed, DiskWork, StreamShare, TurnId, TurnRequest, Urgency,
+    DiskScheduler, DiskSpeed, DiskStatistics, DiskWork, QueueFull, RequestGroup, StreamShare, TurnId,
+    TurnRequest, Urgency, WaitingRequests,
 };
 
 use crate::dispatch_queue::{DispatchQueue, QueuedTask, Scheduler};
@@ -35,19 +37,57 @@ pub struct DiskQueue {
     queue: Arc<DispatchQueue<DiskScheduler>>,
     speed: DiskSpeed,
     last_stream: AtomicU32,
+    page_cache_bytes: AtomicU64,
+}
+
+/// The state of a disk's scheduler, for operators.
+#[derive(Debug, Clone, Default)]
+pub struct DiskQueueReport {
+    /// Counts since the start.
+    pub statistics: DiskStatistics,
+    /// The requests that wait, by group.
+    pub waiting: BTreeMap<RequestGroup, WaitingRequests>,
+    /// The number of requests that have the disk, by group.
+    pub in_service: BTreeMap<RequestGroup, usize>,
+    /// Bytes of objects that were read without the disk, since the start.
+    pub page_cache_bytes: u64,
 }
 
 impl DiskQueue {
     /// The scheduler of an idle disk; times are those of `clock`.
     pub fn new(speed: DiskSpeed, clock: Arc<dyn Clock>) -> Arc<Self> {
         let queue = Arc::new(DispatchQueue::new(DiskScheduler::new(speed), clock));
-        Arc::new(Self { queue, speed, last_stream: AtomicU32::new(0) })
+        let (last_stream, page_cache_bytes) = (AtomicU32::new(0), AtomicU64::new(0));
+        Arc::new(Self { queue, speed, last_stream, page_cache_bytes })
     }
 
     /// The speed of the disk.
     #[must_use]
     pub const fn speed(&self) -> DiskSpeed {
         self.speed
+    }
+
+    /// Its state now, and counts since the start.
+    #[must_use]
+    pub fn report(&self) -> DiskQueueReport {
+        let now = self.queue.now();
+        let state = self.queue.lock();
+        DiskQueueReport {
+            statistics: state.scheduler.statistics().clone(),
+            waiting: state.scheduler.waiting(now),
+            in_service: state.scheduler.in_service(),
+            page_cache_bytes: self.page_cache_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts bytes that were read without the disk.
+    pub(super) fn count_page_cache_bytes(&self, bytes: u64) {
+        self.page_cache_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Fails with [`Overloaded`](Reason::Overloaded) if the queue is full.
+    pub(super) fn check_capacity(&self) -> Result<()> {
+        self.queue.lock().scheduler.check_capacity().map_err(overloaded)
     }
 
     /// Number of queued requests.
@@ -63,6 +103,11 @@ impl DiskQueue {
     }
 }
 
+fn overloaded(full: QueueFull) -> Error {
+    let message = format!("{} requests already wait for the disk; try again later", full.queued);
+    Error::new(Reason::Overloaded, message)
+}
+
 /// A request that needs the disk. Dropping it ends its turn, or removes it from the queue.
 #[derive(Debug)]
 pub(super) struct DiskRequest {
@@ -70,6 +115,8 @@ pub(super) struct DiskRequest {
     stream: u32,
     share: StreamShare,
     turn: Option<TurnId>,
+    /// The request for the last turn.
+    requested: Option<TurnRequest>,
     paused_at: Option<Duration>,
     is_prompt: bool,
 }
@@ -79,7 +126,15 @@ impl DiskRequest {
     pub fn new(disk: &Arc<DiskQueue>) -> Self {
         let stream = disk.last_stream.fetch_add(1, Ordering::Relaxed);
         let share = StreamShare::default();
-        Self { disk: disk.clone(), stream, share, turn: None, paused_at: None, is_prompt: true }
+        Self {
+            disk: disk.clone(),
+            stream,
+            share,
+            turn: None,
+            requested: None,
+            paused_at: None,
+            is_prompt: true,
+        }
     }
 
     /// Sets the group of the stream.
@@ -102,14 +157,17 @@ impl DiskRequest {
         &mut self,
         work: DiskWork,
     ) -> Result<Option<impl Future<Output = ()> + Send + use<>>> {
+        self.disk.check_capacity()?;
+        Ok(self.request(work, Urgency::First))
+    }
+
+    /// Requests a turn like [`Self::request_first`], also in a full queue.
+    pub fn request_admitted(&mut self, work: DiskWork) -> Option<impl Future<Output = ()> + Send + use<>> {
         self.request(work, Urgency::First)
     }
 
     /// Requests the next turn of the stream. Returns `None` if it begins at once.
-    pub fn request_further(
-        &mut self,
-        work: DiskWork,
-    ) -> Result<Option<impl Future<Output = ()> + Send + use<>>> {
+    pub fn request_further(&mut self, work: DiskWork) -> Option<impl Future<Output = ()> + Send + use<>> {
         self.request(work, Urgency::Stream(self.stream))
     }
 
@@ -117,29 +175,20 @@ impl DiskRequest {
         &mut self,
         work: DiskWork,
         urgency: Urgency,
-    ) -> Result<Option<impl Future<Output = ()> + Send + use<>>> {
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let now = self.disk.queue.now();
         let request = self.turn_request(work, urgency);
         let mut state = self.disk.queue.lock();
         if let Some(turn) = self.turn.take() {
             state.scheduler.end(turn);
         }
-        let requested = state.scheduler.request(request);
-        if let Ok(turn) = requested {
-            self.turn = Some(turn);
-            let task = self.disk.queue.enqueue(&mut state, turn);
-            state.wake_due(now);
-            let is_waiting = state.is_waiting(turn);
-            drop(state);
-            return Ok(is_waiting.then(|| task.wait()));
-        }
-        // The turn that ended may let others begin.
+        let turn = state.scheduler.request_admitted(request, now);
+        (self.turn, self.requested) = (Some(turn), Some(request));
+        let task = self.disk.queue.enqueue(&mut state, turn);
         state.wake_due(now);
+        let is_waiting = state.is_waiting(turn);
         drop(state);
-        requested.map(|_| None).map_err(|full| {
-            let message = format!("{} requests already wait for the disk; try again later", full.queued);
-            Error::new(Reason::Overloaded, message)
-        })
+        is_waiting.then(|| task.wait())
     }
 
     /// Exchanges the turn for reads of `bytes` bytes in sequence, as the next request of the queue.
@@ -148,8 +197,8 @@ impl DiskRequest {
         let turn = self.turn.take()?;
         let now = self.disk.queue.now();
         let mut state = self.disk.queue.lock();
-        let turn = state.scheduler.exchange(turn, request);
-        self.turn = Some(turn);
+        let turn = state.scheduler.exchange(turn, request, now);
+        (self.turn, self.requested) = (Some(turn), Some(request));
         let task: QueuedTask<DiskScheduler> = self.disk.queue.enqueue(&mut state, turn);
         state.wake_due(now);
         let is_waiting = state.is_waiting(turn);
@@ -173,14 +222,30 @@ impl DiskRequest {
         }
     }
 
+    /// The stream got bytes that need no turn.
+    pub fn record_delivery(&mut self) {
+        self.paused_at = Some(self.disk.queue.now());
+    }
+
     /// The disk transferred `bytes` bytes, and the request does not use it now.
     pub fn pause(&mut self, bytes: u64) {
         let now = self.disk.queue.now();
         self.paused_at = Some(now);
-        if let Some(turn) = self.turn {
+        if let (Some(turn), Some(requested)) = (self.turn, self.requested) {
             let mut state = self.disk.queue.lock();
-            state.scheduler.pause(turn, bytes, now);
+            pause_turn(&mut state.scheduler, turn, &requested, bytes, now);
             state.wake_due(now);
+        }
+    }
+
+    /// Labels the turn, which was requested before the class was known, as one for `work`. Sets the group of the stream.
+    pub fn relabel(&mut self, work: DiskWork, share: StreamShare) {
+        self.share = share;
+        if let Some(turn) = self.turn {
+            self.disk.queue.lock().scheduler.relabel(turn, work, share);
+        }
+        if let Some(requested) = &mut self.requested {
+            (requested.work, requested.share) = (work, share);
         }
     }
 
@@ -194,20 +259,26 @@ impl DiskRequest {
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let now = self.disk.queue.now();
         self.paused_at = Some(now);
-        let turn = self.turn?;
+        let (turn, requested) = (self.turn?, self.requested?);
         let request = self.turn_request(DiskWork::Read { bytes: bytes_left }, Urgency::Stream(self.stream));
         let mut state = self.disk.queue.lock();
-        state.scheduler.pause(turn, bytes, now);
+        pause_turn(&mut state.scheduler, turn, &requested, bytes, now);
         let mut queued = None;
         if self.is_prompt && state.scheduler.is_over(turn, now) {
             state.scheduler.end(turn);
-            self.turn = state.scheduler.request(request).ok();
+            self.turn = Some(state.scheduler.request_admitted(request, now));
+            self.requested = Some(request);
             queued = self.turn.map(|turn| (turn, self.disk.queue.enqueue(&mut state, turn)));
         }
         state.wake_due(now);
         let queued = queued.map(|(turn, task)| (state.is_waiting(turn), task));
         drop(state);
         queued.and_then(|(is_waiting, task)| is_waiting.then(|| task.wait()))
+    }
+
+    /// The disk.
+    pub const fn disk(&self) -> &Arc<DiskQueue> {
+        &self.disk
     }
 
     /// True if the request has a turn with bytes left.
@@ -223,6 +294,19 @@ impl DiskRequest {
             state.scheduler.end(turn);
             state.wake_due(now);
         }
+    }
+}
+
+/// Counts the bytes for the request also if its turn was lost.
+fn pause_turn(
+    scheduler: &mut DiskScheduler,
+    turn: TurnId,
+    requested: &TurnRequest,
+    bytes: u64,
+    now: Duration,
+) {
+    if !scheduler.pause(turn, bytes, now) {
+        scheduler.record_late_read(requested, bytes);
     }
 }
 

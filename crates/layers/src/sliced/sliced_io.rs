@@ -1,12 +1,12 @@
 //! The bodies of reads, and writes in progress: they wait for a turn before each slice.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::Stream;
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, Stream};
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::Result;
 use tradewind_core::object::{Committed, Expected};
@@ -14,67 +14,17 @@ use tradewind_core::{Body, Observation, Staged};
 use tradewind_model::slices::{DiskWork, HEAD_BYTES, MAX_UNSLICED_BYTES};
 
 use super::disk_request::DiskRequest;
+use super::read_gate::ReadGate;
 
-type Dispatch = BoxFuture<'static, Result<()>>;
-
-fn guarded(wait: impl Future<Output = ()> + Send + 'static, deadline: &Deadline) -> Dispatch {
-    let deadline = deadline.clone();
-    Box::pin(async move { deadline.guard(wait).await })
-}
-
-/// Slices the body of a read that has a turn for its first bytes.
-pub(super) fn slice_body(body: Body, mut request: DiskRequest, deadline: &Deadline) -> Body {
-    let length = body.length();
-    let body = match body.into_bytes() {
-        Ok(bytes) => {
-            request.end();
-            return Body::from_bytes(bytes);
-        }
-        Err(body) => body,
-    };
-    let mut dispatch = None;
-    if length == 0 {
-        request.end();
-    } else if length > HEAD_BYTES && length <= MAX_UNSLICED_BYTES {
-        // An object of this size is read at once, without other requests in between.
-        dispatch = request.exchange_for_reads(length).map(|wait| guarded(wait, deadline));
-    }
-    let deadline = deadline.clone();
-    Body::from_stream(length, SlicedBody { body, request, deadline, left: length, dispatch, may_read: false })
+/// The body of a read, whose store waits for turns by the gate.
+pub(super) fn slice_body(body: Body, gate: Arc<ReadGate>) -> Body {
+    Body::from_stream(body.length(), SlicedBody { body, gate })
 }
 
 /// A reader that does not poll loses its turn, and requests the next one when it polls.
 struct SlicedBody {
     body: Body,
-    request: DiskRequest,
-    deadline: Deadline,
-    left: u64,
-    /// The wait for a turn.
-    dispatch: Option<Dispatch>,
-    /// True from a dispatch to the next piece: each turn reads at least one piece.
-    may_read: bool,
-}
-
-impl SlicedBody {
-    /// Waits until the stream has a turn.
-    fn poll_turn(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<()>> {
-        loop {
-            if let Some(dispatch) = &mut self.dispatch {
-                let dispatched = ready!(dispatch.as_mut().poll(cx));
-                self.dispatch = None;
-                dispatched?;
-                self.may_read = true;
-            }
-            if self.may_read || self.left == 0 || self.request.has_bytes() {
-                self.may_read = true;
-                return Poll::Ready(Ok(()));
-            }
-            match self.request.request_further(DiskWork::Read { bytes: self.left })? {
-                Some(wait) => self.dispatch = Some(guarded(wait, &self.deadline)),
-                None => self.may_read = true,
-            }
-        }
-    }
+    gate: Arc<ReadGate>,
 }
 
 impl Stream for SlicedBody {
@@ -82,26 +32,11 @@ impl Stream for SlicedBody {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        this.request.record_demand();
-        if let Err(error) = ready!(this.poll_turn(cx)) {
-            this.request.end();
-            return Poll::Ready(Some(Err(error)));
-        }
-        this.request.begin();
+        this.gate.record_demand();
         let piece = ready!(Pin::new(&mut this.body).poll_next(cx));
-        this.may_read = false;
         match &piece {
-            Some(Ok(bytes)) => {
-                this.left = this.left.saturating_sub(bytes.len() as u64);
-                if this.left > 0 {
-                    let next = this.request.pause_slice(bytes.len() as u64, this.left);
-                    this.dispatch = next.map(|wait| guarded(wait, &this.deadline));
-                }
-            }
-            Some(Err(_)) | None => this.left = 0,
-        }
-        if this.left == 0 {
-            this.request.end();
+            Some(Ok(bytes)) => this.gate.record_piece(bytes.len() as u64),
+            Some(Err(_)) | None => this.gate.end(),
         }
         Poll::Ready(piece)
     }
@@ -141,13 +76,12 @@ impl SlicedWrite {
         let bytes = if is_first { HEAD_BYTES } else { self.request.slice_bytes() }.min(left);
         self.is_started = true;
         let work = DiskWork::Write { bytes };
-        let wait = if is_first {
-            self.request.request_first(work)?.map(|wait| guarded(wait, &self.deadline))
-        } else {
-            self.request.request_further(work)?.map(|wait| guarded(wait, &self.deadline))
+        let wait = match is_first {
+            true => self.request.request_first(work)?.map(|wait| wait.boxed()),
+            false => self.request.request_further(work).map(|wait| wait.boxed()),
         };
         if let Some(wait) = wait {
-            wait.await?;
+            self.deadline.guard(wait).await?;
         }
         self.credit_bytes = bytes;
         Ok(())
@@ -180,13 +114,12 @@ impl Staged for SlicedWrite {
         let is_stream = self.is_stream();
         let Self { inner, mut request, deadline, .. } = *self;
         // A stream that was accepted is not rejected at its end.
-        let wait = if is_stream {
-            request.request_further(DiskWork::Change)?.map(|wait| guarded(wait, &deadline))
-        } else {
-            request.request_first(DiskWork::Change)?.map(|wait| guarded(wait, &deadline))
+        let wait = match is_stream {
+            true => request.request_further(DiskWork::Change).map(|wait| wait.boxed()),
+            false => request.request_first(DiskWork::Change)?.map(|wait| wait.boxed()),
         };
         if let Some(wait) = wait {
-            wait.await?;
+            deadline.guard(wait).await?;
         }
         request.begin();
         inner.commit(expected).await

@@ -10,14 +10,14 @@ use tradewind_core::error::Result;
 use tradewind_core::layer::Method;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{GetRequest, GetResponse, Select, StageRequest};
-use tradewind_core::testing::{MemoryStore, context, drain, write_all};
-use tradewind_core::{
-    Address, BucketName, Context, Generation, ObjectInfo, ObjectStore, Observation, Span, Staged,
-    SystemClock, Timestamp,
-};
+use tradewind_core::store::{Select, StageRequest};
+use tradewind_core::testing::context;
+use tradewind_core::{Address, BucketName, Context, ObjectStore, Observation, Staged};
 use tradewind_layers::Deduplicated;
 use tradewind_layers::deduplicated::{CollectionReport, DeduplicationPolicy, MIN_MIN_OBJECT_BYTES};
+
+pub use crate::side_by_side::{address, get, memory, read};
+use crate::side_by_side::{assert_same_select, put_as};
 
 /// The bucket of chunks.
 pub const CHUNKS: &str = "tradewind-deduplicated-chunks";
@@ -26,10 +26,6 @@ pub const POLICY: DeduplicationPolicy = DeduplicationPolicy {
     classes: tradewind_layers::transformed::ClassSet::ALL,
     min_bytes: MIN_MIN_OBJECT_BYTES,
 };
-
-pub fn memory() -> Arc<dyn ObjectStore> {
-    MemoryStore::new(SystemClock::shared())
-}
 
 pub async fn deduplicated(below: Arc<dyn ObjectStore>) -> Arc<Deduplicated> {
     Deduplicated::open(&context(), below, POLICY).await.unwrap()
@@ -49,35 +45,13 @@ pub fn noise(size: usize, seed: u64) -> Bytes {
     bytes.into()
 }
 
-pub fn address(key: &str) -> Address {
-    Address::parse("bucket", key).unwrap()
-}
-
 pub async fn put(store: &dyn ObjectStore, key: &str, bytes: Bytes) -> Committed {
     try_put(store, key, bytes).await.unwrap()
 }
 
 pub async fn try_put(store: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<Committed> {
     let request = StageRequest { size: Some(bytes.len() as u64), ..StageRequest::default() };
-    let mut staged = store.stage(&context(), &address(key), request).await?;
-    write_all(&mut *staged, bytes).await?;
-    Ok(staged.commit(Expected::default()).await?.0)
-}
-
-pub async fn get(
-    store: &dyn ObjectStore,
-    key: &str,
-    request: GetRequest,
-) -> Result<(ObjectInfo, Span, Bytes)> {
-    let GetResponse { info, span, body, .. } = store.get(&context(), &address(key), request).await?;
-    let length = body.length();
-    let bytes = drain(body).await?;
-    assert_eq!((bytes.len() as u64, span.length), (length, length), "a body has the length of its span");
-    Ok((info, span, bytes))
-}
-
-pub async fn read(store: &dyn ObjectStore, key: &str) -> Bytes {
-    get(store, key, GetRequest::default()).await.unwrap().2
+    put_as(store, key, request, bytes).await
 }
 
 /// The keys of chunks in the store below, and the sum of their sizes.
@@ -130,22 +104,9 @@ impl Desk {
 
     /// Both stores return the same for a HEAD and a GET.
     pub async fn assert_same_select(&self, key: &str, select: Select) {
-        let request = || GetRequest { select, ..GetRequest::default() };
         let [plain, layered] = self.both();
-        match (get(&*plain, key, request()).await, get(&*layered, key, request()).await) {
-            (Ok((plain, plain_span, plain_bytes)), Ok((info, span, bytes))) => {
-                assert_eq!((comparable(info), span), (comparable(plain), plain_span), "{select:?}");
-                assert!(bytes == plain_bytes, "other bytes: {select:?}");
-            }
-            (Err(plain), Err(layered)) => assert_eq!(layered.reason(), plain.reason()),
-            (plain, layered) => panic!("{select:?}: {:?}, {:?}", plain.map(|_| ()), layered.map(|_| ())),
-        }
+        assert_same_select(&*plain, &*layered, key, select).await;
     }
-}
-
-/// The part of the metadata that equal objects of two stores share.
-fn comparable(info: ObjectInfo) -> ObjectInfo {
-    ObjectInfo { modified: Timestamp::default(), generation: Generation(0), ..info }
 }
 
 /// Holds calls of one method to one bucket, after the store below has answered.

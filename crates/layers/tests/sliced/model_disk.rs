@@ -15,7 +15,9 @@ use tradewind_core::error::Result;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, GetResponse, StageRequest};
 use tradewind_core::testing::{MemoryStore, SimulatedClock, context_until};
-use tradewind_core::{Address, Body, Budget, Class, Classes, Clock as _, Context, Metadata, ObjectStore};
+use tradewind_core::{
+    Address, Body, Budget, Class, Classes, Clock as _, Context, DeviceGate, Metadata, ObjectStore,
+};
 use tradewind_layers::{DiskQueue, Sliced};
 use tradewind_model::slices::DiskSpeed;
 
@@ -32,6 +34,20 @@ pub struct ModelDisk {
     head: Arc<Mutex<DiskHead>>,
     /// Objects that were read, which do not change then.
     objects: Mutex<BTreeMap<String, Bytes>>,
+    /// The bytes at the beginning of each object that the page cache has.
+    cached: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl ModelDisk {
+    pub fn new(clock: &Arc<SimulatedClock>) -> Self {
+        Self {
+            inner: MemoryStore::new(clock.clone()),
+            clock: clock.clone(),
+            head: Arc::default(),
+            objects: Mutex::default(),
+            cached: Arc::default(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -76,26 +92,42 @@ impl ObjectStore for ModelDisk {
             None => body.collect().await?,
         };
         self.objects.lock().insert(address.key.as_str().to_owned(), bytes.clone());
+        let cached_bytes = self.cached.lock().get(address.key.as_str()).copied().unwrap_or(0);
+        let gate = context.device_gate.clone();
+        if cached_bytes == 0 || !passes_cached_reads(gate.as_ref()) {
+            enter(gate.as_ref()).await?;
+        }
         let reader = {
             let mut head = self.head.lock();
             head.readers += 1;
             head.readers
         };
         if bytes.len() <= PIECE_BYTES / 2 {
-            let until = self.head.lock().serve(reader, bytes.len(), self.clock.now());
-            self.clock.sleep_until(until).await;
+            if cached_bytes == 0 {
+                let until = self.head.lock().serve(reader, bytes.len(), self.clock.now());
+                self.clock.sleep_until(until).await;
+            }
             return Ok(GetResponse { body: Body::from_bytes(bytes), info, span, observation });
         }
-        let (clock, head, length) = (self.clock.clone(), self.head.clone(), bytes.len() as u64);
+        let (clock, head, all) = (self.clock.clone(), self.head.clone(), bytes.len());
+        let length = all as u64;
         let pieces = stream::unfold(bytes, move |mut left: Bytes| {
-            let (clock, head) = (clock.clone(), head.clone());
+            let (clock, head, gate) = (clock.clone(), head.clone(), gate.clone());
             async move {
                 if left.is_empty() {
                     return None;
                 }
+                let is_cached = all - left.len() < cached_bytes;
                 let piece = left.split_to(PIECE_BYTES.min(left.len()));
-                let until = head.lock().serve(reader, piece.len(), clock.now());
-                clock.sleep_until(until).await;
+                if (!is_cached || !passes_cached_reads(gate.as_ref()))
+                    && let Err(error) = enter(gate.as_ref()).await
+                {
+                    return Some((Err(error), Bytes::new()));
+                }
+                if !is_cached {
+                    let until = head.lock().serve(reader, piece.len(), clock.now());
+                    clock.sleep_until(until).await;
+                }
                 Some((Ok(piece), left))
             }
         });
@@ -103,11 +135,23 @@ impl ObjectStore for ModelDisk {
     }
 }
 
+async fn enter(gate: Option<&Arc<dyn DeviceGate>>) -> Result<()> {
+    match gate {
+        Some(gate) => gate.enter().await,
+        None => Ok(()),
+    }
+}
+
+fn passes_cached_reads(gate: Option<&Arc<dyn DeviceGate>>) -> bool {
+    gate.is_none_or(|gate| gate.passes_cached_reads())
+}
+
 /// A sliced store over the model disk.
 pub struct Fixture {
     pub clock: Arc<SimulatedClock>,
     pub disk: Arc<DiskQueue>,
     pub store: Arc<Sliced>,
+    cached: Arc<Mutex<BTreeMap<String, usize>>>,
     budget: Budget,
 }
 
@@ -118,15 +162,11 @@ pub fn key(name: &str) -> Address {
 impl Fixture {
     pub async fn new() -> Self {
         let clock = SimulatedClock::new();
-        let inner = ModelDisk {
-            inner: MemoryStore::new(clock.clone()),
-            clock: clock.clone(),
-            head: Arc::default(),
-            objects: Mutex::default(),
-        };
+        let inner = ModelDisk::new(&clock);
+        let cached = inner.cached.clone();
         let disk = DiskQueue::new(DISK, clock.clone());
         let store = Sliced::new(Arc::new(inner), disk.clone());
-        let fixture = Self { clock, disk, store, budget: Budget::new(1 << 40) };
+        let fixture = Self { clock, disk, store, cached, budget: Budget::new(1 << 40) };
         fixture.store.create_bucket(&fixture.context(), &key("k").bucket).await.unwrap();
         fixture
     }
@@ -142,6 +182,11 @@ impl Fixture {
         let mut staged = self.store.stage(&self.context(), &key(name), request).await?;
         staged.write(vec![7; size].into()).await?;
         staged.commit(Expected::default()).await.map(drop)
+    }
+
+    /// Lets the page cache have the beginning of an object.
+    pub fn cache(&self, name: &str, bytes: usize) {
+        self.cached.lock().insert(name.to_owned(), bytes);
     }
 
     pub async fn get(&self, name: &str) -> Result<Body> {

@@ -52,7 +52,7 @@ pub struct SliceQueue<T> {
 
 #[derive(Debug)]
 struct Group<T> {
-    share: StreamShare,
+    class: Option<u8>,
     /// Virtual time at which its next slice starts: what it was served, divided by its share.
     start: u128,
     /// Streams with requests, the next one at the front.
@@ -68,6 +68,8 @@ struct Stream<T> {
 #[derive(Debug)]
 struct QueuedSlice<T> {
     bytes: u64,
+    /// The share by which it is charged. A stream keeps its share after the class has another one.
+    share: StreamShare,
     request: T,
 }
 
@@ -89,17 +91,15 @@ impl<T> SliceQueue<T> {
         self.push_shared(urgency, StreamShare::default(), 1, request);
     }
 
-    /// Adds a request of a group for up to `bytes` bytes, which its group is charged when it is served. A share that
-    /// differs from the last one of the class replaces it.
+    /// Adds a request of a group for up to `bytes` bytes, which its group is charged by this share when it is served.
     pub fn push_shared(&mut self, urgency: Urgency, share: StreamShare, bytes: u64, request: T) {
         let Urgency::Stream(number) = urgency else { return self.first.push_back(request) };
         let virtual_time = self.virtual_time;
-        let group = self.group(share);
-        group.share = share;
+        let group = self.group(share.class);
         if group.streams.is_empty() {
             group.start = group.start.max(virtual_time);
         }
-        let slice = QueuedSlice { bytes, request };
+        let slice = QueuedSlice { bytes, share, request };
         match group.streams.iter_mut().find(|stream| stream.number == number) {
             Some(stream) => stream.requests.push_back(slice),
             None => group.streams.push_back(Stream { number, requests: VecDeque::from([slice]) }),
@@ -111,18 +111,18 @@ impl<T> SliceQueue<T> {
         self.first.push_front(request);
     }
 
-    fn group(&mut self, share: StreamShare) -> &mut Group<T> {
-        let position = self.groups.iter().position(|group| group.share.class == share.class);
+    fn group(&mut self, class: Option<u8>) -> &mut Group<T> {
+        let position = self.groups.iter().position(|group| group.class == class);
         let position = position.unwrap_or_else(|| {
-            self.groups.push(Group { share, start: self.virtual_time, streams: VecDeque::new() });
+            self.groups.push(Group { class, start: self.virtual_time, streams: VecDeque::new() });
             self.groups.len() - 1
         });
         &mut self.groups[position]
     }
 
-    /// Returns bytes to a group that a served slice was charged and did not transfer.
+    /// Returns bytes to a group that a served slice was charged by this share and did not transfer.
     pub fn refund(&mut self, share: StreamShare, bytes: u64) {
-        let group = self.group(share);
+        let group = self.group(share.class);
         group.start = group.start.saturating_sub(share.cost(bytes));
     }
 
@@ -139,7 +139,7 @@ impl<T> SliceQueue<T> {
         self.virtual_time = self.virtual_time.max(group.start);
         let mut stream = group.streams.pop_front()?;
         let slice = stream.requests.pop_front()?;
-        group.start += group.share.cost(slice.bytes);
+        group.start += slice.share.cost(slice.bytes);
         if !stream.requests.is_empty() {
             group.streams.push_back(stream);
         }
@@ -159,6 +159,19 @@ impl<T> SliceQueue<T> {
 
     fn has_slices(&self) -> bool {
         self.groups.iter().any(|group| !group.streams.is_empty())
+    }
+
+    /// All requests, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let streams = self.groups.iter().flat_map(|group| &group.streams);
+        let slices = streams.flat_map(|stream| &stream.requests);
+        self.first.iter().chain(slices.map(|slice| &slice.request))
+    }
+
+    /// Number of first requests.
+    #[must_use]
+    pub fn first_len(&self) -> usize {
+        self.first.len()
     }
 
     /// Number of requests.
@@ -188,6 +201,29 @@ mod tests {
 
     fn drain(mut queue: SliceQueue<char>) -> String {
         std::iter::from_fn(|| queue.pop()).collect()
+    }
+
+    /// The share of a class changes while a stream of it runs, whose turns end early.
+    #[test]
+    fn stream_with_an_earlier_share_does_not_starve_others() {
+        let share =
+            |class, weight| StreamShare { class: Some(class), weight: NonZeroU16::new(weight).unwrap() };
+        let mut queue = SliceQueue::new();
+        let mut served = [0_u32; 3];
+        for round in 0..300 {
+            for (number, share) in [share(25, 1), share(25, 1000), share(26, 1)].into_iter().enumerate() {
+                let stream = Urgency::Stream(u32::try_from(number).unwrap());
+                if round == 0 {
+                    queue.push_shared(stream, share, 1000, number);
+                }
+            }
+            let number = queue.pop().unwrap();
+            served[number] += 1;
+            let share = [share(25, 1), share(25, 1000), share(26, 1)][number];
+            queue.refund(share, 400);
+            queue.push_shared(Urgency::Stream(u32::try_from(number).unwrap()), share, 1000, number);
+        }
+        assert!(served[2] >= 50, "{served:?}");
     }
 
     #[test]

@@ -8,10 +8,13 @@
 //!   positioning time that another request would cost. If no other request is queued, a turn does not end.
 //! - A slice that is **written** waits for its turn and then holds nothing: the page cache takes it.
 
+mod report;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::queue::{SliceQueue, StreamShare, Urgency};
+use super::statistics::DiskStatistics;
 use super::{DiskSpeed, HEAD_BYTES};
 
 /// Small requests that have the disk at once: enough for its elevator, and few enough to keep their order.
@@ -28,8 +31,10 @@ pub struct TurnId(u64);
 /// The data that a turn is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskWork {
-    /// A request of up to [`HEAD_BYTES`], or the first bytes of a stream.
+    /// A request of up to [`HEAD_BYTES`].
     Small,
+    /// The first [`HEAD_BYTES`] of a stream.
+    StreamHead,
     /// A change that is durable after a sync.
     Change,
     /// Reads of up to this many bytes in sequence, at most a slice.
@@ -64,10 +69,24 @@ pub struct QueueFull {
     pub queued: usize,
 }
 
+impl DiskWork {
+    const fn is_small(self) -> bool {
+        matches!(self, Self::Small | Self::StreamHead)
+    }
+}
+
+/// A request that waits.
+#[derive(Debug, Clone, Copy)]
+struct QueuedRequest {
+    id: TurnId,
+    request: TurnRequest,
+    since: Duration,
+}
+
 /// An entry of the queue.
 #[derive(Debug, Clone, Copy)]
 enum Entry {
-    Request(TurnId, TurnRequest),
+    Request(QueuedRequest),
     /// All changes that wait.
     Changes,
 }
@@ -96,11 +115,12 @@ pub struct DiskScheduler {
     /// An entry that left the queue and waits until the requests that have the disk are complete.
     next: Option<Entry>,
     /// Changes of the entry [`Entry::Changes`].
-    changes: Vec<TurnId>,
+    changes: Vec<QueuedRequest>,
     /// Requests that have a turn and were not reported yet.
     dispatched: VecDeque<TurnId>,
     turns: BTreeMap<TurnId, Turn>,
     last_id: u64,
+    statistics: DiskStatistics,
 }
 
 impl DiskScheduler {
@@ -115,6 +135,7 @@ impl DiskScheduler {
             dispatched: VecDeque::new(),
             turns: BTreeMap::new(),
             last_id: 0,
+            statistics: DiskStatistics::new(),
         }
     }
 
@@ -124,43 +145,62 @@ impl DiskScheduler {
         self.speed
     }
 
-    /// Requests a turn. [`Self::next_dispatched`] reports when it begins, possibly at once.
+    /// Requests a turn at the time `now`. [`Self::next_dispatched`] reports when it begins, possibly at once.
     ///
     /// # Errors
     ///
     /// [`MAX_QUEUED_REQUESTS`] are queued, and the request is not a further slice of a stream.
-    pub fn request(&mut self, request: TurnRequest) -> Result<TurnId, QueueFull> {
-        let queued = self.queued();
-        if request.urgency == Urgency::First && queued >= MAX_QUEUED_REQUESTS {
-            return Err(QueueFull { queued });
+    pub fn request(&mut self, request: TurnRequest, now: Duration) -> Result<TurnId, QueueFull> {
+        if request.urgency == Urgency::First {
+            self.check_capacity()?;
         }
-        self.last_id += 1;
-        let id = TurnId(self.last_id);
+        Ok(self.request_admitted(request, now))
+    }
+
+    /// Requests a turn like [`Self::request`], for a request that was admitted before: a full queue takes it.
+    pub fn request_admitted(&mut self, request: TurnRequest, now: Duration) -> TurnId {
+        let queued = self.queued_request(request, now);
         if request.work == DiskWork::Change {
             if self.changes.is_empty() {
                 self.queue.push(Urgency::First, Entry::Changes);
             }
-            self.changes.push(id);
+            self.changes.push(queued);
         } else {
             let bytes = self.cost(request.work);
-            self.queue.push_shared(request.urgency, request.share, bytes, Entry::Request(id, request));
+            self.queue.push_shared(request.urgency, request.share, bytes, Entry::Request(queued));
         }
-        Ok(id)
+        queued.id
+    }
+
+    /// Fails if the queue takes no further first request, and counts the request as rejected.
+    pub fn check_capacity(&mut self) -> Result<(), QueueFull> {
+        let changes_entry = usize::from(!self.changes.is_empty());
+        let queued =
+            self.queue.first_len() + usize::from(self.next.is_some()) + self.changes.len() - changes_entry;
+        if queued >= MAX_QUEUED_REQUESTS {
+            self.statistics.rejected += 1;
+            return Err(QueueFull { queued });
+        }
+        Ok(())
     }
 
     /// Exchanges a turn for one with other work, which is the next of the queue: the request has waited already.
-    pub fn exchange(&mut self, id: TurnId, request: TurnRequest) -> TurnId {
+    pub fn exchange(&mut self, id: TurnId, request: TurnRequest, now: Duration) -> TurnId {
         self.end(id);
+        let queued = self.queued_request(request, now);
+        self.queue.push_front(Entry::Request(queued));
+        queued.id
+    }
+
+    const fn queued_request(&mut self, request: TurnRequest, now: Duration) -> QueuedRequest {
         self.last_id += 1;
-        let id = TurnId(self.last_id);
-        self.queue.push_front(Entry::Request(id, request));
-        id
+        QueuedRequest { id: TurnId(self.last_id), request, since: now }
     }
 
     /// The bytes of a turn.
     fn budget(&self, work: DiskWork) -> u64 {
         match work {
-            DiskWork::Small => HEAD_BYTES,
+            DiskWork::Small | DiskWork::StreamHead => HEAD_BYTES,
             DiskWork::Change => 0,
             DiskWork::Read { bytes } | DiskWork::Write { bytes } => bytes.min(self.speed.slice_bytes()),
         }
@@ -193,16 +233,10 @@ impl DiskScheduler {
                 return None;
             }
             match entry {
-                Entry::Request(id, request) => self.dispatch(id, request, now),
+                Entry::Request(queued) => self.dispatch(queued, now),
                 Entry::Changes => {
-                    let request = TurnRequest {
-                        work: DiskWork::Change,
-                        urgency: Urgency::First,
-                        share: StreamShare::default(),
-                        is_prompt: true,
-                    };
-                    for id in std::mem::take(&mut self.changes) {
-                        self.dispatch(id, request, now);
+                    for queued in std::mem::take(&mut self.changes) {
+                        self.dispatch(queued, now);
                     }
                 }
             }
@@ -210,12 +244,16 @@ impl DiskScheduler {
         self.dispatched.pop_front()
     }
 
-    fn dispatch(&mut self, id: TurnId, request: TurnRequest, now: Duration) {
+    fn dispatch(&mut self, queued: QueuedRequest, now: Duration) {
+        let QueuedRequest { id, request, since } = queued;
         let bytes_left = self.budget(request.work);
         let until = now + self.speed.slice_time();
-        // Until the request begins, it counts as between two reads: a task that is not polled loses its turn.
-        let turn = Turn { request, bytes_left, until, phase: Phase::Idle { since: now } };
-        if !matches!(request.work, DiskWork::Write { .. }) {
+        self.statistics.record_wait(request.group(), now.saturating_sub(since));
+        if let DiskWork::Write { .. } = request.work {
+            self.statistics.record_written(request.group(), bytes_left);
+        } else {
+            // Until the request begins, it counts as between two reads: a task that is not polled loses its turn.
+            let turn = Turn { request, bytes_left, until, phase: Phase::Idle { since: now } };
             self.turns.insert(id, turn);
         }
         self.dispatched.push_back(id);
@@ -228,11 +266,13 @@ impl DiskScheduler {
     /// True if an entry can begin while no slice has the disk.
     fn can_begin(&self, entry: Entry) -> bool {
         let has_change = self.turns.values().any(|turn| turn.request.work == DiskWork::Change);
-        let small = self.turns.values().filter(|turn| turn.request.work == DiskWork::Small).count();
+        let small = self.turns.values().filter(|turn| turn.request.work.is_small()).count();
         match entry {
             Entry::Changes => has_change || small < MAX_CONCURRENT_SMALL,
-            Entry::Request(_, request) => match request.work {
-                DiskWork::Small => small + usize::from(has_change) < MAX_CONCURRENT_SMALL,
+            Entry::Request(queued) => match queued.request.work {
+                DiskWork::Small | DiskWork::StreamHead => {
+                    small + usize::from(has_change) < MAX_CONCURRENT_SMALL
+                }
                 DiskWork::Write { .. } => true,
                 DiskWork::Read { .. } | DiskWork::Change => self.turns.is_empty(),
             },
@@ -277,11 +317,31 @@ impl DiskScheduler {
         true
     }
 
-    /// The disk transferred `bytes` bytes, and the request does not use it now.
-    pub fn pause(&mut self, id: TurnId, bytes: u64, now: Duration) {
-        let Some(turn) = self.turns.get_mut(&id) else { return };
+    /// The disk transferred `bytes` bytes, and the request does not use it now. Returns false if the turn was lost
+    /// meanwhile: the bytes are not counted then.
+    pub fn pause(&mut self, id: TurnId, bytes: u64, now: Duration) -> bool {
+        let Some(turn) = self.turns.get_mut(&id) else { return false };
         turn.bytes_left = turn.bytes_left.saturating_sub(bytes);
         turn.phase = Phase::Idle { since: now };
+        self.statistics.record_read(turn.request.group(), bytes);
+        true
+    }
+
+    /// Counts bytes that were transferred for a request that has lost its turn.
+    pub fn record_late_read(&mut self, request: &TurnRequest, bytes: u64) {
+        self.statistics.record_read(request.group(), bytes);
+    }
+
+    /// The class of a request that has a turn is known: the turn is one for `work` in the group of `share` from now on.
+    /// Its wait stays counted where it was.
+    pub fn relabel(&mut self, id: TurnId, work: DiskWork, share: StreamShare) {
+        if let Some(turn) = self.turns.get_mut(&id)
+            && turn.request.work.is_small()
+            && work.is_small()
+        {
+            turn.request.work = work;
+            turn.request.share = share;
+        }
     }
 
     /// Returns true if the request still has its turn, and bytes of it.
@@ -304,17 +364,27 @@ impl DiskScheduler {
             }
             return;
         }
-        let is_it = |entry: &Entry| matches!(entry, Entry::Request(other, _) if *other == id);
-        if self.next.as_ref().is_some_and(is_it) {
+        let mut abandoned = None;
+        let mut is_it = |entry: &Entry| match entry {
+            Entry::Request(queued) if queued.id == id => {
+                abandoned = Some(queued.request.group());
+                true
+            }
+            _ => false,
+        };
+        if self.next.as_ref().is_some_and(&mut is_it) {
             self.next = None;
         }
         self.queue.remove(is_it);
-        if self.changes.contains(&id) {
-            self.changes.retain(|other| *other != id);
+        if let Some(place) = self.changes.iter().position(|queued| queued.id == id) {
+            abandoned = Some(self.changes.remove(place).request.group());
             if self.changes.is_empty() {
                 self.queue.remove(|entry| matches!(entry, Entry::Changes));
                 self.next.take_if(|entry| matches!(entry, Entry::Changes));
             }
+        }
+        if let Some(group) = abandoned {
+            self.statistics.record_abandoned(group);
         }
         self.dispatched.retain(|other| *other != id);
     }

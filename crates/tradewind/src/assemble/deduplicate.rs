@@ -12,7 +12,7 @@ use crate::settings::DeduplicatedSettings;
 /// Memory of the requests that open the layer.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Puts the layer on a store.
+/// Puts the layer on a store. The server prepares it if it is new to the store.
 pub(super) async fn deduplicate(
     set: &DeduplicatedSettings,
     below: Arc<dyn ObjectStore>,
@@ -20,6 +20,6 @@ pub(super) async fn deduplicate(
 ) -> anyhow::Result<Arc<Deduplicated>> {
     let deadline = Deadline::none(clock.clone());
     let window = Budget::new(WINDOW_BYTES).admit(WINDOW_BYTES, &deadline).await?;
-    let opened = Deduplicated::open(&Context::new(deadline, window), below, set.policy()).await;
+    let opened = Deduplicated::open_unprepared(&Context::new(deadline, window), below, set.policy()).await;
     opened.with_context(|| format!("{}: the layer cannot be opened", set.source))
 }

@@ -11,6 +11,7 @@ use tradewind_layers::{DiskQueue, Sliced};
 
 use super::OpenedStore;
 use crate::settings::{Settings, StoreKind};
+use crate::slice_metrics::NamedDisk;
 
 /// The disks by the device number of their file systems. Partitions of one disk count as several.
 #[derive(Debug, Default)]
@@ -26,6 +27,11 @@ struct SharedDisk {
 }
 
 impl DiskQueues {
+    /// The schedulers, by the names of the first stores on the disks.
+    pub fn into_named(self) -> Vec<NamedDisk> {
+        self.disks.into_values().map(|disk| NamedDisk { name: disk.store, queue: disk.queue }).collect()
+    }
+
     /// Schedules an open store, if its settings have slices.
     pub fn wrap(
         &mut self,

@@ -23,9 +23,11 @@ use super::transform_keys::transform;
 use super::write_back::{self, ClassWrites};
 use super::{ServedStore, open_store, with_lanes};
 use crate::cache_metrics::{CacheCollector, NamedCache};
+use crate::deduplication_metrics::DeduplicationCollector;
 use crate::settings::{
     ByteSize, CachedSettings, RoutedSettings, ServedVolume, Settings, Store, StoreKind, Validate, VolumeLayer,
 };
+use crate::slice_metrics::{NamedDisk, SliceCollector};
 use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
 use crate::write_back_metrics::{NamedWriteBack, WriteBackCollector};
 
@@ -170,6 +172,7 @@ pub struct ServedStores {
     pub layers: VolumeLayers,
     /// True for each volume that rejects changes, in the order of [`Self::each_volume`].
     read_only: Vec<bool>,
+    clock: Arc<dyn Clock>,
 }
 
 /// The layers of all volumes that metrics, commands and background work need.
@@ -187,6 +190,8 @@ pub struct VolumeLayers {
     pub routed: Vec<ServedRouted>,
     /// The layers that schedule rotating disks.
     pub sliced: Vec<Arc<Sliced>>,
+    /// The schedulers of rotating disks.
+    pub disks: Vec<NamedDisk>,
     /// The layers `transformed`.
     pub transformed: Vec<ServedTransformed>,
     /// The layers `deduplicated`.
@@ -244,7 +249,8 @@ impl ServedStores {
         let stores: Vec<StackedStore> = stores.collect::<anyhow::Result<_>>()?;
         let sliced = stores.iter().filter_map(|store| store.sliced.clone()).collect();
         let write_back_memory = settings.write_back_memory().0;
-        let mut layers = VolumeLayers { sliced, write_back_memory, ..VolumeLayers::default() };
+        let disks = disks.into_named();
+        let mut layers = VolumeLayers { sliced, disks, write_back_memory, ..VolumeLayers::default() };
         let (mut volumes, mut read_only) = (Vec::new(), Vec::new());
         let policies = Arc::new(settings.named.class_policies());
         // A journal is written back once it is open, by the policies in force.
@@ -257,10 +263,12 @@ impl ServedStores {
         layers.set_class_policies(&policies)?;
         let default = volumes.remove(0);
         if volumes.is_empty() {
-            return Ok(Self { store: default.store, volumes: None, stores, layers, read_only });
+            let (store, clock) = (default.store, clock.clone());
+            return Ok(Self { store, volumes: None, stores, layers, read_only, clock });
         }
         let volumes = Volumes::new(default, volumes);
-        Ok(Self { store: volumes.clone(), volumes: Some(volumes), stores, layers, read_only })
+        let (store, clock) = (volumes.clone(), clock.clone());
+        Ok(Self { store, volumes: Some(volumes), stores, layers, read_only, clock })
     }
 
     /// Replaces the policies of classes of all layers. Fails if a layer would encrypt without a key; all old policies stay
@@ -324,7 +332,14 @@ impl ServedStores {
             name: name.to_owned(),
             store: store.clone(),
         };
-        let VolumeLayers { caches, write_backs, .. } = &self.layers;
+        let VolumeLayers { caches, write_backs, disks, deduplicated, .. } = &self.layers;
+        if !disks.is_empty() {
+            metrics.register_collector(Box::new(SliceCollector(disks.clone())));
+        }
+        if !deduplicated.is_empty() {
+            let (layers, clock) = (deduplicated.clone(), self.clock.clone());
+            metrics.register_collector(Box::new(DeduplicationCollector { layers, clock }));
+        }
         if !caches.is_empty() {
             metrics.register_collector(Box::new(CacheCollector(caches.clone())));
         }
@@ -540,6 +555,62 @@ mod tests {
         assert_eq!(error.reason(), tradewind_core::Reason::AccessDenied);
         served.store.head_bucket(&context, &bucket).await.unwrap();
         served.store.close().await.unwrap();
+    }
+
+    /// A journal is drained once it is open, before all volumes are stacked.
+    #[tokio::test]
+    async fn journal_is_drained_by_the_policies_of_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("main.key");
+        std::fs::write(&key, "07".repeat(32)).unwrap();
+        std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let transformed = "{ transformed = { key = \"main\", keys = { main = \"main.key\" } } }";
+        let cached = "{ cached = { disk = \"c\", size = \"64MiB\", memory = \"1MiB\", write = \"back\" } }";
+        let text = format!("{DISK}[volume.v]\nstack = [{cached}, {transformed}, \"disk\"]\n");
+        let context = tradewind_core::testing::context();
+        let address = tradewind_core::Address::parse("bucket", "mail").unwrap();
+        let served = serve(&directory, &text).await;
+        served.store.create_bucket(&context, &address.bucket).await.unwrap();
+        let mut request = tradewind_core::store::StageRequest { size: Some(4), ..Default::default() };
+        request.metadata.classes.object = Some(tradewind_core::Class::new(25).unwrap());
+        let mut staged = served.store.stage(&context, &address, request).await.unwrap();
+        staged.write("text".into()).await.unwrap();
+        staged.commit(Default::default()).await.unwrap();
+        assert_eq!(served.layers.write_backs[0].layer.status().dirty_objects, 1);
+        // Lost: nothing is written back.
+        drop(served);
+
+        let text = format!("{text}[class.25]\nencrypt = true\n");
+        let file = Some((directory.path().join("tw.toml"), text));
+        let settings = Settings::read(&Inputs { file, ..Inputs::default() }).unwrap();
+        let clock: Arc<dyn Clock> = SystemClock::shared();
+        let policies = Arc::new(settings.named.class_policies());
+        let mut attempts = 0;
+        let (stores, mut layers) = loop {
+            let mut layers = VolumeLayers::default();
+            let stacked = async {
+                let opened = open_stores(&settings, false, &clock)?.remove(0);
+                let stores = vec![StackedStore::new(&settings, opened, &mut DiskQueues::default(), &clock)?];
+                let volume = settings.served_volumes()?.remove(0);
+                stack_volume(&volume, &stores, &policies, &mut layers, &clock).await?;
+                anyhow::Ok(stores)
+            };
+            match stacked.await {
+                Ok(stores) => break (stores, layers),
+                // Tasks of the lost server end.
+                Err(error) if attempts < 4000 && format!("{error:#}").contains("process") => {
+                    attempts += 1;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(error) => panic!("{error:#}"),
+            }
+        };
+        let write_back = layers.write_backs.remove(0).layer;
+        while write_back.status().dirty_objects > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let found = stores[0].top().head(&context, &address, Default::default()).await.unwrap();
+        assert!(found.info.stored.is_some(), "the store below has plain text");
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 //! the rules in it again.
 
 mod admin_calls;
+mod layer_status;
 mod prefix_work;
 mod rewrap_work;
 mod served_rules;
@@ -32,6 +33,7 @@ use crate::assemble::{OpenedStore, ServedStore, ServedStores, StackedStore};
 use crate::banner::Banner;
 use crate::bucket_report::report_buckets;
 use crate::chunk_collector::ChunkCollector;
+use crate::chunk_preparation::ChunkPreparation;
 use crate::expiry::UploadExpiry;
 use crate::profiles::Profiles;
 use crate::profiles::profile_updater::ProfileUpdater;
@@ -189,7 +191,7 @@ async fn serve(
 
     // The admin listener outlives S3, so that a shutdown can be monitored.
     let stop_admin = CancellationToken::new();
-    let serving = tokio::spawn({
+    let mut serving = tokio::spawn({
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
@@ -209,13 +211,22 @@ async fn serve(
     let background =
         Background { settings: &settings, served: &served, gateway: &gateway, clock, stop: &stop };
     let tasks = background.spawn();
+    let preparation = background.chunk_preparation();
 
     Banner { settings: &settings, root: &root, endpoint, admin: admin_address, stores: &served.stores }
         .print()?;
     info!(%endpoint, admin = %admin_address, "serving");
     let reload = Reload { settings: &settings, flags, has_file, served: &served, rules: &rules };
     let shut_down = async {
-        let mut outcome = serving.await.context("the S3 listener failed");
+        let listener_failed = "the S3 listener failed";
+        let mut outcome = tokio::select! {
+            ended = &mut serving => ended.context(listener_failed),
+            failure = preparation.failure() => {
+                error!(error = %format!("{failure:#}"), "stopping: a store cannot be served");
+                stop.cancel();
+                first_failure(Err(failure), (&mut serving).await.context(listener_failed))
+            }
+        };
         stop.cancel();
         for task in tasks {
             outcome = first_failure(outcome, task.await.context("a background task failed"));
@@ -330,6 +341,16 @@ struct Background<'a> {
 }
 
 impl Background<'_> {
+    /// The preparation of layers that are new to their stores.
+    fn chunk_preparation(&self) -> ChunkPreparation {
+        ChunkPreparation {
+            layers: self.served.layers.deduplicated.clone(),
+            budget: self.gateway.budget().clone(),
+            clock: self.clock.clone(),
+            stop: self.stop.clone(),
+        }
+    }
+
     /// Starts the tasks. They end when the server stops.
     fn spawn(&self) -> Vec<JoinHandle<()>> {
         let mut tasks = Vec::new();

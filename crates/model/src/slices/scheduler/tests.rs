@@ -2,6 +2,7 @@ use std::num::NonZeroU16;
 
 use proptest::prelude::*;
 
+use super::super::statistics::{GroupStatistics, RequestGroup, RequestKind};
 use super::*;
 
 const DISK: DiskSpeed =
@@ -33,11 +34,11 @@ fn dispatched(disk: &mut DiskScheduler, now: Duration) -> Vec<TurnId> {
 #[test]
 fn small_requests_wait_for_a_slice_and_then_share_the_disk() {
     let mut disk = DiskScheduler::new(DISK);
-    let stream = disk.request(slice(1)).unwrap();
+    let stream = disk.request(slice(1), Duration::ZERO).unwrap();
     assert_eq!(dispatched(&mut disk, MILLI), [stream]);
     disk.begin(stream, MILLI);
-    let small: Vec<TurnId> = (0..6).map(|_| disk.request(small()).unwrap()).collect();
-    let next = disk.request(slice(2)).unwrap();
+    let small: Vec<TurnId> = (0..6).map(|_| disk.request(small(), Duration::ZERO).unwrap()).collect();
+    let next = disk.request(slice(2), Duration::ZERO).unwrap();
     assert!(dispatched(&mut disk, 50 * MILLI).is_empty(), "the slice has the disk");
     disk.end(stream);
     assert_eq!(dispatched(&mut disk, 60 * MILLI), small[..MAX_CONCURRENT_SMALL]);
@@ -52,11 +53,12 @@ fn small_requests_wait_for_a_slice_and_then_share_the_disk() {
 #[test]
 fn small_request_goes_before_slices_that_waited_longer() {
     let mut disk = DiskScheduler::new(DISK);
-    let (holder, other) = (disk.request(slice(1)).unwrap(), disk.request(slice(2)).unwrap());
+    let (holder, other) =
+        (disk.request(slice(1), Duration::ZERO).unwrap(), disk.request(slice(2), Duration::ZERO).unwrap());
     assert_eq!(dispatched(&mut disk, MILLI), [holder]);
     disk.begin(holder, MILLI);
     assert!(dispatched(&mut disk, 2 * MILLI).is_empty());
-    let small = disk.request(small()).unwrap();
+    let small = disk.request(small(), Duration::ZERO).unwrap();
     disk.end(holder);
     assert_eq!(dispatched(&mut disk, 3 * MILLI), [small]);
     disk.end(small);
@@ -66,17 +68,17 @@ fn small_request_goes_before_slices_that_waited_longer() {
 #[test]
 fn changes_share_one_place() {
     let mut disk = DiskScheduler::new(DISK);
-    let stream = disk.request(slice(1)).unwrap();
+    let stream = disk.request(slice(1), Duration::ZERO).unwrap();
     dispatched(&mut disk, MILLI);
     disk.begin(stream, MILLI);
-    let changes: Vec<TurnId> = (0..100).map(|_| disk.request(change()).unwrap()).collect();
+    let changes: Vec<TurnId> = (0..100).map(|_| disk.request(change(), Duration::ZERO).unwrap()).collect();
     assert_eq!(disk.queued(), 100);
     disk.end(stream);
     assert_eq!(dispatched(&mut disk, 2 * MILLI), changes);
     for id in &changes {
         disk.begin(*id, 2 * MILLI);
     }
-    let small: Vec<TurnId> = (0..4).map(|_| disk.request(small()).unwrap()).collect();
+    let small: Vec<TurnId> = (0..4).map(|_| disk.request(small(), Duration::ZERO).unwrap()).collect();
     assert_eq!(dispatched(&mut disk, 3 * MILLI), small[..3]);
 }
 
@@ -84,8 +86,8 @@ fn changes_share_one_place() {
 fn slice_ends_with_its_bytes_or_its_time() {
     let mut disk = DiskScheduler::new(DISK);
     for (bytes, time) in [(DISK.slice_bytes(), MILLI), (DISK.slice_bytes() / 4, DISK.slice_time())] {
-        let stream = disk.request(slice(1)).unwrap();
-        let other = disk.request(slice(2)).unwrap();
+        let stream = disk.request(slice(1), Duration::ZERO).unwrap();
+        let other = disk.request(slice(2), Duration::ZERO).unwrap();
         assert_eq!(dispatched(&mut disk, Duration::ZERO), [stream]);
         disk.begin(stream, Duration::ZERO);
         disk.pause(stream, bytes, time);
@@ -99,11 +101,11 @@ fn slice_ends_with_its_bytes_or_its_time() {
 fn disk_waits_for_a_prompt_stream_only() {
     let mut disk = DiskScheduler::new(DISK);
     for (is_prompt, waits) in [(true, 12 * MILLI), (false, Duration::ZERO)] {
-        let stream = disk.request(TurnRequest { is_prompt, ..slice(1) }).unwrap();
+        let stream = disk.request(TurnRequest { is_prompt, ..slice(1) }, Duration::ZERO).unwrap();
         assert_eq!(dispatched(&mut disk, Duration::ZERO), [stream]);
         disk.begin(stream, Duration::ZERO);
         disk.pause(stream, 256 << 10, 2 * MILLI);
-        let other = disk.request(small()).unwrap();
+        let other = disk.request(small(), Duration::ZERO).unwrap();
         assert_eq!(disk.next_wake(), Some(2 * MILLI + waits));
         assert_eq!(dispatched(&mut disk, 2 * MILLI + waits), [other]);
         disk.end(other);
@@ -113,7 +115,7 @@ fn disk_waits_for_a_prompt_stream_only() {
 #[test]
 fn turn_stays_while_no_other_request_is_queued() {
     let mut disk = DiskScheduler::new(DISK);
-    let stream = disk.request(slice(1)).unwrap();
+    let stream = disk.request(slice(1), Duration::ZERO).unwrap();
     dispatched(&mut disk, Duration::ZERO);
     disk.begin(stream, Duration::ZERO);
     disk.pause(stream, 1 << 20, MILLI);
@@ -124,10 +126,10 @@ fn turn_stays_while_no_other_request_is_queued() {
 #[test]
 fn hung_request_blocks_others_for_a_bounded_time() {
     let mut disk = DiskScheduler::new(DISK);
-    let stream = disk.request(slice(1)).unwrap();
+    let stream = disk.request(slice(1), Duration::ZERO).unwrap();
     dispatched(&mut disk, Duration::ZERO);
     disk.begin(stream, Duration::ZERO);
-    let other = disk.request(small()).unwrap();
+    let other = disk.request(small(), Duration::ZERO).unwrap();
     assert_eq!(disk.next_wake(), Some(MAX_BUSY_TIME));
     assert_eq!(dispatched(&mut disk, MAX_BUSY_TIME), [other]);
     assert!(!disk.begin(stream, MAX_BUSY_TIME), "its turn is over");
@@ -136,23 +138,34 @@ fn hung_request_blocks_others_for_a_bounded_time() {
 #[test]
 fn full_queue_rejects_requests_but_no_further_slices() {
     let mut disk = DiskScheduler::new(DISK);
-    let stream = disk.request(slice(1)).unwrap();
+    let stream = disk.request(slice(1), Duration::ZERO).unwrap();
     dispatched(&mut disk, Duration::ZERO);
     disk.begin(stream, Duration::ZERO);
     (0..MAX_QUEUED_REQUESTS).for_each(|_| {
-        disk.request(small()).unwrap();
+        disk.request(small(), Duration::ZERO).unwrap();
     });
-    assert_eq!(disk.request(change()), Err(QueueFull { queued: MAX_QUEUED_REQUESTS }));
-    disk.request(slice(2)).unwrap();
+    assert_eq!(disk.request(change(), Duration::ZERO), Err(QueueFull { queued: MAX_QUEUED_REQUESTS }));
+    disk.request(slice(2), Duration::ZERO).unwrap();
+}
+
+#[test]
+fn slices_of_streams_take_no_room_of_first_requests() {
+    let mut disk = DiskScheduler::new(DISK);
+    for number in 0..=u32::try_from(MAX_QUEUED_REQUESTS).unwrap() {
+        disk.request(slice(number), Duration::ZERO).unwrap();
+    }
+    assert!(disk.request(small(), Duration::ZERO).is_ok());
 }
 
 #[test]
 fn exchanged_turn_is_the_next_one() {
     let mut disk = DiskScheduler::new(DISK);
-    let (first, other) = (disk.request(small()).unwrap(), disk.request(small()).unwrap());
+    let (first, other) =
+        (disk.request(small(), Duration::ZERO).unwrap(), disk.request(small(), Duration::ZERO).unwrap());
     assert_eq!(dispatched(&mut disk, MILLI), [first, other]);
-    let (waiting, work) = (disk.request(slice(2)).unwrap(), DiskWork::Read { bytes: 1 << 20 });
-    let medium = disk.exchange(first, TurnRequest { work, ..small() });
+    let (waiting, work) =
+        (disk.request(slice(2), Duration::ZERO).unwrap(), DiskWork::Read { bytes: 1 << 20 });
+    let medium = disk.exchange(first, TurnRequest { work, ..small() }, MILLI);
     disk.end(other);
     assert_eq!(dispatched(&mut disk, MILLI), [medium]);
     disk.end(medium);
@@ -162,14 +175,45 @@ fn exchanged_turn_is_the_next_one() {
 #[test]
 fn written_slice_waits_for_its_turn_and_holds_nothing() {
     let mut disk = DiskScheduler::new(DISK);
-    let stream = disk.request(slice(1)).unwrap();
+    let stream = disk.request(slice(1), Duration::ZERO).unwrap();
     dispatched(&mut disk, Duration::ZERO);
     disk.begin(stream, Duration::ZERO);
     let written = TurnRequest { work: DiskWork::Write { bytes: 1 << 20 }, ..slice(2) };
-    let (written, next) = (disk.request(written).unwrap(), disk.request(slice(3)).unwrap());
+    let (written, next) =
+        (disk.request(written, Duration::ZERO).unwrap(), disk.request(slice(3), Duration::ZERO).unwrap());
     assert!(dispatched(&mut disk, MILLI).is_empty());
     disk.end(stream);
     assert_eq!(dispatched(&mut disk, MILLI), [written, next]);
+}
+
+#[test]
+fn statistics_count_waits_turns_and_bytes_by_group() {
+    let mut disk = DiskScheduler::new(DISK);
+    let share = StreamShare { class: Some(25), weight: NonZeroU16::MIN };
+    let group = |kind, class| RequestGroup { kind, class };
+    let stream = disk.request(TurnRequest { share, ..slice(1) }, Duration::ZERO).unwrap();
+    dispatched(&mut disk, Duration::ZERO);
+    disk.begin(stream, Duration::ZERO);
+    let waiting = disk.request(small(), 10 * MILLI).unwrap();
+    let head = TurnRequest { work: DiskWork::StreamHead, ..small() };
+    let dropped = disk.request(head, 20 * MILLI).unwrap();
+    disk.request(change(), 20 * MILLI).unwrap();
+    let found = disk.waiting(50 * MILLI);
+    let max_wait = |kind| found[&group(kind, None)].max_wait;
+    assert_eq!((max_wait(RequestKind::Small), max_wait(RequestKind::Change)), (40 * MILLI, 30 * MILLI));
+    assert_eq!(found[&group(RequestKind::StreamHead, None)].count, 1);
+    assert_eq!(disk.in_service(), BTreeMap::from([(group(RequestKind::Stream, Some(25)), 1)]));
+    disk.end(dropped);
+    disk.pause(stream, 4 << 20, 55 * MILLI);
+    disk.end(stream);
+    assert!(dispatched(&mut disk, 60 * MILLI).contains(&waiting));
+    let counts = |kind, class| disk.statistics().groups[&group(kind, class)];
+    let waited = GroupStatistics { turns: 1, waited: 50 * MILLI, max_wait: 50 * MILLI, ..Default::default() };
+    assert_eq!(counts(RequestKind::Small, None), waited);
+    assert_eq!(counts(RequestKind::StreamHead, None), GroupStatistics { abandoned: 1, ..Default::default() });
+    let read = GroupStatistics { turns: 1, read_bytes: 4 << 20, ..Default::default() };
+    assert_eq!(counts(RequestKind::Stream, Some(25)), read);
+    assert!(disk.waiting(60 * MILLI).is_empty());
 }
 
 /// Streams that always read at the given share of the disk's rate; bytes by class.
@@ -182,7 +226,7 @@ fn bytes_by_share(weights: &[u16]) -> Vec<u64> {
         TurnRequest { share, ..slice(stream as u32) }
     };
     let mut waiting: BTreeMap<TurnId, usize> =
-        (0..weights.len()).map(|stream| (disk.request(request(stream)).unwrap(), stream)).collect();
+        (0..weights.len()).map(|stream| (disk.request(request(stream), now).unwrap(), stream)).collect();
     let mut bytes = vec![0; weights.len()];
     while now < Duration::from_secs(60) {
         let id = disk.next_dispatched(now).unwrap();
@@ -199,7 +243,7 @@ fn bytes_by_share(weights: &[u16]) -> Vec<u64> {
             }
         }
         disk.end(id);
-        waiting.insert(disk.request(request(stream)).unwrap(), stream);
+        waiting.insert(disk.request(request(stream), now).unwrap(), stream);
     }
     bytes
 }
@@ -226,12 +270,12 @@ proptest! {
         for (step, index, millis) in steps {
             now += Duration::from_millis(millis);
             match step {
-                0 => live.push(disk.request(small()).unwrap()),
-                1 => live.push(disk.request(change()).unwrap()),
-                2 => live.push(disk.request(slice(index as u32)).unwrap()),
+                0 => live.push(disk.request(small(), now).unwrap()),
+                1 => live.push(disk.request(change(), now).unwrap()),
+                2 => live.push(disk.request(slice(index as u32), now).unwrap()),
                 3 if !live.is_empty() => disk.end(live.swap_remove(index % live.len())),
                 4 if !live.is_empty() => drop(disk.begin(live[index % live.len()], now)),
-                5 if !live.is_empty() => disk.pause(live[index % live.len()], millis << 18, now),
+                5 if !live.is_empty() => drop(disk.pause(live[index % live.len()], millis << 18, now)),
                 _ => {}
             }
             dispatched(&mut disk, now);

@@ -15,9 +15,10 @@ use tradewind_layers::Transformed;
 use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
 use super::super::volume;
+use super::layer_status::{deduplicated_json, disk_json};
 use super::prefix_work::{MAX_REQUEST_TIME, PrefixAction, PrefixWork, WorkResources};
 use super::rewrap_work::{RewrapScope, RewrapWork};
-use crate::assemble::ServedStores;
+use crate::assemble::{ServedStores, StackedStore};
 use crate::settings::Settings;
 
 /// The server as the calls see it.
@@ -161,9 +162,25 @@ impl AdminCalls {
         volume["caches"] = caches.iter().map(|cache| cache_json(cache)).collect();
         let write_back = self.served.layers.write_backs.iter().find(|named| volume["name"] == named.volume);
         let transformed = volume["name"].as_str().and_then(|name| self.transformed(name));
+        volume["disks"] = self.disks(&volume);
+        let deduplicated = self.served.layers.deduplicated.iter().find(|each| volume["name"] == each.volume);
+        volume["deduplicated"] =
+            deduplicated.map_or(Json::Null, |each| deduplicated_json(&each.layer, self.clock.now()));
         volume["transformed"] = transformed.map_or(Json::Null, |layer| keys_json(&layer));
         volume["write_back"] = write_back.map_or(Json::Null, |named| write_back_json(&named.layer.status()));
         volume
+    }
+
+    /// The rotating disks of the stores of a volume that have slices.
+    fn disks(&self, volume: &Json) -> Json {
+        let tiers = volume["tiers"].as_array().into_iter().flatten();
+        let names: Vec<&Json> =
+            std::iter::once(&volume["store"]).chain(tiers).map(|store| &store["name"]).collect();
+        let own = self.served.stores.iter().filter(|store| names.iter().any(|name| **name == store.name));
+        let disk = |store: &StackedStore| {
+            store.sliced.as_ref().map(|sliced| disk_json(&store.name, &sliced.disk().report()))
+        };
+        own.filter_map(disk).collect()
     }
 
     /// The caches of a volume, the top one first.

@@ -1,6 +1,7 @@
 //! `tradewind volume status | evict | stage | pin | unpin | rewrap`: calls of a running server through its admin API. Address
 //! and root key are those of the settings, which flags and environment override.
 
+mod layers_text;
 mod rewrap;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -313,6 +314,8 @@ fn status_text(volume: &Json) -> String {
         }
     }
     lines += &rewrap::keys_text(&volume["transformed"]);
+    lines += &layers_text::disks_text(&volume["disks"]);
+    lines += &layers_text::deduplicated_text(&volume["deduplicated"]);
     let write_back = &volume["write_back"];
     if !write_back.is_null() {
         let bytes = size(&write_back["dirty_bytes"]);
