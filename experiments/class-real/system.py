@@ -13,7 +13,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.testbed import Failed
+from lib.testbed import Failed, Link
 
 ACCESS_KEY, SECRET_KEY = "TWCLASSREAL", "class-real-secret-class-real-secret-1234"
 BUCKET = "class-real"
@@ -105,10 +105,11 @@ def environment(home: Path) -> dict[str, str]:
 
 
 class System:
-    """A running server. With `throttled`, its directories are two nested disks, the profiles of the paper."""
+    """A running server. With `throttled`, its directories are two nested disks, the profiles of the paper. With a `link`, benchmarks
+    run at the other end of it."""
 
-    def __init__(self, binary: Path, mode: Mode, sizes: Sizes, scratch: Path, throttled: bool = True):
-        self.binary, self.mode, self.sizes, self.throttled = binary, mode, sizes, throttled
+    def __init__(self, binary: Path, mode: Mode, sizes: Sizes, scratch: Path, throttled: bool = True, link: Link | None = None):
+        self.binary, self.mode, self.sizes, self.throttled, self.link = binary, mode, sizes, throttled, link
         self.directory = scratch / f"system-{os.getpid()}"
         self.devices: dict[str, str] = {}
 
@@ -119,7 +120,8 @@ class System:
         settings = self.directory / "settings.toml"
         settings.write_text(self.mode.settings(self.sizes, directories))
         self.port, self.admin = free_port(), free_port()
-        addresses = ["--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin}"]
+        host = "0.0.0.0" if self.link else "127.0.0.1"
+        addresses = ["--listen", f"{host}:{self.port}", "--admin", f"{host}:{self.admin}"]
         command = [self.binary, "serve", "--config", settings, "--data", self.directory / "data", *addresses]
         if self.sizes.memory:
             command = [self.binary, "lab", "client", "--memory", f"{self.sizes.memory}B", "--", *command]
@@ -179,11 +181,11 @@ class System:
     def device(self, name: str) -> Device:
         return Device.now(self.devices[name])
 
-    def run(self, arguments: list, statuses: tuple = (0,), limit: float = 1800) -> subprocess.CompletedProcess:
-        """Runs `tradewind` as a client."""
+    def run(self, arguments: list, statuses: tuple = (0,), limit: float = 1800, prefix: tuple = ()) -> subprocess.CompletedProcess:
+        """Runs `tradewind` as a client. A prefix is a command that runs it."""
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1"}
         env = environment(self.directory) | keys | {"AWS_ENDPOINT_URL": f"http://{self.address}"}
-        done = subprocess.run([self.binary, *arguments], env=env, capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run([*prefix, self.binary, *arguments], env=env, capture_output=True, text=True, timeout=limit, check=False)
         if done.returncode not in statuses:
             raise Failed(f"{arguments} ended with status {done.returncode}: {done.stderr.strip()}")
         return done
@@ -191,7 +193,15 @@ class System:
     def bench(self, arguments: list) -> dict:
         """The result of `bench class-table1`. Time limits that requests exceed are a result, other failures are not."""
         command = ["bench", "class-table1", f"s3://{BUCKET}", "--json", "--labels", self.mode.labels, *arguments]
-        result = json.loads(self.run(command, statuses=(0, 1)).stdout)
+        # Only the far end knows the address of the near one.
+        metrics = f"http://$TRADEWIND_LAB_FAR:{self.admin}/metrics" if self.link else f"http://127.0.0.1:{self.admin}/metrics"
+        prefix = ()
+        if self.link:
+            setup = f'AWS_ENDPOINT_URL="http://$TRADEWIND_LAB_FAR:{self.port}" exec "$@" --metrics "{metrics}"'
+            prefix = (self.binary, "lab", "wan", "--via", "relay", *self.link.arguments(), "--", "sh", "-c", setup, "sh")
+        else:
+            command += ["--metrics", metrics]
+        result = json.loads(self.run(command, statuses=(0, 1), prefix=prefix).stdout)
         for phase in result["phases"]:
             other = {kind: count for kind, count in phase["all"]["failures"].items() if kind != "Timeout"}
             if other:
