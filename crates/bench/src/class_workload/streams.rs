@@ -60,16 +60,17 @@ pub struct StreamsComparison {
     pub bytes_per_second: f64,
     /// p90 of the files' stream together with the others, divided by its p90 alone. `None` without requests in either.
     pub files_p90_ratio: Option<f64>,
+    /// Failed requests of the unmeasured pass that fills caches.
+    pub unmeasured_failures: u64,
     /// The first messages of failures.
     pub failure_samples: Vec<String>,
 }
 
 impl StreamsComparison {
-    /// Failed requests.
+    /// Failed requests, also those of the unmeasured pass.
     #[must_use]
     pub fn failure_count(&self) -> u64 {
-        let together: u64 = self.together.iter().map(|stream| stream.stats.failure_count()).sum();
-        together + self.files_alone.failure_count()
+        failures(&self.together) + self.files_alone.failure_count() + self.unmeasured_failures
     }
 }
 
@@ -139,14 +140,14 @@ impl ClassWorkload {
         repeat_puts(&run.runner(self.concurrency), plan.puts.to_vec()).await?;
         for operation in [Operation::Put, Operation::Get] {
             // Unmeasured: caches that it fills would make the second measurement faster.
-            run.measure(operation, &STREAM_TYPES[..1]).await?;
+            let unmeasured = run.measure(operation, &STREAM_TYPES[..1]).await?;
             let alone = run.measure(operation, &STREAM_TYPES[..1]).await?;
             let together = run.measure(operation, &STREAM_TYPES).await?;
             if stop.is_triggered() {
                 report.is_partial = true;
                 break;
             }
-            let comparison = compare(operation, alone, together);
+            let comparison = compare(operation, unmeasured, alone, together);
             on_operation(&comparison);
             report.operations.push(comparison);
         }
@@ -186,9 +187,21 @@ impl StreamsRun {
     }
 }
 
-fn compare(operation: Operation, alone: Measured, together: Measured) -> StreamsComparison {
-    let Measured { streams: mut alone, mut failure_samples } = alone;
+fn failures(streams: &[TypeReport]) -> u64 {
+    streams.iter().map(|stream| stream.stats.failure_count()).sum()
+}
+
+fn compare(
+    operation: Operation,
+    unmeasured: Measured,
+    alone: Measured,
+    together: Measured,
+) -> StreamsComparison {
+    let unmeasured_failures = failures(&unmeasured.streams);
+    let mut failure_samples = unmeasured.failure_samples;
+    let Measured { streams: mut alone, failure_samples: samples_alone } = alone;
     let files_alone = alone.remove(0).stats;
+    failure_samples.extend(samples_alone);
     failure_samples.extend(together.failure_samples);
     let p90 = |stats: &RequestStats| stats.latency_us.figure_if_any(|latency| latency.p90 as f64);
     let ratio = match (p90(&together.streams[0].stats), p90(&files_alone)) {
@@ -201,6 +214,7 @@ fn compare(operation: Operation, alone: Measured, together: Measured) -> Streams
         files_alone,
         together: together.streams,
         files_p90_ratio: ratio,
+        unmeasured_failures,
         failure_samples,
     }
 }
