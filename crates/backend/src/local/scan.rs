@@ -72,6 +72,9 @@ pub(crate) struct Scanner {
     buffer: Vec<u8>,
     /// Offset of the buffer's first byte in the segment.
     buffer_offset: u32,
+    /// Positions that were examined for a record.
+    #[cfg(test)]
+    pub examined_positions: u64,
 }
 
 impl Scanner {
@@ -79,7 +82,16 @@ impl Scanner {
     pub fn new(segment: Arc<Segment>, salt: u64, offset: u32) -> Self {
         let end = segment.end.load(Ordering::Acquire);
         let offset = offset.max(SEGMENT_HEADER_BYTES);
-        Self { segment, salt, offset, end, buffer: Vec::new(), buffer_offset: 0 }
+        Self {
+            segment,
+            salt,
+            offset,
+            end,
+            buffer: Vec::new(),
+            buffer_offset: 0,
+            #[cfg(test)]
+            examined_positions: 0,
+        }
     }
 
     /// The next item; `None` at the end.
@@ -117,6 +129,10 @@ impl Scanner {
     }
 
     fn record_at(&mut self, at: u32) -> Result<Option<ScannedRecord>> {
+        #[cfg(test)]
+        {
+            self.examined_positions += 1;
+        }
         let (position, kind) = (Position::new(self.segment.number, at), self.segment.kind);
         let (salt, end) = (self.salt, self.end);
         let mut needed_bytes = HEADER_BYTES;

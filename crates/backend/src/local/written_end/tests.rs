@@ -128,11 +128,11 @@ fn payload_that_imitates_records_does_not_hide_the_last_one() {
     }
 }
 
-/// Other bytes of the same length cost an attempt at each possible position of a record.
+/// In other bytes, each possible position of a record is examined.
 #[test]
-fn zeros_cost_a_scan_less_than_other_bytes() {
-    const GAP_BYTES: u32 = 32 << 20;
-    let scan_time = |is_zero: bool| {
+fn scan_examines_few_positions_in_zeros() {
+    const GAP_BYTES: u32 = 4 << 20;
+    let positions = |is_zero: bool| {
         let log = Log::new();
         log.add(&[1; 3000]);
         let gap = log.segment.end.fetch_add(GAP_BYTES, Ordering::AcqRel);
@@ -140,7 +140,6 @@ fn zeros_cost_a_scan_less_than_other_bytes() {
             log.write(gap, &vec![0xff; GAP_BYTES as usize]);
         }
         let last = log.add(&[1; 3000]);
-        let started = std::time::Instant::now();
         let mut scanner = Scanner::new(log.segment.clone(), SALT, 0);
         let mut records = Vec::new();
         while let Some(item) = scanner.next().unwrap() {
@@ -149,11 +148,10 @@ fn zeros_cost_a_scan_less_than_other_bytes() {
             }
         }
         assert_eq!(records, [SEGMENT_HEADER_BYTES, last]);
-        started.elapsed()
+        scanner.examined_positions
     };
-    let zeros = (0..3).map(|_| scan_time(true)).min().unwrap();
-    let others = scan_time(false);
-    assert!(zeros < others / 2, "{zeros:?}, other bytes {others:?}");
+    let (zeros, others) = (positions(true), positions(false));
+    assert!(zeros < 1000 && others > 500_000, "{zeros} in zeros, {others} in other bytes");
 }
 
 proptest! {
