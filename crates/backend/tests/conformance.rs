@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -10,24 +10,18 @@ use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_core::testing::conformance;
 use tradewind_core::{ObjectStore, SystemClock};
 
-/// Creates stores in directories that live as long as the test.
-struct Place(tempfile::TempDir, std::sync::atomic::AtomicUsize);
-
-impl Place {
-    fn new() -> &'static Self {
-        Box::leak(Box::new(Self(tempfile::tempdir().unwrap(), 0.into())))
-    }
-
-    fn make(&'static self, options: LocalOptions) -> impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>> {
-        move || {
-            let number = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let (path, options) = (self.0.path().join(number.to_string()), options.clone());
-            async move {
-                let store = LocalStore::open(&path, options, SystemClock::shared()).unwrap();
-                store as Arc<dyn ObjectStore>
-            }
-            .boxed()
+/// Creates each store in a directory of its own, and removes that of the one before: stores allocate space ahead.
+fn make(options: LocalOptions) -> impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>> {
+    let last = Mutex::new(None);
+    move || {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, options) = (directory.path().join("store"), options.clone());
+        *last.lock().unwrap() = Some(directory);
+        async move {
+            let store = LocalStore::open(&path, options, SystemClock::shared()).unwrap();
+            store as Arc<dyn ObjectStore>
         }
+        .boxed()
     }
 }
 
@@ -48,24 +42,18 @@ fn eager() -> LocalOptions {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conforms() {
-    let place = Place::new();
-    conformance::run(place.make(LocalOptions::default())).await;
-    std::fs::remove_dir_all(place.0.path()).unwrap();
+    conformance::run(make(LocalOptions::default())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conforms_while_segments_roll_and_are_compacted() {
-    let place = Place::new();
-    conformance::run(place.make(eager())).await;
-    std::fs::remove_dir_all(place.0.path()).unwrap();
+    conformance::run(make(eager())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behaves_as_the_memory_store_does() {
-    let place = Place::new();
     for seed in 0..8 {
         println!("seed {seed}");
-        conformance::model(place.make(eager()), seed, 200).await;
+        conformance::model(make(eager()), seed, 200).await;
     }
-    std::fs::remove_dir_all(place.0.path()).unwrap();
 }

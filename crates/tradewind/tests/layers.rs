@@ -9,9 +9,9 @@ mod slices;
 #[path = "layers/stacks.rs"]
 mod stacks;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -26,6 +26,22 @@ use tradewind_layers::transformed::{ClassSet, Keyring, MasterKey, TransformPolic
 use tradewind_layers::{DiskQueue, Instrumented, Scheduled, Sliced, Transformed, Volume, Volumes};
 use tradewind_model::lanes::LanesOptions;
 use tradewind_model::slices::DiskSpeed;
+
+/// Runs the suite over the stores that `make` opens in a directory. Each case has its own: local stores allocate space ahead.
+async fn conforms<F>(make: impl Fn(PathBuf) -> F)
+where
+    F: Future<Output = Arc<dyn ObjectStore>> + Send + 'static,
+{
+    let last = Mutex::new(None);
+    conformance::run(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_owned();
+        // Removes that of the case before, which closed its store.
+        *last.lock().unwrap() = Some(directory);
+        make(path).boxed()
+    })
+    .await;
+}
 
 /// A new local store.
 fn local(directory: &Path) -> Arc<dyn ObjectStore> {
@@ -71,67 +87,37 @@ fn mixed_volumes(directory: &Path) -> Arc<dyn ObjectStore> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn volumes_over_memory_and_local_stores_conform() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
-    let make = move || {
-        let directory = directory.clone();
-        async move { mixed_volumes(directory.path()) }.boxed()
-    };
-    conformance::run(make).await;
+    conforms(|directory| async move { mixed_volumes(&directory) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instrumented_local_store_conforms() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
-    let make = move || {
-        let directory = directory.clone();
-        async move { observed_local(directory.path()) }.boxed()
-    };
-    conformance::run(make).await;
+    conforms(|directory| async move { observed_local(&directory) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_local_store_with_lanes_conforms() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
-    let make = move || {
-        let directory = directory.clone();
-        async move { scheduled_local(directory.path()) }.boxed()
-    };
-    conformance::run(make).await;
+    conforms(|directory| async move { scheduled_local(&directory) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sliced_local_store_conforms() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
-    let make = move || {
-        let directory = directory.clone();
-        async move { sliced_local(directory.path()) }.boxed()
-    };
-    conformance::run(make).await;
+    conforms(|directory| async move { sliced_local(&directory) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cache_over_tiers_of_local_stores_conforms() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
-    let make = move || {
-        let directory = directory.clone();
-        async move {
-            let tiers = stacks::routed(local(directory.path()), observed_local(directory.path()));
-            stacks::cached(tiers, directory.path())
-        }
-        .boxed()
-    };
-    conformance::run(make).await;
+    conforms(|directory| async move {
+        let tiers = stacks::routed(local(&directory), observed_local(&directory));
+        stacks::cached(tiers, &directory)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tiers_of_a_local_and_a_memory_store_conform() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
-    let make = move || {
-        let directory = directory.clone();
-        async move { stacks::routed(local(directory.path()), MemoryStore::new(SystemClock::shared())) }
-            .boxed()
-    };
-    conformance::run(make).await;
+    let memory = || MemoryStore::new(SystemClock::shared());
+    conforms(|directory| async move { stacks::routed(local(&directory), memory()) }).await;
 }
 
 /// Compression, encryption, and both.
@@ -148,46 +134,30 @@ fn transformed(below: Arc<dyn ObjectStore>, policy: TransformPolicy) -> Arc<dyn 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transformed_local_store_conforms() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
     for policy in POLICIES {
-        let directory = directory.clone();
-        let make = move || {
-            let directory = directory.clone();
-            async move { transformed(scheduled_local(directory.path()), policy) }.boxed()
-        };
-        conformance::run(make).await;
+        conforms(|directory| async move { transformed(scheduled_local(&directory), policy) }).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deduplicated_local_store_conforms() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
-    let make = move || {
-        let directory = directory.clone();
-        async move { stacks::deduplicated(scheduled_local(directory.path())).await }.boxed()
-    };
-    conformance::run(make).await;
+    conforms(|directory| async move { stacks::deduplicated(scheduled_local(&directory)).await }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cache_over_a_transformed_local_store_conforms() {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
-    let make = move || {
-        let directory = directory.clone();
-        async move {
-            let options = CachedOptions {
-                directory: None,
-                disk_bytes: 0,
-                memory_bytes: 4 << 20,
-                validation: Validation::Owner,
-                volume_id: "v".to_owned(),
-            };
-            let below = transformed(observed_local(directory.path()), POLICIES[2]);
-            Cached::open(below, options, SystemClock::shared()).unwrap() as Arc<dyn ObjectStore>
-        }
-        .boxed()
-    };
-    conformance::run(make).await;
+    conforms(|directory| async move {
+        let options = CachedOptions {
+            directory: None,
+            disk_bytes: 0,
+            memory_bytes: 4 << 20,
+            validation: Validation::Owner,
+            volume_id: "v".to_owned(),
+        };
+        let below = transformed(observed_local(&directory), POLICIES[2]);
+        Cached::open(below, options, SystemClock::shared()).unwrap() as Arc<dyn ObjectStore>
+    })
+    .await;
 }
 
 /// A cache over write-back to a new memory store, or a new local store, with a new local store as the journal.
@@ -214,12 +184,7 @@ async fn cached_write_back(directory: &Path, is_local: bool) -> Arc<dyn ObjectSt
 #[tokio::test(flavor = "multi_thread")]
 async fn cached_write_back_with_a_local_journal_conforms() {
     for is_local in [false, true] {
-        let directory = Arc::new(tempfile::tempdir().unwrap());
-        let make = move || {
-            let directory = directory.clone();
-            async move { cached_write_back(directory.path(), is_local).await }.boxed()
-        };
-        conformance::run(make).await;
+        conforms(|directory| async move { cached_write_back(&directory, is_local).await }).await;
     }
 }
 
