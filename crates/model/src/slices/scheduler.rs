@@ -372,8 +372,11 @@ impl DiskScheduler {
             }
             _ => false,
         };
-        if self.next.as_ref().is_some_and(&mut is_it) {
-            self.next = None;
+        if let Some(Entry::Request(queued)) = self.next.take_if(|entry| is_it(entry)) {
+            // It was charged when it left the queue.
+            if matches!(queued.request.urgency, Urgency::Stream(_)) {
+                self.queue.refund(queued.request.share, self.cost(queued.request.work));
+            }
         }
         self.queue.remove(is_it);
         if let Some(place) = self.changes.iter().position(|queued| queued.id == id) {

@@ -158,6 +158,27 @@ fn slices_of_streams_take_no_room_of_first_requests() {
 }
 
 #[test]
+fn slice_that_is_abandoned_before_its_turn_is_not_charged() {
+    let of_class = |stream: u32| {
+        let share = StreamShare { class: u8::try_from(stream).ok(), ..StreamShare::default() };
+        TurnRequest { share, ..slice(stream) }
+    };
+    let mut disk = DiskScheduler::new(DISK);
+    let holder = disk.request(small(), Duration::ZERO).unwrap();
+    dispatched(&mut disk, Duration::ZERO);
+    disk.begin(holder, Duration::ZERO);
+    let abandoned = disk.request(of_class(1), Duration::ZERO).unwrap();
+    // It leaves the queue, and waits for the small request.
+    assert!(dispatched(&mut disk, MILLI).is_empty());
+    disk.end(abandoned);
+    let [first, second] = [1, 2].map(|stream| disk.request(of_class(stream), MILLI).unwrap());
+    disk.end(holder);
+    assert_eq!(dispatched(&mut disk, 2 * MILLI), [first]);
+    disk.end(first);
+    assert_eq!(dispatched(&mut disk, 3 * MILLI), [second]);
+}
+
+#[test]
 fn exchanged_turn_is_the_next_one() {
     let mut disk = DiskScheduler::new(DISK);
     let (first, other) =
