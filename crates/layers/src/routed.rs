@@ -113,7 +113,8 @@ impl ObjectStore for Routed {
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        let _exclusive = context.guard(self.set.locks.lock_bucket(bucket)).await?;
+        // Excludes only the deletion of the bucket: a long change of a key delays no CreateBucket, and none waits behind it.
+        let _shared = context.guard(self.set.locks.share_bucket(bucket)).await?;
         self.base().named(self.base().store.create_bucket(context, bucket).await)
     }
 

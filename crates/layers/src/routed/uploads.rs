@@ -11,7 +11,7 @@ use tradewind_core::multipart::{
     CompleteUpload, CreateUpload, ListUploads, PartNumber, PartsPage, UploadId, UploadInfo, UploadsPage,
 };
 use tradewind_core::object::Committed;
-use tradewind_core::{Address, BucketName, Context, ETag, Precondition};
+use tradewind_core::{Address, BucketName, Context, ETag, ObjectStore, Precondition};
 
 use super::tier_set::{Change, TierSet};
 
@@ -106,23 +106,20 @@ impl TierSet {
         let (set, id) = (self.clone(), upload.clone());
         let work = move |change: Change| async move {
             let store = change.tier(tier).store.clone();
-            let complete = |precondition| {
-                let request = CompleteUpload { precondition, ..request.clone() };
-                store.complete_upload(&change.context, &change.address, &inner, request)
-            };
             match change.admit(tier, &request.precondition).await {
                 Ok(copies) => {
-                    let committed = change.replace(tier, copies, complete(Precondition::None)).await;
+                    let request = CompleteUpload { precondition: Precondition::None, ..request };
+                    let complete = store.complete_upload(&change.context, &change.address, &inner, request);
+                    let committed = change.replace(tier, copies, complete).await;
                     Ok(change.outer(tier, set.about_upload(tier, &id, committed)?))
                 }
                 Err(failed) if failed.kind() == ErrorKind::Unavailable => Err(failed),
-                // As in a single store, what else is wrong is reported first: the tier finds it before its condition.
-                Err(failed) => match complete(Precondition::Matches(ETag::from_tag("no object"))).await {
-                    Err(error) if matches!(error.kind(), ErrorKind::Precondition) => Err(failed),
-                    Err(error) if error.reason() == Reason::NoSuchKey => Err(failed),
-                    Err(error) => set.about_upload(tier, &id, Err(error)),
-                    Ok(_) => Err(Error::new(Reason::Defect, "a tier ignored the condition of a completion")),
-                },
+                // As in a single store, what else is wrong is reported first.
+                Err(failed) => {
+                    let other = find_other_error(&*store, &change, &inner, request).await;
+                    set.about_upload(tier, &id, other)?;
+                    Err(failed)
+                }
             }
         };
         let committed = self.change(context, address, work).await?;
@@ -271,4 +268,27 @@ fn with_positions(tier: usize, entries: Vec<ListEntry<UploadInfo>>) -> Entries {
         }
     };
     entries.into_iter().enumerate().map(positioned).collect()
+}
+
+/// What is wrong with a completion besides its condition, which fails. Our own stores find it before they compare a
+/// condition. A service may ignore the condition of a completion, so it is only asked for the upload.
+async fn find_other_error(
+    store: &dyn ObjectStore,
+    change: &Change,
+    upload: &UploadId,
+    request: CompleteUpload,
+) -> Result<()> {
+    let (context, address) = (&change.context, &change.address);
+    if !store.capabilities().generations {
+        return store.list_parts(context, address, upload, None, 1).await.map(drop);
+    }
+    let request =
+        CompleteUpload { precondition: Precondition::Matches(ETag::from_tag("no object")), ..request };
+    match store.complete_upload(context, address, upload, request).await {
+        Err(error) if error.kind() == ErrorKind::Precondition || error.reason() == Reason::NoSuchKey => {
+            Ok(())
+        }
+        Err(error) => Err(error),
+        Ok(_) => Err(Error::new(Reason::Defect, "a tier ignored the condition of a completion")),
+    }
 }
