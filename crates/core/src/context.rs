@@ -26,6 +26,8 @@ pub struct Context {
     pub on_unknown_outcome: OnUnknownOutcome,
     /// The gate of the leaf's device, if a layer schedules it. Set by that layer alone.
     pub device_gate: Option<Arc<dyn DeviceGate>>,
+    /// True for the rest of a request that a store has begun to serve: a full queue delays it, but does not reject it.
+    pub is_admitted: bool,
 }
 
 /// The behaviour of a leaf if no response says whether a service carried out a change of an object.
@@ -44,7 +46,15 @@ impl Context {
     #[must_use]
     pub const fn new(deadline: Deadline, window: Arc<Window>) -> Self {
         let on_unknown_outcome = OnUnknownOutcome::Repeat;
-        Self { deadline, window, client: None, send_progress: None, on_unknown_outcome, device_gate: None }
+        Self {
+            deadline,
+            window,
+            client: None,
+            send_progress: None,
+            on_unknown_outcome,
+            device_gate: None,
+            is_admitted: false,
+        }
     }
 
     /// Sets the client.
@@ -69,6 +79,12 @@ impl Context {
     #[must_use]
     pub fn with_device_gate(self, gate: Arc<dyn DeviceGate>) -> Self {
         Self { device_gate: Some(gate), ..self }
+    }
+
+    /// Marks calls as the rest of a request that a store has begun to serve.
+    #[must_use]
+    pub fn admitted(self) -> Self {
+        Self { is_admitted: true, ..self }
     }
 
     /// See [`Deadline::check`].

@@ -82,7 +82,7 @@ impl Sliced {
     /// A request that has the disk.
     async fn begin(&self, context: &Context, work: DiskWork) -> Result<DiskRequest> {
         context.check()?;
-        let mut request = DiskRequest::new(&self.disk);
+        let mut request = DiskRequest::new(&self.disk, context);
         if let Some(wait) = request.request_first(work)? {
             context.guard(wait).await?;
         }
@@ -101,8 +101,8 @@ impl Sliced {
         response.await
     }
 
-    fn stage_request(&self, request: &StageRequest) -> DiskRequest {
-        let mut disk_request = DiskRequest::new(&self.disk);
+    fn stage_request(&self, context: &Context, request: &StageRequest) -> DiskRequest {
+        let mut disk_request = DiskRequest::new(&self.disk, context);
         disk_request.set_share(self.share(&request.metadata.classes, request.size));
         disk_request
     }
@@ -143,7 +143,7 @@ impl ObjectStore for Sliced {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<()>> {
-        let gate = ReadGate::new(&self.disk, &context.deadline);
+        let gate = ReadGate::new(&self.disk, context);
         self.inner.head(&context.clone().with_device_gate(gate), address, request).await
     }
 
@@ -153,7 +153,7 @@ impl ObjectStore for Sliced {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
-        let gate = ReadGate::new(&self.disk, &context.deadline);
+        let gate = ReadGate::new(&self.disk, context);
         let gated = context.clone().with_device_gate(gate.clone());
         let GetResponse { body, info, span, observation } = self.inner.get(&gated, address, request).await?;
         let body = match body.into_bytes() {
@@ -175,7 +175,7 @@ impl ObjectStore for Sliced {
         address: &Address,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
-        let (size, disk_request) = (request.size, self.stage_request(&request));
+        let (size, disk_request) = (request.size, self.stage_request(context, &request));
         let staged = self.inner.stage(context, address, request).await?;
         Ok(SlicedWrite::wrap(staged, disk_request, size, &context.deadline))
     }
@@ -188,7 +188,7 @@ impl ObjectStore for Sliced {
         number: PartNumber,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
-        let (size, disk_request) = (request.size, self.stage_request(&request));
+        let (size, disk_request) = (request.size, self.stage_request(context, &request));
         let staged = self.inner.stage_part(context, address, upload, number, request).await?;
         Ok(SlicedWrite::wrap(staged, disk_request, size, &context.deadline))
     }

@@ -240,8 +240,12 @@ async fn full_queue_rejects_requests_before_the_store_gets_them() {
     for error in [get, put] {
         assert!(error.reason() == Reason::Overloaded && error.kind().is_retryable(), "{error:?}");
     }
+    let (admitted, large) = (fixture.context().admitted(), key("large"));
+    let mut rest = Box::pin(fixture.store.get(&admitted, &large, GetRequest::default()));
+    assert!(rest.as_mut().now_or_never().is_none(), "the rest of an admitted request waits");
     drop(queued);
     drop(holder);
+    drop(fixture.advance_until(rest).await.0.unwrap());
     let missing = fixture.advance_until(fixture.get("new")).await.0.unwrap_err();
     assert_eq!(missing.reason(), Reason::NoSuchKey);
     fixture.assert_idle();

@@ -186,7 +186,8 @@ impl ChunkStream {
     fn new(reader: &Reader<'_>, decoder: Decoder, stored: Body, token: TaskTrackerToken) -> Self {
         Self {
             store: reader.store.clone(),
-            context: reader.context.clone(),
+            // The store has found the manifest: a full queue of a disk does not cut the body off.
+            context: reader.context.clone().admitted(),
             decoder,
             stored: stored.fuse(),
             reads: FuturesOrdered::new(),

@@ -65,7 +65,9 @@ impl WriteTarget {
             checksum: None,
             ..self.request.clone()
         };
-        self.context.guard(self.stage(&without_deadline(&self.context), request)).await?
+        // The queue of a disk rejects the write at its first chunk, not at its end.
+        let context = without_deadline(&self.context).admitted();
+        self.context.guard(self.stage(&context, request)).await?
     }
 
     async fn stage(&self, context: &Context, request: StageRequest) -> Result<Box<dyn Staged>> {
@@ -216,7 +218,12 @@ impl ChunkWriter {
     async fn join_next(&mut self) -> Result<bool> {
         match self.manifest.context.guard(self.chunks.join_next()).await? {
             None => Ok(false),
-            Some(Ok(stored)) => stored.map(|()| true),
+            Some(Ok(stored)) => {
+                stored?;
+                // The store has begun to take the write: a full queue does not reject the rest.
+                self.manifest.context.is_admitted = true;
+                Ok(true)
+            }
             Some(Err(failed)) => Err(Error::with_source(Reason::Defect, "a chunk was not stored", failed)),
         }
     }

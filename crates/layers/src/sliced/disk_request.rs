@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Clock, Context};
 use tradewind_model::slices::{
     DiskScheduler, DiskSpeed, DiskStatistics, DiskWork, QueueFull, RequestGroup, StreamShare, TurnId,
     TurnRequest, Urgency, WaitingRequests,
@@ -119,11 +119,13 @@ pub(super) struct DiskRequest {
     requested: Option<TurnRequest>,
     paused_at: Option<Duration>,
     is_prompt: bool,
+    /// True if a full queue takes the request.
+    is_admitted: bool,
 }
 
 impl DiskRequest {
-    /// A request without a turn.
-    pub fn new(disk: &Arc<DiskQueue>) -> Self {
+    /// A request without a turn. A full queue rejects it, unless the context says that it was admitted.
+    pub fn new(disk: &Arc<DiskQueue>, context: &Context) -> Self {
         let stream = disk.last_stream.fetch_add(1, Ordering::Relaxed);
         let share = StreamShare::default();
         Self {
@@ -134,6 +136,7 @@ impl DiskRequest {
             requested: None,
             paused_at: None,
             is_prompt: true,
+            is_admitted: context.is_admitted,
         }
     }
 
@@ -151,13 +154,18 @@ impl DiskRequest {
         TurnRequest { work, urgency, share: self.share, is_prompt: self.is_prompt }
     }
 
-    /// Requests a turn as one of the first requests. Returns `None` if it begins at once. Fails with
-    /// [`Overloaded`](Reason::Overloaded) if the queue is full.
+    /// Fails with [`Overloaded`](Reason::Overloaded) if the queue is full and the request was not admitted before.
+    pub fn check_capacity(&self) -> Result<()> {
+        if self.is_admitted { Ok(()) } else { self.disk.check_capacity() }
+    }
+
+    /// Requests a turn as one of the first requests. Returns `None` if it begins at once. Fails like
+    /// [`Self::check_capacity`].
     pub fn request_first(
         &mut self,
         work: DiskWork,
     ) -> Result<Option<impl Future<Output = ()> + Send + use<>>> {
-        self.disk.check_capacity()?;
+        self.check_capacity()?;
         Ok(self.request(work, Urgency::First))
     }
 

@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tradewind_core::DeviceGate;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::Result;
+use tradewind_core::{Context, DeviceGate};
 use tradewind_model::slices::{DiskWork, HEAD_BYTES, MAX_UNSLICED_BYTES, StreamShare};
 
 use super::disk_request::{DiskQueue, DiskRequest};
@@ -60,10 +60,10 @@ impl std::fmt::Debug for GateState {
 
 impl ReadGate {
     /// The gate of a read that has no turn.
-    pub fn new(disk: &Arc<DiskQueue>, deadline: &Deadline) -> Arc<Self> {
-        let state =
-            GateState { request: DiskRequest::new(disk), body: None, ahead: None, has_entered: false };
-        Arc::new(Self { state: Mutex::new(state), deadline: deadline.clone() })
+    pub fn new(disk: &Arc<DiskQueue>, context: &Context) -> Arc<Self> {
+        let request = DiskRequest::new(disk, context);
+        let state = GateState { request, body: None, ahead: None, has_entered: false };
+        Arc::new(Self { state: Mutex::new(state), deadline: context.deadline.clone() })
     }
 
     /// The store has found the object, and the client gets `length` bytes of it as a stream. Fails with
@@ -80,7 +80,7 @@ impl ReadGate {
             state.request.relabel(work, share);
             state.request.pause(0);
         } else {
-            state.request.disk().check_capacity()?;
+            state.request.check_capacity()?;
         }
         state.has_entered = false;
         state.request.set_share(share);
