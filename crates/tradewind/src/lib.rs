@@ -17,6 +17,7 @@ pub mod deduplication_metrics;
 pub mod expiry;
 pub mod locations;
 pub mod logs;
+pub mod memory_limit;
 pub mod openstack;
 pub mod profiles;
 pub mod proxies;

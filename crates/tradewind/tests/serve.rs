@@ -215,6 +215,42 @@ fn a_second_signal_stops_the_server_immediately() {
     assert!(server.terminate().unwrap().success());
 }
 
+/// As on a file server that is away: the settings file is read to no end.
+#[test]
+fn a_signal_ends_a_server_that_cannot_read_its_settings() {
+    let dir = TestDir::new();
+    let settings = dir.directory.path().join("settings.toml");
+    fs::write(&settings, "").unwrap();
+    let mut server = dir.start().flag("--config", settings.clone()).start().unwrap();
+    fs::remove_file(&settings).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &settings, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    server.signal(Signal::HUP);
+    // The reload waits for a writer of the pipe.
+    std::thread::sleep(Duration::from_millis(300));
+    server.signal(Signal::TERM);
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_budget_above_the_memory_limit_is_rejected() {
+    let dir = TestDir::new();
+    let data = dir.directory.path().join("data");
+    let limited = ["lab", "client", "--memory", "100MiB", "--", env!("CARGO_BIN_EXE_tradewind")];
+    let serve =
+        ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+    let output = run(&[&limited[..], &serve].concat());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    if !error.contains("memory.budget") {
+        println!("skipped: {error}");
+        return;
+    }
+    let expected = "memory.budget = 128MiB, but this process may use only 100MiB";
+    assert!(error.contains(expected), "{error}");
+    assert!(!data.exists(), "nothing was created");
+}
+
 #[test]
 fn unfinished_uploads_expire() {
     let dir = TestDir::new();

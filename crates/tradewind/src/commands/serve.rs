@@ -40,7 +40,7 @@ use crate::profiles::profile_updater::ProfileUpdater;
 use crate::root_key::{self, RootCredentials};
 use crate::settings::{RootKey, Settings};
 use crate::tier_mover::TierMover;
-use crate::{assemble, logs};
+use crate::{assemble, logs, memory_limit};
 use admin_calls::AdminCalls;
 use served_rules::ServedRules;
 
@@ -73,12 +73,17 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let settings = arguments.settings.read()?;
     settings.served_volumes()?;
     logs::init(&settings.scalars.log)?;
+    memory_limit::check(&settings)?;
     raise_file_limit();
     let clock = SystemClock::shared();
     // Before the runtime starts, because replaying the log blocks.
     let opened = open(&settings, arguments.accept_loss, &clock)?;
     let root = root(&settings)?;
-    runtime(&settings)?.block_on(serve(Arc::new(settings), flags, opened, root, clock))?;
+    let runtime = runtime(&settings)?;
+    let served = runtime.block_on(serve(Arc::new(settings), flags, opened, root, clock));
+    // All stores are closed. A thread that waits for an absent file server or a device does not delay the end.
+    runtime.shutdown_background();
+    served?;
     Ok(CommandOutcome::Done)
 }
 
