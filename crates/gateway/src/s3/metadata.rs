@@ -3,7 +3,7 @@
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::metadata::{SystemHeaders, UserMetadata};
-use tradewind_core::{Classes, Metadata, Retention, Tags, Timestamp};
+use tradewind_core::{Classes, Error, Metadata, Reason, Retention, Tags, Timestamp};
 use tradewind_wire::encoded_word;
 use tradewind_wire::headers::{
     DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, DSS_RETENTION, DSS_RETENTION_SPAN, STORAGE_CLASS,
@@ -152,14 +152,15 @@ pub(super) fn classes(call: &Call) -> Result<Classes> {
 
 /// The retention of a new object; `None` if absent or 0. An empty header is an error, except on a copy.
 fn retention(call: &Call) -> Result<Option<Retention>> {
-    let is_copy = call.headers.contains_key("x-amz-copy-source");
-    let update = retention_update(call)?;
-    if !is_copy && update == Some(None) {
-        // Only 0 is none: the header is not empty.
-        let text = call.header(DSS_RETENTION.as_str())?;
-        Retention::parse_seconds(text.unwrap_or_default(), now(call))?;
+    if !call.headers.contains_key("x-amz-copy-source") {
+        for name in [DSS_RETENTION, DSS_RETENTION_SPAN] {
+            if call.headers.get(&name).is_some_and(HeaderValue::is_empty) {
+                let why = format!("the header {name} is empty");
+                return Err(Error::new(Reason::InvalidArgument, why).into());
+            }
+        }
     }
-    Ok(update.flatten())
+    Ok(retention_update(call)?.flatten())
 }
 
 /// The change of the retention that `X-DSS-Retention` or `X-DSS-Retention-Span` describes: `None` without a header,
