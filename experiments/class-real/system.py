@@ -60,7 +60,7 @@ class Mode:
         # A store in no stack would be opened as well.
         used = [STORE.format(name=name, path=path) for name, path in directories.items() if f'"{name}"' in self.stack]
         buckets = f'[bucket.{BUCKET}]\nanonymous_read = true\nvolume = "v"\n'
-        memory = '[memory]\nbudget = "64MiB"\n' if sizes.memory else ""
+        memory = '[memory]\nbudget = "256MiB"\n' if sizes.memory else ""
         return "".join([self.defaults, memory, *used, volumes, buckets, self.tables])
 
 

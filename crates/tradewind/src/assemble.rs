@@ -70,9 +70,12 @@ impl ServedStore {
 struct OpenOptions {
     /// Open a local store although it has provably lost acknowledged changes.
     accept_loss: bool,
-    /// The memory of requests to a remote store.
+    /// The memory of requests to the store.
     memory_bytes: usize,
 }
+
+/// The part of the memory of requests to a local store in which uploads wait for the end of an extent.
+const GATHERED_DIVISOR: usize = 4;
 
 /// Opens a store; `None` is the local store in `data`. Replays the log of a local store that was not closed.
 fn open_store(
@@ -123,7 +126,11 @@ fn open_store(
         }
         None => (settings.data_directory(), local::LocalOptions::default()),
     };
-    let options = local::LocalOptions { accept_loss: open.accept_loss, ..options };
+    let options = local::LocalOptions {
+        accept_loss: open.accept_loss,
+        max_buffered_bytes: options.max_buffered_bytes.max(open.memory_bytes / GATHERED_DIVISOR),
+        ..options
+    };
     let store = LocalStore::open(directory, options, clock.clone());
     store.map(ServedStore::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
 }

@@ -66,10 +66,13 @@ pub fn open_stores(
         bail!("--accept-loss applies only to a local store; the settings serve {:?}", names.join(", "));
     }
     let remote_stores = stores.iter().filter(|(_, store)| !is_local(store)).count();
-    // Each remote store reads ahead within its share of the memory.
-    let memory_bytes = settings.scalars.memory.budget.value.as_usize() / remote_stores.max(1);
+    // Each remote store reads ahead, and each local store gathers uploads, within its share of the memory.
+    let budget = settings.scalars.memory.budget.value.as_usize();
+    let local_stores = stores.len() - remote_stores;
     let mut opened = Vec::new();
     for (name, store) in stores {
+        let of_its_kind = if is_local(&store) { local_stores } else { remote_stores };
+        let memory_bytes = budget / of_its_kind.max(1);
         let served = open_store(settings, store, super::OpenOptions { accept_loss, memory_bytes }, clock)?;
         let directory = local_directory(settings, store);
         opened.push(OpenedStore { name: name.to_owned(), directory, served });
