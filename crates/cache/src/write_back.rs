@@ -13,6 +13,7 @@
 //!   key from the journal, so that clients can write the key meanwhile.
 //! - A [marker](marker) in each bucket names the journal that may have newer data of it.
 
+mod bucket_changes;
 mod buckets;
 mod changes;
 mod counters;
@@ -23,6 +24,7 @@ mod key_locks;
 mod list;
 mod marker;
 mod options;
+mod ownership;
 mod read;
 mod stage;
 mod through;
@@ -35,7 +37,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OnceCell, OwnedRwLockReadGuard, RwLock};
+use tokio::sync::{Notify, OnceCell, OwnedRwLockReadGuard, RwLock, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::class::ClassUpdate;
@@ -97,6 +99,8 @@ struct Shared {
     uncertain: UncertainKeys,
     counters: Counters,
     budget: Budget,
+    /// Keys that are written back at once for changes of buckets: half the drain's, so that others are drained meanwhile.
+    bucket_flushes: Semaphore,
     drain_wakeup: Notify,
     /// Writes of clients to the backing store in flight.
     writes_through: AtomicUsize,
@@ -121,6 +125,7 @@ impl WriteBack {
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
         let drain_bytes = options.concurrency.max(1).saturating_mul(DRAIN_WINDOW_BYTES);
+        let bucket_flushes = Semaphore::new((options.concurrency / 2).max(1));
         let shared = Arc::new(Shared {
             backing,
             journal: Journal::new(journal),
@@ -135,6 +140,7 @@ impl WriteBack {
             uncertain: UncertainKeys::default(),
             counters: Counters::default(),
             budget: Budget::new(drain_bytes),
+            bucket_flushes,
             drain_wakeup: Notify::new(),
             writes_through: AtomicUsize::new(0),
             is_backing_away: AtomicBool::new(false),
@@ -473,3 +479,6 @@ impl ObjectStore for WriteBack {
         self.shared.backing.close().await.and(journal)
     }
 }
+
+#[cfg(test)]
+mod tests;

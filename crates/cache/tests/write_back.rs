@@ -5,6 +5,8 @@
 
 #[path = "write_back/admission.rs"]
 mod admission;
+#[path = "write_back/bucket_changes.rs"]
+mod bucket_changes;
 #[path = "write_back/interrupted.rs"]
 mod interrupted;
 #[path = "write_back/listing_races.rs"]
@@ -13,6 +15,10 @@ mod listing_races;
 mod outcomes;
 #[path = "write_back/ownership.rs"]
 mod ownership;
+#[path = "write_back/removals.rs"]
+mod removals;
+#[path = "write_back/versioned.rs"]
+mod versioned;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -22,7 +22,8 @@ const OLDEST: Family = Family::gauge(
 );
 const WRITES: Family = Family::counter(
     "tradewind_write_back_writes",
-    "Writes and deletions by the place that acknowledged them: journal, or backing (the store below).",
+    "Changes of keys by the place that acknowledged them: journal (writes and deletions), or backing (the store below; \
+     also copies, completed uploads, and changes of tags and classes).",
 );
 const BYPASSED: Family = Family::counter(
     "tradewind_write_back_bypassed_writes",

@@ -1,9 +1,10 @@
 //! Buckets: whether writes to them may be written back, and whether this journal owns them.
 //!
 //! A bucket is examined at the first access: its versioning, and its [marker](super::marker). A bucket whose marker names
-//! another journal may have newer data there, so that it is neither read nor written. The marker is written, or renewed,
-//! at the first access too, so that no other server serves older data. It is compared again at accesses, and removed when
-//! nothing of the bucket is dirty: at a clean close, before the bucket is deleted and before its versioning changes.
+//! another journal may have newer data there. It is therefore neither read nor written. The marker is written, or renewed,
+//! at the first access too, so that no other server serves older data. Both are examined again at accesses. The marker is
+//! removed when nothing of the bucket is dirty: at a clean close, before the bucket is deleted, before its versioning
+//! changes, and once it has versions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,19 +14,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tradewind_core::context::Deadline;
-use tradewind_core::error::{Error, ErrorKind, Reason, Result};
-use tradewind_core::{BucketName, Context, ETag, Precondition, Versioning};
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{BucketName, Context};
 
 use super::Shared;
-use super::marker::{
-    FoundMarker, MARKER_KEY, OwnerRecord, read_marker, remove_marker, write_marker, write_record,
-};
-
-/// The longest time for which a read, or a write to the journal, waits for the marker to be compared.
-const LENIENT_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The time after which such an access compares the marker again, if the backing store did not respond.
-const LENIENT_CHECK_PAUSE: Duration = Duration::from_secs(30);
+use super::marker::{OwnerRecord, read_marker};
 
 /// The longest time for which a change waits for the response of a backing store that is taken for away.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -40,13 +33,23 @@ pub(super) struct Bucket {
     pub name: BucketName,
     /// Held for reading by each change of a key, for writing by changes of the bucket.
     pub gate: Arc<RwLock<()>>,
-    state: Mutex<BucketState>,
+    admission: Mutex<BucketAdmission>,
     /// Held while the bucket is examined and while its marker is written.
     examining: tokio::sync::Mutex<()>,
 }
 
+/// The state of a bucket, and what decides whether writes enter the journal.
+#[derive(Debug)]
+struct BucketAdmission {
+    state: BucketState,
+    /// Commits to the journal that are not in the index yet.
+    commits: usize,
+    /// Changes of the bucket that wait for its dirty data to be written back.
+    changes: usize,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BucketState {
+pub(super) enum BucketState {
     /// Must be examined before the next access.
     Unknown,
     /// There is no marker, and none could be written. It was looked for at this time.
@@ -59,13 +62,15 @@ enum BucketState {
 
 /// A marker that names this journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Claim {
+pub(super) struct Claim {
     /// When the marker was compared.
-    checked: Duration,
+    pub checked: Duration,
     /// Lenient accesses do not compare the marker before this time.
-    paused_until: Duration,
+    pub paused_until: Duration,
     /// The marker was written by this opening of the journal.
-    is_renewed: bool,
+    pub is_renewed: bool,
+    /// The bucket has versions: writes go through, and the marker stays until nothing is dirty.
+    pub has_versions: bool,
 }
 
 /// The behaviour of an access if the marker cannot be compared because the backing store is away.
@@ -77,22 +82,54 @@ pub(super) enum OwnerCheck {
     Lenient,
 }
 
-/// The outcome of writing a marker.
-enum MarkerWrite {
-    Written,
-    /// The journal cannot record the claim, or the backing store does not accept the marker.
-    Refused(Error),
-}
-
 impl Bucket {
-    /// True if the marker names this journal, so that dirty writes are allowed.
+    /// True if the marker names this journal.
     pub fn is_claimed(&self) -> bool {
-        matches!(*self.state.lock(), BucketState::Claimed(_))
+        matches!(self.state(), BucketState::Claimed(_))
     }
 
-    /// True if the bucket has versions, which are never written back.
+    /// True if the bucket has versions and no marker.
     pub fn is_versioned(&self) -> bool {
-        *self.state.lock() == BucketState::Versioned
+        self.state() == BucketState::Versioned
+    }
+
+    /// True if the bucket has versions, whose writes never enter the journal.
+    pub fn has_versions(&self) -> bool {
+        match self.state() {
+            BucketState::Claimed(claim) => claim.has_versions,
+            state => state == BucketState::Versioned,
+        }
+    }
+
+    /// True if writes may begin in the journal now.
+    pub fn admits_writes(&self) -> bool {
+        let admission = self.admission.lock();
+        admission.changes == 0 && admission.admits_commits()
+    }
+
+    /// Begins a commit to the journal, which lasts until the result is dropped: after it is in the index. `None` if the bucket
+    /// does not allow it. The caller holds the gate.
+    pub fn begin_commit(self: &Arc<Self>) -> Option<JournalCommit> {
+        let mut admission = self.admission.lock();
+        admission.admits_commits().then(|| {
+            admission.commits += 1;
+            JournalCommit { bucket: self.clone() }
+        })
+    }
+
+    /// Notes that the bucket has versions: no commit begins any more. Returns true if none is in flight.
+    pub fn close_to_writes(&self) -> bool {
+        let mut admission = self.admission.lock();
+        if let BucketState::Claimed(claim) = &mut admission.state {
+            claim.has_versions = true;
+        }
+        admission.commits == 0
+    }
+
+    /// Begins a change of the bucket, which lasts until the result is dropped. No write begins in the journal meanwhile.
+    pub fn begin_change(&self) -> BucketChange<'_> {
+        self.admission.lock().changes += 1;
+        BucketChange { bucket: self }
     }
 
     /// Examines the bucket again before the next access.
@@ -101,12 +138,50 @@ impl Bucket {
     }
 
     fn is_known(&self) -> bool {
-        *self.state.lock() != BucketState::Unknown
+        self.state() != BucketState::Unknown
+    }
+
+    fn state(&self) -> BucketState {
+        self.admission.lock().state
     }
 
     fn set(&self, state: BucketState) {
-        *self.state.lock() = state;
+        self.admission.lock().state = state;
     }
+}
+
+impl BucketAdmission {
+    const fn admits_commits(&self) -> bool {
+        matches!(self.state, BucketState::Claimed(Claim { has_versions: false, .. }))
+    }
+}
+
+/// A commit to the journal in flight. Dropping it ends it.
+pub(super) struct JournalCommit {
+    bucket: Arc<Bucket>,
+}
+
+impl Drop for JournalCommit {
+    fn drop(&mut self) {
+        self.bucket.admission.lock().commits -= 1;
+    }
+}
+
+/// A change of a bucket in flight. Dropping it ends it.
+pub(super) struct BucketChange<'a> {
+    bucket: &'a Bucket,
+}
+
+impl Drop for BucketChange<'_> {
+    fn drop(&mut self) {
+        self.bucket.admission.lock().changes -= 1;
+    }
+}
+
+/// A bucket with its gate held for reading.
+pub(super) struct EnteredBucket {
+    pub bucket: Arc<Bucket>,
+    _gate: OwnedRwLockReadGuard<()>,
 }
 
 /// The buckets, and what the journal knows about its ownership.
@@ -124,15 +199,24 @@ impl Buckets {
             Arc::new(Bucket {
                 name: name.clone(),
                 gate: Arc::default(),
-                state: Mutex::new(BucketState::Unknown),
+                admission: Mutex::new(BucketAdmission {
+                    state: BucketState::Unknown,
+                    commits: 0,
+                    changes: 0,
+                }),
                 examining: tokio::sync::Mutex::default(),
             })
         };
         self.buckets.lock().entry(name.clone()).or_insert_with(new).clone()
     }
 
+    #[cfg(test)]
+    pub fn is_in_memory(&self, name: &BucketName) -> bool {
+        self.buckets.lock().contains_key(name)
+    }
+
     /// Removes a bucket that is not known from memory, unless another task uses it.
-    fn discard(&self, bucket: &Arc<Bucket>) {
+    pub fn discard(&self, bucket: &Arc<Bucket>) {
         let mut buckets = self.buckets.lock();
         // The map and the caller refer to it; others do so only under the map's lock.
         if Arc::strong_count(bucket) == 2 && !bucket.is_known() {
@@ -140,7 +224,15 @@ impl Buckets {
         }
     }
 
-    fn record(&self, bucket: &BucketName) -> Option<OwnerRecord> {
+    /// The bucket with its gate held for reading. `None` if a change of the bucket holds it or waits for it.
+    pub fn try_enter(&self, name: &BucketName) -> Option<EnteredBucket> {
+        let bucket = self.get(name);
+        let gate = bucket.gate.clone().try_read_owned().ok()?;
+        Some(EnteredBucket { bucket, _gate: gate })
+    }
+
+    /// The owners of a bucket that the journal recorded.
+    pub fn record(&self, bucket: &BucketName) -> Option<OwnerRecord> {
         self.records.lock().get(bucket).cloned()
     }
 }
@@ -178,10 +270,9 @@ impl Shared {
         if self.is_current(bucket, check) {
             return Ok(());
         }
-        let state = *bucket.state.lock();
-        let found = match state {
-            BucketState::Claimed(claim) => self.compare_owner(context, &bucket.name, claim, check).await,
-            _ => self.find_state(context, &bucket.name).await,
+        let found = match bucket.state() {
+            BucketState::Claimed(claim) => self.compare_owner(context, bucket, claim, check).await,
+            _ => self.find_state(context, bucket).await,
         };
         match found {
             Ok(state) => bucket.set(state),
@@ -200,7 +291,7 @@ impl Shared {
     fn is_current(&self, bucket: &Bucket, check: OwnerCheck) -> bool {
         let now = self.clock.now();
         let is_recent = |checked: Duration| now.saturating_sub(checked) < self.options.ownership_check;
-        match *bucket.state.lock() {
+        match bucket.state() {
             BucketState::Unknown => false,
             BucketState::Versioned => true,
             BucketState::Unclaimed { checked } => is_recent(checked),
@@ -208,168 +299,6 @@ impl Shared {
                 is_recent(claim.checked) || (check == OwnerCheck::Lenient && now < claim.paused_until)
             }
         }
-    }
-
-    async fn find_state(&self, context: &Context, name: &BucketName) -> Result<BucketState> {
-        let versioning = match self.backing.versioning(context, name).await {
-            // Unknown to this client: as if there were versions.
-            Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Invalid) => Versioning::Suspended,
-            other => other?,
-        };
-        let checked = self.clock.now();
-        let Some(found) = read_marker(&*self.backing, context, name).await? else {
-            if self.index.has_bucket(name) {
-                return Err(self.lost_ownership(name));
-            }
-            if versioning != Versioning::Off {
-                return Ok(BucketState::Versioned);
-            }
-            return self.claim(context, name, checked).await;
-        };
-        self.check_owner(name, &found)?;
-        let is_renewed = self.renew(context, name, found.etag).await?;
-        Ok(BucketState::Claimed(Claim { checked, paused_until: checked, is_renewed }))
-    }
-
-    /// Compares the marker of a claimed bucket.
-    async fn compare_owner(
-        &self,
-        context: &Context,
-        name: &BucketName,
-        claim: Claim,
-        check: OwnerCheck,
-    ) -> Result<BucketState> {
-        let now = self.clock.now();
-        let found = match check {
-            OwnerCheck::Strict => read_marker(&*self.backing, context, name).await,
-            OwnerCheck::Lenient => {
-                let deadline = Deadline::after(self.clock.clone(), LENIENT_CHECK_TIMEOUT);
-                let limited = Context { deadline, ..context.clone() };
-                let read = async {
-                    limited.guard(read_marker(&*self.backing, &limited, name)).await.and_then(|read| read)
-                };
-                context.guard(read).await?
-            }
-        };
-        let found = match found {
-            Err(e) if check == OwnerCheck::Lenient && e.kind().is_retryable() => {
-                let paused_until = now + LENIENT_CHECK_PAUSE;
-                return Ok(BucketState::Claimed(Claim { paused_until, ..claim }));
-            }
-            found => found?,
-        };
-        let Some(found) = found else {
-            if self.index.has_bucket(name) {
-                return Err(self.lost_ownership(name));
-            }
-            return self.find_state(context, name).await;
-        };
-        self.check_owner(name, &found)?;
-        let is_latest =
-            self.buckets.record(name).and_then(|own| own.current()).as_ref() == Some(&found.owner);
-        let is_renewed = (claim.is_renewed && is_latest) || self.renew(context, name, found.etag).await?;
-        Ok(BucketState::Claimed(Claim { checked: now, paused_until: now, is_renewed }))
-    }
-
-    /// An error if a marker is not of this journal.
-    fn check_owner(&self, name: &BucketName, found: &FoundMarker) -> Result<()> {
-        match self.buckets.record(name) {
-            Some(own) if own.has(&found.owner) => Ok(()),
-            _ => Err(foreign_owner(name, found)),
-        }
-    }
-
-    /// Makes this journal the owner of a bucket without a marker and without dirty data, if that is possible.
-    async fn claim(&self, context: &Context, name: &BucketName, checked: Duration) -> Result<BucketState> {
-        let is_safe = self.backing.capabilities().conditional_writes || self.options.is_sole_writer;
-        if !is_safe || !self.policy.claims_buckets() || !self.journal.is_writable(checked) {
-            return Ok(BucketState::Unclaimed { checked });
-        }
-        match self.write_owner(context, name, None).await? {
-            MarkerWrite::Written => {
-                Ok(BucketState::Claimed(Claim { checked, paused_until: checked, is_renewed: true }))
-            }
-            MarkerWrite::Refused(error) => {
-                tracing::debug!(?error, bucket = %name, "the marker of a bucket cannot be written");
-                Ok(BucketState::Unclaimed { checked })
-            }
-        }
-    }
-
-    /// Replaces the marker of an earlier opening of the journal. Returns false if that is not possible now: the bucket is
-    /// still served and written back.
-    async fn renew(&self, context: &Context, name: &BucketName, found: ETag) -> Result<bool> {
-        match self.write_owner(context, name, Some(found)).await? {
-            MarkerWrite::Written => Ok(true),
-            MarkerWrite::Refused(error) => {
-                tracing::warn!(?error, bucket = %name, "the marker of a bucket cannot be renewed");
-                Ok(false)
-            }
-        }
-    }
-
-    /// Writes the marker of a new claim, over the one with the tag `replaced`. The journal records the claim first: a
-    /// marker that it does not know would lock everybody out.
-    async fn write_owner(
-        &self,
-        context: &Context,
-        name: &BucketName,
-        replaced: Option<ETag>,
-    ) -> Result<MarkerWrite> {
-        let mut record = match self.buckets.record(name) {
-            Some(record) => record,
-            None => OwnerRecord::new()?,
-        };
-        let owner = record.begin_claim()?;
-        if let Err(e) = self.save_record(context, name, &record).await {
-            let is_its_own = self.journal.note_error(&e, self.clock.now());
-            return if is_its_own { Ok(MarkerWrite::Refused(e)) } else { Err(e) };
-        }
-        let precondition = match replaced {
-            _ if !self.backing.capabilities().conditional_writes => Precondition::None,
-            Some(etag) => Precondition::Matches(etag),
-            None => Precondition::Absent,
-        };
-        if let Err(e) = write_marker(&*self.backing, context, name, &owner, precondition).await {
-            // It may have been written although the response was lost.
-            match read_marker(&*self.backing, context, name).await? {
-                Some(found) if found.owner == owner => {}
-                Some(found) if !record.has(&found.owner) => return Err(foreign_owner(name, &found)),
-                _ if e.kind().is_retryable() => return Err(e),
-                _ if e.kind() == ErrorKind::Precondition => {
-                    let why = "the marker of the bucket was changed concurrently";
-                    return Err(Error::with_source(Reason::Overloaded, why, e));
-                }
-                _ => return Ok(MarkerWrite::Refused(e)),
-            }
-        }
-        record.confirm(&owner);
-        if let Err(e) = self.save_record(context, name, &record).await {
-            // The record before has the claim too.
-            self.journal.note_error(&e, self.clock.now());
-        }
-        Ok(MarkerWrite::Written)
-    }
-
-    /// Records the owner in the journal.
-    async fn save_record(&self, context: &Context, name: &BucketName, record: &OwnerRecord) -> Result<()> {
-        // Also after a failure: a record in memory that has more claims does no harm.
-        self.buckets.records.lock().insert(name.clone(), record.clone());
-        self.journal.create_bucket(context, name).await?;
-        write_record(&*self.journal.store, context, name, record).await
-    }
-
-    /// Ends the ownership of a bucket of which nothing is dirty. The caller holds its gate for writing.
-    pub async fn release_owner(&self, context: &Context, bucket: &Bucket) -> Result<()> {
-        let name = &bucket.name;
-        if self.buckets.record(name).is_none() || self.index.has_bucket(name) {
-            return Ok(());
-        }
-        // If the outcome is unknown, the next access finds out.
-        bucket.forget();
-        let Some(found) = read_marker(&*self.backing, context, name).await? else { return Ok(()) };
-        self.check_owner(name, &found)?;
-        remove_marker(&*self.backing, context, name, found).await
     }
 
     /// Rejects a change that the journal has no room for, or does not accept, while the backing store is away. Nothing was
@@ -389,30 +318,4 @@ impl Shared {
             _ => Ok(()),
         }
     }
-
-    fn lost_ownership(&self, bucket: &BucketName) -> Error {
-        let own = self.buckets.record(bucket).and_then(|record| record.current());
-        let restore = own.map_or_else(String::new, |own| {
-            format!(
-                " If that is certainly not so, store the object again, with the content {:?}",
-                own.encode()
-            )
-        });
-        let message = format!(
-            "the journal has data of bucket {bucket:?} that was not written back, but the bucket has no object \
-             {MARKER_KEY:?} any more. Another server may have written newer data since: find out whether another \
-             journal owned the bucket, and keep this journal until then.{restore}"
-        );
-        Error::new(Reason::Io, message).affecting_whole_bucket()
-    }
-}
-
-fn foreign_owner(bucket: &BucketName, found: &FoundMarker) -> Error {
-    let message = format!(
-        "bucket {bucket:?} belongs to the journal {} (claim {}), which may hold newer data: serve it with that journal; \
-         or, to give up the data that only that journal has, delete the object {MARKER_KEY:?} of the bucket in the \
-         backing store",
-        found.owner.journal, found.owner.claim
-    );
-    Error::new(Reason::Io, message).affecting_whole_bucket()
 }

@@ -101,12 +101,18 @@ where
     }
 }
 
+/// Runs work to its end: in a task of its own, if the returned future is dropped.
+pub(super) async fn run_to_end<T: Send>(work: impl Future<Output = T> + Send + 'static) -> T {
+    RunToEnd { work: Some(Box::pin(work)), runtime: Handle::current() }.await
+}
+
 impl Shared {
     /// Runs a change to its end, even if the returned future is dropped. The deadline of the request ends only the wait.
     ///
     /// The caller polls the change, which may hold locks: a future that is kept must be polled. The cache above
     /// ([`Cached`](crate::Cached)) runs each change in a task of its own, which polls it to its end. So a request that its
-    /// client does not poll holds no locks. A second task here would add a spawn and two wake-ups to each write.
+    /// client does not poll holds no locks. A second task here would add a spawn and two wake-ups to each write. Reads that
+    /// write back what is dirty first, as a GET of the version `null` does, run in the future of their request.
     pub async fn run_change<T: Send + 'static>(
         &self,
         context: &Context,
@@ -118,7 +124,7 @@ impl Shared {
             drop(in_flight);
             result.unwrap_or_else(|_| Err(Error::new(Reason::Defect, "a change of the journal panicked")))
         };
-        context.guard(RunToEnd { work: Some(Box::pin(work)), runtime: Handle::current() }).await?
+        context.guard(run_to_end(work)).await?
     }
 
     /// The state of a key. The caller holds its commit lock.
@@ -172,7 +178,6 @@ mod tests {
 
     #[tokio::test]
     async fn change_that_is_polled_needs_no_task() {
-        let change = RunToEnd { work: Some(Box::pin(async { 7 })), runtime: Handle::current() };
-        assert_eq!(change.now_or_never(), Some(7));
+        assert_eq!(run_to_end(async { 7 }).now_or_never(), Some(7));
     }
 }

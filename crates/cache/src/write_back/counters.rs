@@ -7,11 +7,11 @@ use crate::counters::Counter;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Writes acknowledged when they were in the journal.
+    /// Writes and deletions acknowledged by the journal, deletions of absent keys included.
     pub journaled: Counter,
-    /// Writes that went to the backing store at once.
+    /// Changes of keys that went to the backing store at once.
     pub through: Counter,
-    /// Those of them that went there because the journal kept its room for writes of higher rank.
+    /// Writes that went there because the journal kept its room for writes of higher rank.
     pub bypassed: Counter,
     pub written_back: Counter,
     pub written_back_bytes: Counter,
@@ -30,9 +30,10 @@ pub struct WriteBackStatus {
     pub dirty_objects: usize,
     /// The time since the oldest of them was written. Zero if there are none.
     pub oldest_age: Duration,
-    /// Writes and deletions that were acknowledged when they were in the journal.
+    /// Writes and deletions that the journal acknowledged. Deletions of absent keys count, although they change nothing.
     pub journaled: u64,
-    /// Writes and deletions that went to the backing store at once.
+    /// Changes of keys that went to the backing store at once: writes, deletions, copies, completed uploads, and changes of
+    /// tags, classes and descriptions.
     pub through: u64,
     /// Writes for which the journal had room that it kept for writes of higher rank.
     pub bypassed: u64,

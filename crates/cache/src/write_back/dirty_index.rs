@@ -4,18 +4,19 @@
 //! its own. An entry leaves it only after the backing store has its data and the journal no longer has it.
 
 mod drain_queue;
+mod names;
 mod reservations;
 
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tradewind_core::listing::{ListRequest, ObjectSummary, common_prefix};
+use tradewind_core::listing::ObjectSummary;
 use tradewind_core::{Address, BucketName, Generation, ObjectKey};
 use tradewind_model::admission::{DrainPace, WriteAdmission, WriteRank};
 
 use drain_queue::{DrainQueue, QueuePlace, QueuedKey};
+pub(super) use names::{DirtyName, DirtyNames};
 pub(super) use reservations::Reservation;
 use reservations::{Reservations, growth};
 
@@ -109,9 +110,17 @@ pub(super) struct DirtyIndex {
     content: Mutex<IndexContent>,
 }
 
+/// The dirty keys of a bucket. There is one at least.
+#[derive(Debug, Default)]
+struct BucketEntries {
+    keys: BTreeMap<ObjectKey, DirtyEntry>,
+    /// Those of `keys` that are deletions.
+    tombstones: BTreeSet<ObjectKey>,
+}
+
 #[derive(Debug, Default)]
 struct IndexContent {
-    buckets: HashMap<BucketName, BTreeMap<ObjectKey, DirtyEntry>>,
+    buckets: HashMap<BucketName, BucketEntries>,
     queued: DrainQueue,
     unqueued: BTreeMap<u64, Address>,
     totals: DirtyTotals,
@@ -121,35 +130,10 @@ struct IndexContent {
     removed_tombstones: u64,
 }
 
-/// A name of a listing that the dirty index knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum DirtyName {
-    /// A key: its object, or `None` if it is deleted.
-    Key(String, Option<ObjectSummary>),
-    /// A common prefix, and whether a dirty object is known to be below it.
-    CommonPrefix { name: String, has_object: bool },
-}
-
-impl DirtyName {
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Key(name, _) | Self::CommonPrefix { name, .. } => name,
-        }
-    }
-}
-
-/// Part of the index, in the order of a listing.
-#[derive(Debug, Default)]
-pub(super) struct DirtyNames {
-    pub names: Vec<DirtyName>,
-    /// True if there may be names after the last one.
-    pub is_truncated: bool,
-}
-
 impl DirtyIndex {
     /// The entry of a key.
     pub fn get(&self, address: &Address) -> Option<DirtyEntry> {
-        self.content.lock().buckets.get(&address.bucket)?.get(&address.key).cloned()
+        self.content.lock().buckets.get(&address.bucket)?.keys.get(&address.key).cloned()
     }
 
     /// The bytes of the object of a dirty key, 0 for a deletion. `None` if the key is not dirty.
@@ -177,14 +161,15 @@ impl DirtyIndex {
         let IndexContent { buckets, queued, unqueued, totals, removed_tombstones, reservations, .. } =
             &mut *content;
         let Some(entries) = buckets.get_mut(&address.bucket) else { return };
-        if entries.get(&address.key).is_none_or(|entry| entry.generation != generation) {
+        if entries.keys.get(&address.key).is_none_or(|entry| entry.generation != generation) {
             return;
         }
-        if let Some(entry) = entries.remove(&address.key) {
+        if let Some(entry) = entries.keys.remove(&address.key) {
             totals.bytes -= entry.size();
             totals.entries -= 1;
             reservations.follow(address, None);
             if entry.state == DirtyState::Tombstone {
+                entries.tombstones.remove(&address.key);
                 *removed_tombstones += 1;
             }
             if entry.is_queued {
@@ -193,7 +178,7 @@ impl DirtyIndex {
                 unqueued.remove(&entry.order);
             }
         }
-        if entries.is_empty() {
+        if entries.keys.is_empty() {
             buckets.remove(&address.bucket);
         }
     }
@@ -209,7 +194,7 @@ impl DirtyIndex {
         }
         let (place, _) = queued.first(pace.order, now)?;
         let QueuedKey { address, .. } = queued.remove(place)?;
-        let entry = buckets.get_mut(&address.bucket)?.get_mut(&address.key)?;
+        let entry = buckets.get_mut(&address.bucket)?.keys.get_mut(&address.key)?;
         entry.is_queued = false;
         unqueued.insert(place.order, address.clone());
         Some(TakenKey { address, bytes: entry.size() })
@@ -219,7 +204,8 @@ impl DirtyIndex {
     pub fn requeue(&self, address: &Address) {
         let mut content = self.content.lock();
         let IndexContent { buckets, queued, unqueued, .. } = &mut *content;
-        let entry = buckets.get_mut(&address.bucket).and_then(|entries| entries.get_mut(&address.key));
+        let entries = buckets.get_mut(&address.bucket);
+        let entry = entries.and_then(|entries| entries.keys.get_mut(&address.key));
         if let Some(entry) = entry.filter(|entry| !entry.is_queued) {
             entry.is_queued = true;
             unqueued.remove(&entry.order);
@@ -259,14 +245,13 @@ impl DirtyIndex {
     /// True if an object of the bucket is dirty.
     pub fn has_object(&self, bucket: &BucketName) -> bool {
         let content = self.content.lock();
-        let entries = content.buckets.get(bucket);
-        entries.is_some_and(|keys| keys.values().any(|entry| entry.state != DirtyState::Tombstone))
+        content.buckets.get(bucket).is_some_and(|entries| entries.tombstones.len() < entries.keys.len())
     }
 
     /// The dirty keys of a bucket.
     pub fn keys(&self, bucket: &BucketName) -> Vec<Address> {
         let content = self.content.lock();
-        let keys = content.buckets.get(bucket).into_iter().flat_map(BTreeMap::keys);
+        let keys = content.buckets.get(bucket).into_iter().flat_map(|entries| entries.keys.keys());
         keys.map(|key| Address::new(bucket.clone(), key.clone())).collect()
     }
 
@@ -296,115 +281,6 @@ impl DirtyIndex {
     pub fn release(&self, address: &Address, reservation: Reservation) {
         self.content.lock().reservations.remove(address, reservation);
     }
-
-    /// True if a deletion is known of a key after `after` that begins with `prefix`.
-    pub fn has_tombstone_after(&self, bucket: &BucketName, prefix: &str, after: &str) -> bool {
-        let content = self.content.lock();
-        let Some(entries) = content.buckets.get(bucket) else { return false };
-        let range = entries.range::<str, _>((start_bound(prefix, Some(after)), Bound::Unbounded));
-        range
-            .take_while(|(key, _)| key.as_str().starts_with(prefix))
-            .any(|(_, entry)| entry.state == DirtyState::Tombstone)
-    }
-
-    /// The names of a listing that the index knows, in order: at most `limit`, of which at most four times as many keys
-    /// are examined.
-    pub fn names(&self, bucket: &BucketName, request: &ListRequest, limit: usize) -> DirtyNames {
-        let content = self.content.lock();
-        let mut names = NamesBuilder { request, limit, examined: 0, found: DirtyNames::default() };
-        let Some(entries) = content.buckets.get(bucket) else { return names.found };
-        let after = request.after.as_deref();
-        let mut start = start_bound(&request.prefix, after).map(str::to_owned);
-        loop {
-            let mut seek = None;
-            for (key, entry) in
-                entries.range::<str, _>((start.as_ref().map(String::as_str), Bound::Unbounded))
-            {
-                match names.add(key.as_str(), entry) {
-                    NextKey::Following => {}
-                    NextKey::AfterPrefix(common) => {
-                        seek = Some(last_of_prefix(common).max(key.as_str().to_owned()));
-                        break;
-                    }
-                    NextKey::End => return names.found,
-                }
-            }
-            match seek {
-                Some(last) => start = Bound::Excluded(last),
-                None => return names.found,
-            }
-        }
-    }
-}
-
-/// The first position of a listing.
-fn start_bound<'a>(prefix: &'a str, after: Option<&'a str>) -> Bound<&'a str> {
-    match after {
-        Some(after) if after >= prefix => Bound::Excluded(after),
-        _ => Bound::Included(prefix),
-    }
-}
-
-/// A position at or before the end of a prefix, and after nearly all keys below it.
-fn last_of_prefix(common: &str) -> String {
-    format!("{common}{}", char::MAX)
-}
-
-/// The key that is examined next.
-enum NextKey<'a> {
-    Following,
-    /// One after the keys with this prefix.
-    AfterPrefix(&'a str),
-    End,
-}
-
-struct NamesBuilder<'a> {
-    request: &'a ListRequest,
-    limit: usize,
-    examined: usize,
-    found: DirtyNames,
-}
-
-impl NamesBuilder<'_> {
-    fn add<'k>(&mut self, key: &'k str, entry: &DirtyEntry) -> NextKey<'k> {
-        if !key.starts_with(&self.request.prefix) {
-            return NextKey::End;
-        }
-        let names = &mut self.found.names;
-        let common = common_prefix(key, self.request);
-        if let Some(common) = common
-            && self.request.after.as_deref().is_some_and(|after| common <= after)
-        {
-            return NextKey::AfterPrefix(common);
-        }
-        let is_known = common.is_some() && names.last().map(DirtyName::name) == common;
-        if self.examined == self.limit.saturating_mul(4) || (names.len() == self.limit && !is_known) {
-            self.found.is_truncated = true;
-            return NextKey::End;
-        }
-        self.examined += 1;
-        let Some(common) = common else {
-            names.push(DirtyName::Key(key.to_owned(), entry.summary()));
-            return NextKey::Following;
-        };
-        let is_object = entry.state != DirtyState::Tombstone;
-        match names.last_mut() {
-            Some(DirtyName::CommonPrefix { has_object, .. }) if is_known => *has_object |= is_object,
-            _ => names.push(DirtyName::CommonPrefix { name: common.to_owned(), has_object: is_object }),
-        }
-        // After an object, the rest of the prefix changes nothing.
-        if is_object { NextKey::AfterPrefix(common) } else { NextKey::Following }
-    }
-}
-
-impl DirtyEntry {
-    /// The item of a listing.
-    fn summary(&self) -> Option<ObjectSummary> {
-        match &self.state {
-            DirtyState::Object(summary) => Some(summary.clone()),
-            DirtyState::Tombstone => None,
-        }
-    }
 }
 
 impl IndexContent {
@@ -423,11 +299,11 @@ impl IndexContent {
     }
 
     fn bytes(&self, address: &Address) -> Option<u64> {
-        self.buckets.get(&address.bucket)?.get(&address.key).map(DirtyEntry::size)
+        self.buckets.get(&address.bucket)?.keys.get(&address.key).map(DirtyEntry::size)
     }
 
     fn since(&self, address: &Address) -> Option<Duration> {
-        Some(self.buckets.get(&address.bucket)?.get(&address.key)?.since)
+        Some(self.buckets.get(&address.bucket)?.keys.get(&address.key)?.since)
     }
 
     fn insert(&mut self, address: &Address, state: DirtyState, generation: Generation, now: Duration) {
@@ -436,7 +312,11 @@ impl IndexContent {
         let mut new = DirtyEntry { state, generation, since: now, order: generation.0, is_queued: true };
         totals.bytes += new.size();
         reservations.follow(address, Some(new.size()));
-        match entries.get_mut(&address.key) {
+        match new.state {
+            DirtyState::Tombstone => entries.tombstones.insert(address.key.clone()),
+            DirtyState::Object(_) => entries.tombstones.remove(&address.key),
+        };
+        match entries.keys.get_mut(&address.key) {
             Some(old) => {
                 totals.bytes -= old.size();
                 if old.is_queued {
@@ -455,7 +335,7 @@ impl IndexContent {
             None => {
                 totals.entries += 1;
                 queued.insert(new.place(), QueuedKey { address: address.clone(), since: now });
-                entries.insert(address.key.clone(), new);
+                entries.keys.insert(address.key.clone(), new);
             }
         }
     }

@@ -20,8 +20,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Address, BucketName, Context, Generation};
 use tradewind_model::admission::{DirtyLoad, DrainOrder, DrainPace};
 
-use super::buckets::OwnerCheck;
-use super::dirty_index::{DirtyState, DirtyTotals, TakenKey};
+use super::buckets::{EnteredBucket, OwnerCheck};
+use super::dirty_index::{DirtyIndex, DirtyState, DirtyTotals, TakenKey};
 use super::through::CommitLock;
 use super::{DRAIN_WINDOW_BYTES, Shared};
 
@@ -30,6 +30,12 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// The time after which an object that the backing store rejected is tried again.
 const REJECTED_DELAY: Duration = Duration::from_secs(60);
+
+/// The time after which a key is tried again that another task changes or writes back.
+const BUSY_DELAY: Duration = Duration::from_millis(100);
+
+/// The interval at which keys and buckets that are not dirty any more are removed from memory.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The time after which an object is tried again that cannot be removed from the journal.
 const READ_ONLY_DELAY: Duration = Duration::from_secs(3600);
@@ -48,7 +54,15 @@ struct Outcome {
     address: Address,
     /// Bytes of the object when it was begun.
     bytes: u64,
-    result: Result<u64>,
+    result: Result<Attempt>,
+}
+
+/// The end of an attempt that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    WrittenBack,
+    /// The key is not dirty any more, another task changes it, or memory is short. The backing store was not asked.
+    Skipped,
 }
 
 /// The state of the task.
@@ -65,6 +79,8 @@ struct Schedule {
     running_bytes: u64,
     /// Buckets to which nothing is written until a time.
     blocked: HashMap<BucketName, Duration>,
+    /// Nothing is removed from `reported` and `blocked` before this time, unless it was written back.
+    next_prune: Duration,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -79,13 +95,20 @@ impl Schedule {
         let Outcome { address, bytes, result } = outcome;
         self.running_bytes = self.running_bytes.saturating_sub(bytes);
         let now = shared.clock.now();
-        let Err(error) = result else {
-            self.backoff = Duration::ZERO;
-            shared.is_backing_away.store(false, Ordering::Relaxed);
-            self.reported.remove(&address);
-            self.blocked.remove(&address.bucket);
-            shared.index.requeue(&address);
-            return;
+        let error = match result {
+            Ok(Attempt::WrittenBack) => {
+                self.backoff = Duration::ZERO;
+                shared.is_backing_away.store(false, Ordering::Relaxed);
+                self.reported.remove(&address);
+                self.blocked.remove(&address.bucket);
+                shared.index.requeue(&address);
+                return;
+            }
+            Ok(Attempt::Skipped) => {
+                self.deferred.push(Reverse(Deferred { until: now + BUSY_DELAY, address }));
+                return;
+            }
+            Err(error) => error,
         };
         let is_read_only = shared.journal.is_read_only();
         if is_read_only || is_rejection(&error) {
@@ -135,26 +158,45 @@ impl Schedule {
                 self.deferred.push(Reverse(Deferred { until, address }));
                 continue;
             }
+            let Some(entered) = shared.buckets.try_enter(&address.bucket) else {
+                self.deferred.push(Reverse(Deferred { until: now + BUSY_DELAY, address }));
+                continue;
+            };
             self.running_bytes += bytes;
             let shared = shared.clone();
             running.spawn(async move {
-                let work = AssertUnwindSafe(shared.write_back_one(&address));
+                let work = AssertUnwindSafe(shared.write_back_one(&address, entered));
                 let result = work.catch_unwind().await.unwrap_or_else(|_| Err(shared.panicked(&address)));
                 Outcome { address, bytes, result }
             });
         }
     }
 
-    /// Queues what is due again. Returns when the next one is.
-    fn requeue_due(&mut self, shared: &Shared, now: Duration) -> Option<Duration> {
+    /// Queues what is due again.
+    fn requeue_due(&mut self, shared: &Shared, now: Duration) {
+        self.prune(&shared.index, now);
         while let Some(Reverse(first)) = self.deferred.peek() {
             if first.until > now {
-                return Some(first.until);
+                return;
             }
             shared.index.requeue(&first.address);
             self.deferred.pop();
         }
-        None
+    }
+
+    /// When the next key is due again.
+    fn next_deferred(&self) -> Option<Duration> {
+        self.deferred.peek().map(|Reverse(first)| first.until)
+    }
+
+    /// Forgets keys and buckets that are not dirty any more, also if another change wrote them back.
+    fn prune(&mut self, index: &DirtyIndex, now: Duration) {
+        if now < self.next_prune {
+            return;
+        }
+        self.next_prune = now + PRUNE_INTERVAL;
+        self.reported.retain(|address| index.bytes(address).is_some());
+        self.blocked.retain(|bucket, _| index.has_bucket(bucket));
     }
 }
 
@@ -169,11 +211,13 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut running: JoinSet<Outcome> = JoinSet::new();
     loop {
         let now = shared.clock.now();
-        let next_deferred = schedule.requeue_due(&shared, now);
-        let mut wake_at = next_deferred.unwrap_or(now + MAX_WAIT);
+        schedule.requeue_due(&shared, now);
         if now >= schedule.paused_until {
             schedule.begin_due(&shared, &mut running, now);
-        } else {
+        }
+        // After the keys that were deferred instead of begun.
+        let mut wake_at = schedule.next_deferred().unwrap_or(now + MAX_WAIT);
+        if now < schedule.paused_until {
             wake_at = wake_at.min(schedule.paused_until);
         }
         if let Some(since) = shared.index.oldest_queued() {
@@ -241,15 +285,20 @@ impl Shared {
     }
 
     /// Writes back what is dirty of a key, if its bucket is still owned.
-    async fn write_back_one(&self, address: &Address) -> Result<u64> {
-        let Some(size) = self.index.bytes(address) else { return Ok(0) };
-        let context = self.own_context(size).await?;
-        let (_bucket, _entered) = self.enter(&context, &address.bucket, OwnerCheck::Strict).await?;
-        let _transfer = context.guard(self.transfer_locks.lock(address)).await?;
+    async fn write_back_one(self: &Arc<Self>, address: &Address, entered: EnteredBucket) -> Result<Attempt> {
+        let Some(size) = self.index.bytes(address) else { return Ok(Attempt::Skipped) };
+        // Time that is spent waiting for others says nothing about the backing store.
+        let context = match self.own_context(size).await {
+            Err(e) if e.reason() == Reason::Overloaded => return Ok(Attempt::Skipped),
+            other => other?,
+        };
+        self.examine(&context, &entered.bucket, OwnerCheck::Strict).await?;
+        let Some(_transfer) = self.transfer_locks.try_lock(address) else { return Ok(Attempt::Skipped) };
         if self.index.bytes(address).is_none() {
-            return Ok(0);
+            return Ok(Attempt::Skipped);
         }
-        self.write_back(&context, address, CommitLock::Free).await
+        self.write_back(&context, address, CommitLock::Free).await?;
+        Ok(Attempt::WrittenBack)
     }
 
     /// Waits until nothing is dirty, for at most [`WriteBackOptions::close_timeout`](super::WriteBackOptions).
@@ -282,5 +331,29 @@ impl Shared {
             }
         };
         futures::stream::iter(clean).for_each_concurrent(self.options.concurrency.max(1), release).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_buckets_that_are_clean_are_forgotten() {
+        let index = DirtyIndex::default();
+        let [clean, dirty] = ["clean", "dirty"].map(|name| Address::parse(name, "k").unwrap());
+        index.insert(&dirty, DirtyState::Tombstone, Generation(1), Duration::ZERO);
+        let mut schedule = Schedule::default();
+        for address in [&clean, &dirty] {
+            schedule.reported.insert(address.clone());
+            schedule.blocked.insert(address.bucket.clone(), REJECTED_DELAY);
+        }
+        schedule.prune(&index, Duration::ZERO);
+        assert!(schedule.reported.iter().eq([&dirty]) && schedule.blocked.keys().eq([&dirty.bucket]));
+        index.remove(&dirty, Generation(1));
+        schedule.prune(&index, PRUNE_INTERVAL / 2);
+        assert_eq!(schedule.reported.len(), 1);
+        schedule.prune(&index, PRUNE_INTERVAL);
+        assert!(schedule.reported.is_empty() && schedule.blocked.is_empty());
     }
 }

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tradewind_core::context::Deadline;
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::listing::{ListEntry, ListRequest, ObjectSummary};
 use tradewind_core::object::{Expected, ObjectInfo};
-use tradewind_core::store::StageRequest;
+use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::{
     Address, BucketName, Context, Generation, Metadata, ObjectKey, ObjectStore, Precondition,
 };
@@ -33,12 +34,21 @@ const PAGE_ENTRIES: usize = 1000;
 #[derive(Debug)]
 pub(super) struct Journal {
     pub store: Arc<dyn ObjectStore>,
-    /// True after an error that a restart may resolve, and only that.
+    /// True after an error with [`ReadOnly`](Reason::ReadOnly): the journal accepts no change until it is reopened.
     is_read_only: AtomicBool,
     /// Milliseconds of the clock until which writes go through.
     paused_until: AtomicU64,
     /// Keys of which the journal may hold a write that was reported as failed.
     doubtful: Mutex<HashSet<Address>>,
+}
+
+/// The journal after the removal of one generation of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It has nothing of the key.
+    Absent,
+    /// It has a newer generation, which stays.
+    Replaced,
 }
 
 /// A dirty key, as the journal lists it.
@@ -77,12 +87,35 @@ impl Journal {
         Ok(committed.generation)
     }
 
-    /// Removes a key if it still has this generation. Returns false if it was written again.
-    pub async fn remove(&self, context: &Context, address: &Address, generation: Generation) -> Result<bool> {
+    /// The context of a change of the journal. The deadline ends the wait of the request, but not a commit, whose outcome must
+    /// be known.
+    pub fn change_context(context: &Context) -> Context {
+        Context { deadline: Deadline::none(context.deadline.clock().clone()), ..context.clone() }
+    }
+
+    /// Removes a key if it still has this generation. The context has no deadline.
+    pub async fn remove(
+        &self,
+        context: &Context,
+        address: &Address,
+        generation: Generation,
+    ) -> Result<Removal> {
         let precondition = Precondition::MatchesGeneration(generation);
         match self.store.delete(context, address, precondition).await {
-            Ok(_) => Ok(true),
-            Err(e) if matches!(e.reason(), Reason::Conflict | Reason::NoSuchKey) => Ok(false),
+            Ok(_) => Ok(Removal::Absent),
+            // Stores report an absent key as either.
+            Err(e) if matches!(e.reason(), Reason::Conflict | Reason::NoSuchKey) => {
+                Ok(if self.is_absent(context, address).await? { Removal::Absent } else { Removal::Replaced })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// True if the journal has nothing of a key.
+    pub async fn is_absent(&self, context: &Context, address: &Address) -> Result<bool> {
+        match self.store.head(context, address, GetRequest::default()).await {
+            Ok(_) => Ok(false),
+            Err(e) if e.reason() == Reason::NoSuchKey => Ok(true),
             Err(e) => Err(e),
         }
     }
@@ -161,6 +194,11 @@ impl Journal {
         if !doubtful.is_empty() {
             doubtful.remove(address);
         }
+    }
+
+    /// True if the journal may hold a write to this bucket that was reported as failed.
+    pub fn is_doubtful(&self, bucket: &BucketName) -> bool {
+        self.doubtful.lock().iter().any(|address| address.bucket == *bucket)
     }
 
     /// An error if the journal may hold a write of this key that was reported as failed. After a restart it would replace

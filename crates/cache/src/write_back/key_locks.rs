@@ -35,6 +35,20 @@ impl KeyLocks {
     }
 }
 
+impl KeyLocks {
+    /// The lock of a key, if no task holds it or waits for it.
+    pub fn try_lock(self: &Arc<Self>, address: &Address) -> Option<KeyGuard> {
+        let mut locks = self.locks.lock();
+        if locks.contains_key(address) {
+            return None;
+        }
+        let lock = KeyLock::default();
+        let held = lock.clone().try_lock_owned().ok()?;
+        locks.insert(address.clone(), lock.clone());
+        Some(KeyGuard { owner: self.clone(), address: address.clone(), lock, held: Some(held) })
+    }
+}
+
 impl Drop for KeyGuard {
     fn drop(&mut self) {
         self.held = None;
@@ -60,8 +74,11 @@ mod tests {
     async fn a_key_is_held_by_one_task() {
         let locks: Arc<KeyLocks> = Arc::default();
         let held = locks.lock(&key("a")).await;
-        assert!(locks.lock(&key("a")).now_or_never().is_none());
-        assert!(locks.lock(&key("b")).now_or_never().is_some());
+        assert!(locks.lock(&key("a")).now_or_never().is_none() && locks.try_lock(&key("a")).is_none());
+        assert!(locks.lock(&key("b")).now_or_never().is_some() && locks.try_lock(&key("b")).is_some());
+        drop(held);
+        let held = locks.try_lock(&key("a"));
+        assert!(held.is_some() && locks.lock(&key("a")).now_or_never().is_none());
         drop(held);
         assert!(locks.lock(&key("a")).now_or_never().is_some());
     }

@@ -2,7 +2,7 @@
 //!
 //! The dirty names of a range are read before the page of the backing store: a key that is written back in between is
 //! in both, and one that is not dirty any more is in the backing store. A common prefix that the backing store reports may
-//! consist of deleted keys only, so that it is examined if the dirty index has a deletion below it. The key of the marker
+//! consist of deleted keys only. It is therefore examined if the dirty index has a deletion below it. The key of the marker
 //! counts as deleted.
 
 use std::cmp::Ordering;
@@ -150,8 +150,16 @@ impl Shared {
         request: &ListVersions,
     ) -> Result<VersionsPage> {
         self.check_open(context)?;
-        if !self.bucket(context, bucket).await?.is_claimed() {
+        let found = self.bucket(context, bucket).await?;
+        if !found.is_claimed() {
             return self.backing.list_versions(context, bucket, request).await;
+        }
+        if found.has_versions() {
+            // The marker stays until nothing of the bucket is dirty.
+            self.clone().flush_versions(context, bucket).await?;
+            let mut page = self.backing.list_versions(context, bucket, request).await?;
+            page.entries.retain(|entry| entry.name() != MARKER_KEY);
+            return Ok(page);
         }
         // The bucket keeps no versions: each object is its `null` version.
         if let Some(VersionId::Id(id)) = request.after.as_ref().and_then(|after| after.version.as_ref())

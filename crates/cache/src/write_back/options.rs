@@ -70,8 +70,7 @@ pub struct WriteBackOptions {
     /// Objects that are written back concurrently while the dirty data is above three quarters of its limits, or while
     /// the store is closed. Below, a quarter of them, or all if they are small.
     pub concurrency: usize,
-    /// The oldest objects are written back first in any case, at the age of `delay`: neither size nor writes of clients to the
-    /// backing store matter.
+    /// The oldest first, also under pressure; it does not wait for clients' writes.
     pub is_drained_by_age: bool,
     /// The time after which an access compares the owner of a bucket again.
     pub ownership_check: Duration,

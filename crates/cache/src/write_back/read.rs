@@ -64,8 +64,13 @@ impl Shared {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
-        let journaled =
-            async || self.journal.store.object_parts(context, address, after, limit).await.map(Some);
+        let journaled = async || {
+            let found = self.journal.store.head(context, address, GetRequest::default()).await;
+            if self.dirty_response(context, address, found).await?.is_none() {
+                return Ok(None);
+            }
+            self.journal.store.object_parts(context, address, after, limit).await.map(Some)
+        };
         match self.read_dirty(context, address, journaled).await? {
             Some(found) => Ok(found),
             None => self.backing.object_parts(context, address, after, limit).await,

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tradewind_core::context::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::ObjectSummary;
 use tradewind_core::object::{Committed, Expected};
@@ -15,7 +14,7 @@ use tradewind_core::{Address, Context, Observation, Precondition, Staged};
 use super::buckets::{Bucket, OwnerCheck};
 use super::changes::{Examine, KeyState};
 use super::dirty_index::{Admission, DirtyState, DirtyTotals, Reservation};
-use super::journal::{dirty_generation, is_reserved};
+use super::journal::{Journal, dirty_generation, is_reserved};
 use super::options::MAX_OBJECT_FRACTION;
 use super::{Shared, reject_marker};
 
@@ -56,7 +55,7 @@ impl Shared {
         let size = request.size?;
         let is_possible = address.version.is_none()
             && size <= self.options.max_dirty_bytes / MAX_OBJECT_FRACTION
-            && bucket.is_claimed()
+            && bucket.admits_writes()
             && self.journal.is_writable(self.clock.now())
             && self.is_storable(address, request, size);
         if !is_possible {
@@ -119,9 +118,7 @@ impl Shared {
         request: &StageRequest,
         reserved: Reserved,
     ) -> Result<Option<Box<dyn Staged>>> {
-        // The deadline ends the wait of the request, but not a commit, whose outcome must be known.
-        let deadline = Deadline::none(self.clock.clone());
-        let journal_context = Context { deadline, ..context.clone() };
+        let journal_context = Journal::change_context(context);
         let mut journaled = request.clone();
         journaled.precondition = Precondition::None;
         journaled.etag = ETagForm::Md5;
@@ -153,7 +150,7 @@ impl Shared {
         reject_marker(address)?;
         let bucket = self.bucket(context, &address.bucket).await?;
         let may_write_back = address.version.is_none()
-            && bucket.is_claimed()
+            && bucket.admits_writes()
             && self.journal.is_writable(self.clock.now())
             && self.policy.rank(&tradewind_core::Metadata::default(), 0).is_some();
         let reservation = match may_write_back {
@@ -187,9 +184,7 @@ impl Shared {
     ) -> Result<Option<Deleted>> {
         let (bucket, _entered) = self.enter(context, &address.bucket, OwnerCheck::Lenient).await?;
         let _commit = context.guard(self.commit_locks.lock(address)).await?;
-        if !bucket.is_claimed() {
-            return Ok(None);
-        }
+        let Some(_committing) = bucket.begin_commit() else { return Ok(None) };
         let examine = match self.backing.capabilities().reports_deleted {
             true => Examine::Always,
             false => Examine::ForPrecondition,
@@ -201,8 +196,9 @@ impl Shared {
             KeyState::Clean(found) => found.is_some(),
             KeyState::NotExamined => true,
         };
-        if existed {
-            let context = Context { deadline: Deadline::none(self.clock.clone()), ..context.clone() };
+        // A write that was reported as failed may be in the journal: the deletion replaces it.
+        if existed || self.journal.check_certain(address).is_err() {
+            let context = Journal::change_context(context);
             match self.journal.put_tombstone(&context, address).await {
                 Ok(generation) => {
                     self.journal.note_change(address);
@@ -266,10 +262,10 @@ impl JournalStaged {
     async fn commit_to_journal(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         let (shared, context, address) = (self.shared.clone(), self.context.clone(), self.address.clone());
         let (bucket, _entered) = shared.enter(&context, &address.bucket, OwnerCheck::Lenient).await?;
-        if !bucket.is_claimed() {
+        let Some(_committing) = bucket.begin_commit() else {
             let why = "the bucket was changed during the write, or is not owned any more; send it again";
             return Err(Error::new(Reason::Overloaded, why));
-        }
+        };
         let _commit = context.guard(shared.commit_locks.lock(&address)).await?;
         if self.precondition != Precondition::None {
             let state =

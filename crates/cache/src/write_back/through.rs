@@ -1,4 +1,4 @@
-//! Changes that go through to the backing store, and the write-back of one key.
+//! Changes of keys that go through to the backing store, and the write-back of one key.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,15 +9,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use tradewind_core::context::OnUnknownOutcome;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::listing::ListRequest;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{ETagForm, GetRequest, GetResponse, StageRequest};
-use tradewind_core::{Address, Body, BucketName, Checksum, Context, Generation, Precondition, Versioning};
+use tradewind_core::{Address, Body, Checksum, Context, Generation, Precondition};
 
 use super::Shared;
 use super::buckets::OwnerCheck;
-use super::journal::is_tombstone;
-use super::marker::MARKER_KEY;
+use super::changes::run_to_end;
+use super::journal::{Journal, Removal, is_tombstone};
 use super::reject_marker;
 
 /// The commit lock of a key that is written back.
@@ -78,21 +77,26 @@ impl Shared {
 
     /// Writes back what is dirty of a key. The caller holds its transfer lock; if it holds the commit lock too, the key is
     /// clean afterwards.
-    pub async fn flush(&self, context: &Context, address: &Address, commit_lock: CommitLock) -> Result<()> {
+    pub async fn flush(
+        self: &Arc<Self>,
+        context: &Context,
+        address: &Address,
+        commit_lock: CommitLock,
+    ) -> Result<()> {
         match self.index.bytes(address) {
-            Some(_) => self.write_back(context, address, commit_lock).await.map(drop),
+            Some(_) => self.write_back(context, address, commit_lock).await,
             None => Ok(()),
         }
     }
 
-    /// Writes what the journal has of a key to the backing store and removes it from the journal. Returns the bytes
-    /// written. The caller holds the transfer lock of the key.
+    /// Writes what the journal has of a key to the backing store and removes it from the journal. The caller holds the transfer
+    /// lock of the key.
     pub async fn write_back(
-        &self,
+        self: &Arc<Self>,
         context: &Context,
         address: &Address,
         commit_lock: CommitLock,
-    ) -> Result<u64> {
+    ) -> Result<()> {
         if self.uncertain_until(address).is_some() {
             let why =
                 "an earlier request to the backing store may still change this key; try again in a minute";
@@ -113,13 +117,9 @@ impl Shared {
         }
         self.counters.written_back.increment();
         self.counters.written_back_bytes.add(bytes);
-        // A commit that ended in the journal enters the index before the journal is changed again.
-        let _commit = match commit_lock {
-            CommitLock::Held => None,
-            CommitLock::Free => Some(context.guard(self.commit_locks.lock(address)).await?),
-        };
-        self.remove_written(context, address, generation).await?;
-        Ok(bytes)
+        let context = Journal::change_context(context);
+        let removal = self.clone().remove_written(context, address.clone(), generation, commit_lock);
+        run_to_end(removal).await
     }
 
     async fn write_to_backing(
@@ -156,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// Records that the backing store did not respond in time to a request of a client, if that is the error.
+    /// Records that the backing store could not be reached, or the request's deadline passed, if that is the error.
     pub fn note_away(&self, error: Error) -> Error {
         if matches!(error.reason(), Reason::Io | Reason::DeadlineExceeded) {
             self.is_backing_away.store(true, Ordering::Relaxed);
@@ -177,114 +177,40 @@ impl Shared {
         self.uncertain.until(address, self.clock.now())
     }
 
-    /// Removes what the backing store has now from the journal, unless the key was written again. The caller holds the
-    /// commit lock of the key.
+    /// Removes what the backing store has now from the journal and the index, unless the key was written again. The context
+    /// has no deadline, and the caller polls to the end: between the two, the index names what the journal does not have.
     async fn remove_written(
-        &self,
-        context: &Context,
-        address: &Address,
+        self: Arc<Self>,
+        context: Context,
+        address: Address,
         generation: Generation,
+        commit_lock: CommitLock,
     ) -> Result<()> {
-        match self.journal.remove(context, address, generation).await {
-            Ok(true) => {
-                self.index.remove(address, generation);
-                Ok(())
-            }
-            Ok(false) => Ok(()),
+        // A commit that ended in the journal enters the index before the journal is changed again.
+        let _commit = match commit_lock {
+            CommitLock::Held => None,
+            CommitLock::Free => Some(self.commit_locks.lock(&address).await),
+        };
+        match self.journal.remove(&context, &address, generation).await {
+            Ok(Removal::Absent) => self.index.remove(&address, generation),
+            Ok(Removal::Replaced) => {}
             Err(e) => {
                 self.journal.note_error(&e, self.clock.now());
-                Err(e)
+                if self.journal.is_absent(&context, &address).await.is_ok_and(|is_absent| is_absent) {
+                    // The backing store has it. The journal may have it again after a restart.
+                    self.journal.note_failed_change(&address, &e, self.clock.now());
+                    self.index.remove(&address, generation);
+                }
+                return Err(e);
             }
-        }
-    }
-
-    /// See [`ObjectStore::delete_bucket`](tradewind_core::ObjectStore::delete_bucket).
-    pub async fn delete_bucket(self: Arc<Self>, context: &Context, name: &BucketName) -> Result<()> {
-        let (shared, own_context, own_name) = (self.clone(), context.clone(), name.clone());
-        let change = async move {
-            let (context, name) = (&own_context, &own_name);
-            let bucket = shared.buckets.get(name);
-            let _exclusive = context.guard(bucket.gate.write()).await?;
-            shared.examine(context, &bucket, OwnerCheck::Strict).await?;
-            if shared.index.has_object(name) {
-                return Err(not_empty(name));
-            }
-            shared.flush_bucket(context, name).await?;
-            shared.check_empty(context, name).await?;
-            shared.release_owner(context, &bucket).await?;
-            shared.backing.delete_bucket(context, name).await?;
-            bucket.forget();
-            shared.drop_journal_bucket(context, name).await;
-            Ok(())
-        };
-        self.run_change(context, change).await
-    }
-
-    /// See [`ObjectStore::set_versioning`](tradewind_core::ObjectStore::set_versioning).
-    pub async fn set_versioning(
-        self: Arc<Self>,
-        context: &Context,
-        name: &BucketName,
-        versioning: Versioning,
-    ) -> Result<()> {
-        let (shared, own_context, own_name) = (self.clone(), context.clone(), name.clone());
-        let change = async move {
-            let (context, name) = (&own_context, &own_name);
-            let bucket = shared.buckets.get(name);
-            let _exclusive = context.guard(bucket.gate.write()).await?;
-            shared.examine(context, &bucket, OwnerCheck::Strict).await?;
-            shared.flush_bucket(context, name).await?;
-            shared.release_owner(context, &bucket).await?;
-            // Also after a failure: the outcome may be unknown.
-            let set = shared.backing.set_versioning(context, name, versioning).await;
-            bucket.forget();
-            set
-        };
-        self.run_change(context, change).await
-    }
-
-    /// Rejects the deletion of a bucket that holds objects besides its marker.
-    async fn check_empty(&self, context: &Context, name: &BucketName) -> Result<()> {
-        let request = ListRequest { limit: 2, ..ListRequest::default() };
-        let page = self.backing.list(context, name, &request).await?;
-        if page.entries.iter().any(|entry| entry.name() != MARKER_KEY) {
-            return Err(not_empty(name));
         }
         Ok(())
-    }
-
-    /// Writes back all that is dirty of a bucket. The caller holds its gate for writing.
-    async fn flush_bucket(&self, context: &Context, name: &BucketName) -> Result<()> {
-        for address in self.index.keys(name) {
-            let _transfer = context.guard(self.transfer_locks.lock(&address)).await?;
-            self.flush(context, &address, CommitLock::Free).await?;
-        }
-        Ok(())
-    }
-
-    /// Removes the journal's bucket of a bucket that was deleted.
-    async fn drop_journal_bucket(&self, context: &Context, name: &BucketName) {
-        let removed = async {
-            super::marker::remove_record(&*self.journal.store, context, name).await?;
-            self.journal.store.delete_bucket(context, name).await
-        };
-        match removed.await {
-            Ok(()) => {
-                self.buckets.records.lock().remove(name);
-            }
-            Err(e) if e.reason() == Reason::NoSuchBucket => {}
-            Err(error) => tracing::warn!(?error, bucket = %name, "the journal still has an empty bucket"),
-        }
     }
 }
 
 /// The address of a key, whichever version was named.
 fn current(address: &Address) -> Address {
     Address::new(address.bucket.clone(), address.key.clone())
-}
-
-fn not_empty(name: &BucketName) -> Error {
-    Error::new(Reason::BucketNotEmpty, format!("bucket {name:?} holds objects"))
 }
 
 /// The error of dirty data that cannot be read.

@@ -224,6 +224,21 @@ async fn after_a_restart_dirty_keys_are_left_alone_for_a_time() {
     assert_eq!(get(&*stores.backing, "k").await.unwrap(), b"replaced");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn uncertain_keys_are_written_back_without_another_request() {
+    let (stores, clock) = (Stores::new().await, SimulatedClock::new());
+    let layer = open_uncertain(&stores, &clock, NEVER).await;
+    put(&*layer, "k", "dirty").await;
+    lose(layer, &stores).await;
+    let layer = open_uncertain(&stores, &clock, Duration::ZERO).await;
+    // The drain has deferred the key.
+    wait_until("the drain sleeps", async || clock.sleepers() > 0).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    clock.advance(WINDOW);
+    wait_until_clean(&layer).await;
+    assert_eq!(get(&*stores.backing, "k").await.unwrap(), b"dirty");
+}
+
 /// A hurry must not shorten the wait, and the wait must not delay other keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_urgent_drain_waits_for_uncertain_keys_only() {

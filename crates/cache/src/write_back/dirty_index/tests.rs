@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use tradewind_core::listing::{ListRequest, common_prefix};
 use tradewind_core::{ETag, Timestamp};
 
 use tradewind_model::admission::DrainOrder;
@@ -52,6 +53,22 @@ fn totals_follow_changes() {
     index.remove(&address("b"), Generation(4));
     assert_eq!(index.totals(), DirtyTotals::default());
     assert!(!index.has_bucket(&address("a").bucket) && index.oldest().is_none());
+}
+
+#[test]
+fn tombstones_of_a_bucket_follow_changes() {
+    let index = DirtyIndex::default();
+    let (key, bucket) = (address("a"), address("a").bucket);
+    let known = || (index.has_tombstone_after(&bucket, "", ""), index.has_object(&bucket));
+    index.insert(&key, object(1), Generation(1), seconds(1));
+    assert_eq!(known(), (false, true));
+    index.insert(&key, DirtyState::Tombstone, Generation(2), seconds(1));
+    assert_eq!(known(), (true, false));
+    index.insert(&key, object(1), Generation(3), seconds(1));
+    assert_eq!(known(), (false, true));
+    index.insert(&key, DirtyState::Tombstone, Generation(4), seconds(1));
+    index.remove(&key, Generation(4));
+    assert_eq!((known(), index.removed_tombstones()), ((false, false), 1));
 }
 
 #[test]
@@ -224,5 +241,6 @@ proptest! {
             !is_object && key.starts_with(&request.prefix) && is_later(key)
         });
         prop_assert_eq!(index.has_tombstone_after(&bucket, &request.prefix, after), has_tombstone);
+        prop_assert_eq!(index.has_object(&bucket), keys.iter().any(|(_, is_object)| *is_object));
     }
 }

@@ -1,0 +1,126 @@
+//! Changes of buckets with much dirty data, concurrently with other requests.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use tokio::sync::Semaphore;
+use tradewind_core::Context;
+use tradewind_core::store::{Deleted, Staged};
+use tradewind_core::testing::SimulatedClock;
+
+use super::*;
+
+const KEYS: usize = 200;
+
+/// A backing store whose changes of objects of one bucket wait until they are let through.
+#[derive(Debug)]
+struct SlowBucket {
+    inner: Arc<Faulty<MemoryStore>>,
+    permits: Semaphore,
+    waiting: AtomicUsize,
+}
+
+impl SlowBucket {
+    async fn pass(&self, address: &Address) {
+        if address.bucket == bucket() && address.key.as_str() != MARKER_KEY {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            self.permits.acquire().await.unwrap().forget();
+        }
+    }
+}
+
+#[async_trait]
+impl ObjectStore for SlowBucket {
+    tradewind_core::forward_methods! {
+        to: |layer| &layer.inner;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+        set_versioning, head, get, list, list_versions, copy, set_tags, set_classes, object_parts,
+        create_upload, stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,
+    }
+
+    async fn stage(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        self.pass(address).await;
+        self.inner.stage(context, address, request).await
+    }
+
+    async fn delete(
+        &self,
+        context: &Context,
+        address: &Address,
+        precondition: Precondition,
+    ) -> Result<Deleted> {
+        self.pass(address).await;
+        self.inner.delete(context, address, precondition).await
+    }
+}
+
+async fn bucket_with_much_dirty_data_is_changed(is_deleted: bool) {
+    let (stores, clock) = (Stores::new().await, SimulatedClock::new());
+    let (inner, permits) = (stores.backing.clone(), Semaphore::new(0));
+    let backing = Arc::new(SlowBucket { inner, permits, waiting: AtomicUsize::new(0) });
+    let (journal, policy) = (stores.journal.clone(), Arc::new(AllowAll));
+    let options = options(Duration::from_secs(60));
+    let concurrency = options.concurrency / 2;
+    let layer = WriteBack::open(backing.clone(), journal, policy, options, clock.clone()).await.unwrap();
+    let other = Address::parse("other", "k").unwrap();
+    layer.create_bucket(&context(), &other.bucket).await.unwrap();
+    let mut staged = layer
+        .stage(&context(), &other, StageRequest { size: Some(1), ..StageRequest::default() })
+        .await
+        .unwrap();
+    staged.write("x".into()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+    clock.advance(Duration::from_secs(30));
+    for number in 0..KEYS {
+        put(&*layer, &format!("k{number:03}"), "dirty").await;
+        if is_deleted {
+            assert!(delete(&*layer, &format!("k{number:03}")).await);
+        }
+    }
+    let change = tokio::spawn({
+        let layer = layer.clone();
+        async move {
+            match is_deleted {
+                true => layer.delete_bucket(&context(), &bucket()).await,
+                false => layer.set_versioning(&context(), &bucket(), Versioning::Enabled).await,
+            }
+        }
+    });
+    let is_concurrent = async || backing.waiting.load(Ordering::SeqCst) == concurrency;
+    wait_until("keys are written back concurrently", is_concurrent).await;
+    // Only the key of the other bucket is due.
+    clock.advance(Duration::from_secs(31));
+    wait_until("the other bucket is drained", async || {
+        stores.backing.head(&context(), &other, GetRequest::default()).await.is_ok()
+    })
+    .await;
+    let read = tokio::time::timeout(WAIT, get(&*layer, "k199")).await.expect("the bucket is not blocked");
+    assert_eq!(read.ok().is_none(), is_deleted);
+    assert_eq!(
+        tokio::time::timeout(WAIT, names(&*layer)).await.unwrap().len(),
+        if is_deleted { 0 } else { KEYS }
+    );
+    assert!(!change.is_finished());
+    backing.permits.add_permits(KEYS + 1);
+    tokio::time::timeout(WAIT, change).await.unwrap().unwrap().unwrap();
+    assert_eq!((layer.status().dirty_objects, layer.status().failures), (0, 0));
+    if !is_deleted {
+        assert_eq!(names(&*stores.backing).await.len(), KEYS);
+        assert!(put(&*layer, "k000", "newer").await.version.is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletion_of_a_bucket_with_many_tombstones_blocks_nothing() {
+    bucket_with_much_dirty_data_is_changed(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versioning_of_a_bucket_with_much_dirty_data_blocks_nothing() {
+    bucket_with_much_dirty_data_is_changed(false).await;
+}

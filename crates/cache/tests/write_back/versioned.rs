@@ -1,0 +1,87 @@
+//! Buckets that get versions while the journal owns them.
+
+use tradewind_core::version::ListVersions;
+
+use super::*;
+
+async fn enable(stores: &Stores) {
+    stores.backing.set_versioning(&context(), &bucket(), Versioning::Enabled).await.unwrap();
+}
+
+/// The number of versions of a key in the backing store, delete markers included.
+async fn versions(stores: &Stores, name: &str) -> usize {
+    let request = ListVersions { limit: 1000, ..ListVersions::default() };
+    let page = stores.backing.list_versions(&context(), &bucket(), &request).await.unwrap();
+    page.entries.iter().filter(|entry| entry.name() == name).count()
+}
+
+/// Writes a key twice and checks that each write is a version.
+async fn assert_writes_are_versions(layer: &WriteBack, stores: &Stores) {
+    for bytes in ["first", "second"] {
+        assert!(put(layer, "k", bytes).await.version.is_some());
+    }
+    assert_eq!((layer.status().dirty_objects, versions(stores, "k").await), (0, 2));
+    assert_eq!(reason(head(&*stores.backing, MARKER_KEY).await), Reason::NoSuchKey);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versioning_enabled_during_a_restart_ends_the_claim() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    assert!(names(&*layer).await.is_empty());
+    lose(layer, &stores).await;
+    assert!(head(&*stores.backing, MARKER_KEY).await.is_ok());
+    enable(&stores).await;
+    assert_writes_are_versions(&*stores.open(NEVER).await, &stores).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versioning_enabled_by_others_ends_the_claim() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    assert!(names(&*layer).await.is_empty());
+    enable(&stores).await;
+    assert_writes_are_versions(&layer, &stores).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_that_lands_after_versioning_was_set_is_released() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    stores.backing.set_plan(all_fail(&[Operation::Commit], Reason::Io));
+    assert_eq!(reason(try_put(&*layer, "k", "x", Precondition::None).await), Reason::Io);
+    stores.backing.set_plan(FaultPlan::none());
+    let record = String::from_utf8(get(&*stores.journal, MARKER_KEY).await.unwrap()).unwrap();
+    layer.set_versioning(&context(), &bucket(), Versioning::Enabled).await.unwrap();
+    put(&*stores.backing, MARKER_KEY, record.replace("next", "claim").leak()).await;
+    assert_writes_are_versions(&layer, &stores).await;
+}
+
+/// Data that is dirty when the bucket gets versions is written back before what goes through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dirty_data_of_a_bucket_with_versions_is_written_back() {
+    for is_restarted in [false, true] {
+        let stores = Stores::new().await;
+        let mut layer = stores.open(NEVER).await;
+        for name in ["k", "other", "third"] {
+            put(&*layer, name, "dirty").await;
+        }
+        enable(&stores).await;
+        if is_restarted {
+            lose(layer, &stores).await;
+            layer = stores.open(NEVER).await;
+        }
+        assert!(put(&*layer, "k", "newer").await.version.is_some());
+        assert_eq!((layer.status().dirty_objects, versions(&stores, "k").await), (2, 2));
+        assert!(head(&*stores.backing, MARKER_KEY).await.is_ok(), "the journal owns what is dirty");
+        assert_eq!(get(&*layer, "other").await.unwrap(), b"dirty");
+        assert_eq!(names(&*layer).await, ["k", "other", "third"]);
+        let request = ListVersions { limit: 1000, ..ListVersions::default() };
+        let page = layer.list_versions(&context(), &bucket(), &request).await.unwrap();
+        let listed: Vec<_> = page.entries.iter().map(ListEntry::name).collect();
+        assert_eq!(listed, ["k", "k", "other", "third"]);
+        assert_eq!(layer.status().dirty_objects, 0);
+        assert!(put(&*layer, "k", "newest").await.version.is_some());
+        assert_eq!(reason(head(&*stores.backing, MARKER_KEY).await), Reason::NoSuchKey);
+    }
+}
