@@ -14,14 +14,21 @@
 //!
 //! The store below belongs to this layer alone.
 
+mod busy_retry;
 mod chunk_store;
 mod chunker;
 mod collector;
 mod copy;
+mod damage;
+mod damaged_references;
 mod decoder;
+mod doubt;
 mod examination;
+mod last_collection;
 mod manifest;
 mod mark;
+mod marker;
+mod marking;
 mod object_pages;
 mod part_references;
 mod pins;
@@ -45,13 +52,15 @@ use tradewind_core::store::{
 };
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
-    Address, Algorithm, Body, BucketName, Classes, Context, ObjectInfo, ObjectStore, Staged, Versioning,
+    Address, Algorithm, Body, BucketName, Classes, Context, ObjectInfo, ObjectStore, Staged, Timestamp,
+    Versioning,
 };
 use tradewind_digest::Engine;
 
 pub use collector::CollectionReport;
+pub use damage::DamagedObject;
 pub use policy::{DEFAULT_MIN_OBJECT_BYTES, DeduplicationPolicy, MAX_MIN_OBJECT_BYTES, MIN_MIN_OBJECT_BYTES};
-pub use statistics::{CollectionHistory, DeduplicationCounts, LastCollection};
+pub use statistics::{CollectionFailure, CollectionHistory, DeduplicationCounts, LastCollection};
 
 use crate::relay::{self, RelayEnd};
 use crate::store_error::StoreName;
@@ -90,7 +99,9 @@ impl Deduplicated {
     ///
     /// Fails with [`Unsupported`](Reason::Unsupported) without [`Capabilities::reported_attributes`]. Fails with
     /// [`InvalidArgument`](Reason::InvalidArgument) if the policy is out of range, if the bucket of chunks has other
-    /// objects, or if it is missing and an unfinished upload has deduplicated parts. Must end before the store is served.
+    /// objects, or if it is missing and an unfinished upload has deduplicated parts. Fails with
+    /// [`CorruptData`](Reason::CorruptData) if the marker of the bucket is damaged and nothing shows its version. Must end
+    /// before the store is served.
     pub async fn open_unprepared(
         context: &Context,
         inner: Arc<dyn ObjectStore>,
@@ -149,7 +160,8 @@ impl Deduplicated {
     /// can be cancelled by the context; what it has deleted by then stays deleted. While a read lasts more than an hour,
     /// no chunk is deleted.
     ///
-    /// Fails with [`Overloaded`](Reason::Overloaded) if writes use too many chunks meanwhile.
+    /// Fails with [`CorruptData`](Reason::CorruptData) if an object or part cannot be read, and deletes nothing then: see
+    /// [`Self::damaged_objects`].
     pub async fn collect(&self, context: &Context) -> Result<Option<CollectionReport>> {
         if !self.is_ready() {
             return Ok(None);
@@ -158,7 +170,15 @@ impl Deduplicated {
         let started_at = clock.now();
         let collected = collector::collect(&self.store, context).await;
         self.record_collection(&collected, started_at, clock.now());
+        if matches!(collected, Ok(Some(_))) {
+            last_collection::record(&self.store, context).await;
+        }
         collected
+    }
+
+    /// The end of the last collection, also of earlier runs, by the wall clock; `None` if it is not known.
+    pub async fn last_collection_time(&self, context: &Context) -> Result<Option<Timestamp>> {
+        last_collection::read(&self.store, context).await
     }
 
     /// Returns false if the bytes of a write are stored as they are.

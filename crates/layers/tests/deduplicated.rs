@@ -5,12 +5,16 @@
 
 #[path = "deduplicated/collection.rs"]
 mod collection;
+#[path = "deduplicated/collection_damage.rs"]
+mod collection_damage;
 #[path = "deduplicated/collection_faults.rs"]
 mod collection_faults;
 #[path = "deduplicated/damage.rs"]
 mod damage;
 #[path = "deduplicated/examination.rs"]
 mod examination;
+#[path = "deduplicated/marker.rs"]
+mod marker;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
 #[path = "deduplicated/support.rs"]
@@ -31,7 +35,9 @@ use tradewind_core::{BucketName, ByteRange, Class, ObjectStore, Precondition, Re
 use tradewind_layers::Deduplicated;
 use tradewind_layers::deduplicated::DeduplicationPolicy;
 
-use support::{CHUNKS, Desk, POLICY, address, chunks, deduplicated, get, memory, noise, put, read};
+use support::{
+    CHUNKS, CountingStore, Desk, POLICY, address, chunks, deduplicated, get, memory, noise, put, read,
+};
 
 async fn conforming() -> Arc<dyn ObjectStore> {
     deduplicated(memory()).await
@@ -223,7 +229,8 @@ fn short_chunk() -> Vec<u8> {
 /// The last chunk of each part is shorter than the minimum of the others.
 #[tokio::test]
 async fn ranges_of_a_copied_multipart_object_are_those_of_its_source() {
-    let desk = Desk::new().await;
+    let counting = CountingStore::new(memory());
+    let desk = Desk::with_store(counting.clone()).await;
     let chunk = short_chunk();
     let mut part = chunk.repeat(usize::try_from(MIN_PART_BYTES).unwrap().div_ceil(chunk.len()));
     part.extend_from_slice(&chunk[..2]);
@@ -255,6 +262,14 @@ async fn ranges_of_a_copied_multipart_object_are_those_of_its_source() {
             let (_, _, found) = get(&*desk.layer, "copy", request).await.unwrap();
             assert!(found == bytes[first..=last], "{first}-{last}");
         }
+        // A short range reads at most two chunks, and few entries of the manifest of 100 KiB.
+        counting.take_bytes();
+        let range = ByteRange::Inclusive { first: first as u64, last: first as u64 + 1 };
+        let request = GetRequest { select: Select::Range(range), ..GetRequest::default() };
+        get(&*desk.layer, "copy", request).await.unwrap();
+        let count = counting.take_bytes();
+        let max_entries = 2 * 512 + 100;
+        assert!(count < 2 * 17_000 + max_entries * 40, "{first}: {count}");
     }
 }
 

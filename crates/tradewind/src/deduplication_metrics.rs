@@ -24,6 +24,11 @@ const COLLECTIONS: Family = Family::counter(
     "tradewind_deduplicated_collections",
     "Deletions of unused chunks since the start, by outcome: completed, failed.",
 );
+const DAMAGED: Family = Family::gauge(
+    "tradewind_deduplicated_damaged_objects",
+    "Objects, versions and parts that the last collection could not read, at most 1,000. While there is one, no unused \
+     chunk is deleted.",
+);
 const READY: Family = Family::gauge(
     "tradewind_deduplicated_ready",
     "1 if new objects are deduplicated; 0 while all objects are examined, at the first start on a store.",
@@ -73,6 +78,7 @@ struct VolumeSnapshot<'a> {
     volume: &'a str,
     counts: DeduplicationCounts,
     collections: CollectionHistory,
+    damaged_objects: usize,
     is_ready: bool,
     examined_objects: u64,
 }
@@ -153,6 +159,7 @@ impl Collector for DeduplicationCollector {
                 volume,
                 counts: layer.counts(),
                 collections: layer.collections(),
+                damaged_objects: layer.damaged_objects().len(),
                 is_ready: layer.is_ready(),
                 examined_objects: layer.examined_objects(),
             })
@@ -162,6 +169,7 @@ impl Collector for DeduplicationCollector {
         encode_outcomes(&mut encoder, &BYTES, &BYTE_OUTCOMES, counts())?;
         let collections = snapshots.iter().map(|each| (each.volume, &each.collections));
         encode_outcomes(&mut encoder, &COLLECTIONS, &COLLECTION_OUTCOMES, collections)?;
+        encode_state(&mut encoder, &DAMAGED, &snapshots, |each| each.damaged_objects as u64)?;
         encode_state(&mut encoder, &READY, &snapshots, |each| u64::from(each.is_ready))?;
         encode_state(&mut encoder, &EXAMINED, &snapshots, |each| each.examined_objects)?;
         encode_last(&mut encoder, &OBJECTS, &snapshots, |last| last.report.objects as f64)?;

@@ -4,7 +4,7 @@
 //! only. A deletion holds the lock of the chunk's stripe alone, from the check that nothing needs the chunk to the end of
 //! the deletion. A write pins the chunk, and shares that lock with other writes while it looks for the chunk and stores it.
 //!
-//! A chunk that a read finds damaged is deleted, so that the next write of its bytes stores it again, also after a restart.
+//! A chunk that a read finds damaged is marked, so that the next write of its bytes stores it again (`doubt`).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,23 +13,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, RwLock, Semaphore};
 use tokio_util::task::TaskTracker;
-use tracing::warn;
 use tradewind_core::context::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{ETagForm, GetRequest, StageRequest};
-use tradewind_core::{Address, BucketName, Context, ObjectKey, ObjectStore, Precondition};
+use tradewind_core::{Address, BucketName, Checksum, Context, ObjectKey, ObjectStore, Precondition};
 
+use super::damage::DamagedObject;
 use super::examination::{self, Examination, ExaminationProgress};
 use super::manifest::ChunkId;
+use super::marker::{self, MARKER_KEY};
 use super::pins::{Collecting, Pins};
 
 /// The bucket of chunks. The layer hides it.
-const BUCKET: &str = "tradewind-deduplicated-chunks";
-/// The object that marks the bucket as one of this layer, and its content.
-const MARKER_KEY: &str = "format";
-const MARKER: &[u8] = b"tradewind deduplicated chunks 1\n";
+pub(super) const BUCKET: &str = "tradewind-deduplicated-chunks";
 /// Entries of a page of a listing.
 pub(super) const PAGE_ENTRIES: usize = 1000;
 const STRIPES: usize = 256;
@@ -48,6 +46,8 @@ pub(super) struct ChunkStore {
     /// The examination before the first use, which goes on after an error.
     examination: Mutex<Option<Examination>>,
     pub examination_progress: ExaminationProgress,
+    /// Objects and parts that the last mark of a collection could not read.
+    pub damaged: parking_lot::Mutex<Vec<DamagedObject>>,
     stripes: Vec<Arc<RwLock<()>>>,
     pending_kib: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -67,7 +67,8 @@ pub(super) struct Counters {
 impl ChunkStore {
     /// Opens the bucket of chunks. If there is none, [`Self::prepare`] must create it before a write is deduplicated.
     /// Fails with [`InvalidArgument`](Reason::InvalidArgument) if a bucket of its name has other objects, or if it is
-    /// missing and an unfinished upload has deduplicated parts.
+    /// missing and an unfinished upload has deduplicated parts. Fails with [`CorruptData`](Reason::CorruptData) if the
+    /// bucket's marker is damaged and nothing shows its version.
     pub async fn open(inner: Arc<dyn ObjectStore>, context: &Context) -> Result<Self> {
         let bucket = BucketName::new(BUCKET)?;
         let store = Self {
@@ -78,25 +79,17 @@ impl ChunkStore {
             is_ready: AtomicBool::new(false),
             examination: Mutex::default(),
             examination_progress: ExaminationProgress::default(),
+            damaged: parking_lot::Mutex::default(),
             stripes: (0..STRIPES).map(|_| Arc::default()).collect(),
             pending_kib: Arc::new(Semaphore::new(MAX_PENDING_KIB as usize)),
             tasks: TaskTracker::new(),
         };
-        match store.get(context, &ObjectKey::new(MARKER_KEY)?).await {
-            Ok(marker) if marker == MARKER => store.is_ready.store(true, Ordering::Release),
-            Ok(_) => {
-                let message =
-                    format!("the chunks in the bucket {BUCKET:?} are of a later version; update the server");
-                return Err(Error::new(Reason::InvalidArgument, message));
-            }
-            Err(error) if error.reason() == Reason::NoSuchKey => {
-                examination::examine_uploads(&store, context).await?;
-                store.check_empty(context).await?;
-            }
-            Err(error) if error.reason() == Reason::NoSuchBucket => {
-                examination::examine_uploads(&store, context).await?;
-            }
-            Err(error) => return Err(error),
+        if marker::is_present(&store, context).await? {
+            store.load_doubts(context).await?;
+            store.is_ready.store(true, Ordering::Release);
+        } else {
+            examination::examine_uploads(&store, context).await?;
+            store.check_empty(context).await?;
         }
         Ok(store)
     }
@@ -122,7 +115,7 @@ impl ChunkStore {
             Err(error) if error.reason() != Reason::BucketExists => return Err(error),
             _ => {}
         }
-        self.put(context, &ObjectKey::new(MARKER_KEY)?, Bytes::from_static(MARKER)).await?;
+        marker::write(self, context).await?;
         self.is_ready.store(true, Ordering::Release);
         *slot = None;
         Ok(())
@@ -130,9 +123,11 @@ impl ChunkStore {
 
     /// Fails if the bucket has objects of someone else, or chunks without the object that marks it.
     async fn check_empty(&self, context: &Context) -> Result<()> {
-        if self.page(context, None).await?.entries.is_empty() {
-            return Ok(());
-        }
+        match self.page(context, None).await {
+            Ok(page) if page.entries.is_empty() => return Ok(()),
+            Err(error) if error.reason() == Reason::NoSuchBucket => return Ok(()),
+            page => page?,
+        };
         // Deduplicated objects have an error of their own, which names one of them.
         Examination::begin(self, context).await?.run(self, context).await?;
         let message = format!(
@@ -162,9 +157,9 @@ impl ChunkStore {
     }
 
     /// Stores a chunk, unless it is there. The caller has pinned it.
-    pub async fn ensure(&self, context: &Context, chunk: ChunkId, bytes: Bytes) -> Result<()> {
-        // A deletion that began before the pin ends first, and that of a damaged chunk does not hit the one stored here.
-        let _lock = context.guard(self.stripe(&chunk).read()).await?;
+    pub async fn ensure(self: &Arc<Self>, context: &Context, chunk: ChunkId, bytes: Bytes) -> Result<()> {
+        // A deletion or a mark of doubt that began before the pin ends first.
+        let lock = context.guard(self.stripe(&chunk).clone().read_owned()).await?;
         let (key, length) = (chunk.key()?, bytes.len() as u64);
         let is_doubtful = self.pins.is_doubtful(&chunk);
         if !is_doubtful && self.size(context, &key).await? == Some(length) {
@@ -174,7 +169,7 @@ impl ChunkStore {
         }
         self.put(context, &key, bytes).await?;
         if is_doubtful {
-            self.pins.trust(&chunk);
+            self.end_doubt(context, chunk, lock).await?;
         }
         self.counters.stored_chunks.fetch_add(1, Ordering::Relaxed);
         self.counters.stored_bytes.fetch_add(length, Ordering::Relaxed);
@@ -182,45 +177,25 @@ impl ChunkStore {
     }
 
     /// The verified bytes of a chunk. Fails with [`CorruptData`](Reason::CorruptData) if it is damaged or missing. A damaged
-    /// one is deleted, so that the next write of the same bytes stores them again.
+    /// one is marked, so that the next write of the same bytes stores them again.
     pub async fn read(self: &Arc<Self>, context: &Context, chunk: ChunkId, length: usize) -> Result<Bytes> {
         let mut why = match self.get(context, &chunk.key()?).await {
-            Ok(bytes) if bytes.len() == length && ChunkId::of_bytes(&bytes) == chunk => return Ok(bytes),
-            Ok(_) => "has other bytes than were written".to_owned(),
+            Ok(bytes) if ChunkId::of_bytes(&bytes) != chunk => "has other bytes than were written".to_owned(),
+            Ok(bytes) if bytes.len() == length => return Ok(bytes),
+            Ok(_) => {
+                let message = format!("the chunk {chunk} has another length than the manifest says");
+                return Err(Error::new(Reason::CorruptData, message));
+            }
             Err(error) if matches!(error.reason(), Reason::NoSuchKey | Reason::NoSuchBucket) => {
                 return Err(Error::new(Reason::CorruptData, format!("the chunk {chunk} is missing")));
             }
             Err(error) if error.reason() == Reason::CorruptData => format!("is damaged: {}", error.message()),
             Err(error) => return Err(error),
         };
-        if let Err(error) = self.delete_damaged(context, chunk).await {
-            why = format!("{why}, and cannot be deleted: {}", error.message());
+        if let Err(error) = self.record_damage(context, chunk).await {
+            why = format!("{why}, and cannot be marked: {}", error.message());
         }
         Err(Error::new(Reason::CorruptData, format!("the chunk {chunk} {why}")))
-    }
-
-    /// Deletes a chunk if its bytes are damaged. Objects lose nothing: each read of it fails.
-    async fn delete_damaged(self: &Arc<Self>, context: &Context, chunk: ChunkId) -> Result<()> {
-        // Until it is deleted.
-        self.pins.doubt(&chunk);
-        let (store, unlimited) = (self.clone(), without_deadline(context));
-        self.run_to_end(context, async move {
-            let _lock = store.stripe(&chunk).write().await;
-            let key = chunk.key()?;
-            match store.get(&unlimited, &key).await {
-                // A write has stored it again, or the manifest was wrong about its length.
-                Ok(bytes) if ChunkId::of_bytes(&bytes) == chunk => {}
-                Err(error) if matches!(error.reason(), Reason::NoSuchKey | Reason::NoSuchBucket) => {}
-                Err(error) if error.reason() != Reason::CorruptData => return Err(error),
-                Ok(_) | Err(_) => {
-                    store.delete(&unlimited, &key).await?;
-                    warn!(%chunk, "deleted a damaged chunk; a write of the same bytes stores it again");
-                }
-            }
-            store.pins.trust(&chunk);
-            Ok(())
-        })
-        .await
     }
 
     /// Deletes a chunk that no manifest refers to. Returns false, and leaves it, if a write needs it.
@@ -237,12 +212,16 @@ impl ChunkStore {
         let (store, unlimited) = (self.clone(), without_deadline(context));
         self.run_to_end(context, async move {
             let _lock = lock;
-            let deleted = store.delete(&unlimited, &chunk.key()?).await;
-            if deleted.is_err() {
+            let was_doubtful = store.pins.is_doubtful(&chunk);
+            if let Err(error) = store.delete(&unlimited, &chunk.key()?).await {
                 // It may be gone: a write must not rely on it.
                 store.pins.doubt(&chunk);
+                return Err(error);
             }
-            deleted
+            if was_doubtful {
+                store.remove_doubt(&unlimited, &chunk).await?;
+            }
+            Ok(())
         })
         .await?;
         Ok(true)
@@ -315,6 +294,12 @@ impl ChunkStore {
         }
     }
 
+    /// The checksums that the store has of an object's bytes.
+    pub async fn checksums(&self, context: &Context, key: &ObjectKey) -> Result<Vec<Checksum>> {
+        let found = self.inner.head(context, &self.address(key), GetRequest::default()).await?;
+        Ok(found.info.checksums)
+    }
+
     /// Names the bucket in an error that the client would take for one of its own bucket.
     fn own<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| match error.reason() {
@@ -332,12 +317,14 @@ impl ChunkStore {
         self.stripe(chunk).clone().read_owned().await
     }
 
-    fn address(&self, key: &ObjectKey) -> Address {
+    /// The address of an object in the bucket.
+    pub fn address(&self, key: &ObjectKey) -> Address {
         Address::new(self.bucket.clone(), key.clone())
     }
 
+    /// The lock of the chunk: exclusive for deletions and marks of doubt.
     #[expect(clippy::cast_possible_truncation, reason = "only the low bits count")]
-    fn stripe(&self, chunk: &ChunkId) -> &Arc<RwLock<()>> {
+    pub fn stripe(&self, chunk: &ChunkId) -> &Arc<RwLock<()>> {
         &self.stripes[chunk.tag() as usize % STRIPES]
     }
 }

@@ -8,28 +8,27 @@
 //! 4. It **sweeps**: each chunk that is neither marked nor kept is deleted.
 //! 5. It removes the references of parts whose uploads have ended, and counts the others.
 //!
-//! Any error before the sweep ends the collection, and nothing is deleted.
+//! Any error before the sweep ends the collection, and nothing is deleted. Damaged objects and parts end it at the end of
+//! the mark, so that all of them are known (`damage`). Single requests that the store is too busy for are repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tracing::warn;
+use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::store::GetRequest;
-use tradewind_core::{Address, Context};
 
+use super::busy_retry::retry_busy;
 use super::chunk_store::ChunkStore;
-use super::decoder::truncated;
-use super::manifest::{ENTRY_BYTES, Entry, SegmentForm};
+use super::damage::FoundDamage;
 use super::mark::MarkedChunks;
-use super::object_pages::{ObjectPages, is_gone};
-use super::part_references;
+use super::marking::{MarkedObjects, Marking};
+use super::part_references::{self, PartReference};
 use super::pins::Collecting;
 use crate::transformed::keys::random;
-use crate::transformed::stored_input::StoredInput;
 
 /// Deletions in progress: the store below makes them durable together.
 const MAX_CONCURRENT_DELETIONS: usize = 8;
@@ -69,7 +68,7 @@ impl CollectionReport {
 /// Deletions in progress. Each returns the bytes that it has deleted.
 type Deletions = JoinSet<Result<Option<u64>>>;
 
-/// A collection in progress.
+/// A collection in progress, after its mark.
 struct Collection<'a> {
     store: &'a Arc<ChunkStore>,
     context: &'a Context,
@@ -80,13 +79,20 @@ struct Collection<'a> {
 
 /// Runs a collection. `None` if one runs already.
 pub(super) async fn collect(store: &Arc<ChunkStore>, context: &Context) -> Result<Option<CollectionReport>> {
-    let Some(collecting) = store.pins.begin_collection().map(Arc::new) else { return Ok(None) };
+    let collecting = store.pins.begin_collection(u64::from_le_bytes(random()?)).map(Arc::new);
+    let Some(collecting) = collecting else { return Ok(None) };
     let chunks = count_chunks(store, context).await?;
-    let marked = MarkedChunks::new(chunks, u64::from_le_bytes(random()?));
-    let report = CollectionReport::default();
-    let mut collection = Collection { store, context, collecting, marked, report };
-    collection.mark_parts().await?;
-    collection.mark_objects().await?;
+    let marked = Mutex::new(MarkedChunks::new(chunks, u64::from_le_bytes(random()?)));
+    let (damage, totals) = (FoundDamage::default(), MarkedObjects::default());
+    let mut marking = Marking { store, context, marked, damage, totals };
+    let has_marked = marking.run().await;
+    let Marking { marked, damage, totals: MarkedObjects { objects, bytes }, .. } = marking;
+    if has_marked.is_ok() || !damage.objects.is_empty() {
+        *store.damaged.lock() = damage.objects;
+    }
+    has_marked?;
+    let report = CollectionReport { objects, referenced_bytes: bytes, ..CollectionReport::default() };
+    let mut collection = Collection { store, context, collecting, marked: marked.into_inner(), report };
     let have_reads_ended = collection.wait_for_reads().await?;
     if !have_reads_ended {
         let hours = MAX_READ_WAIT.as_secs() / 3600;
@@ -100,7 +106,7 @@ pub(super) async fn collect(store: &Arc<ChunkStore>, context: &Context) -> Resul
 async fn count_chunks(store: &ChunkStore, context: &Context) -> Result<u64> {
     let (mut after, mut chunks) = (None, 0);
     loop {
-        let page = store.page(context, after).await?;
+        let page = retry_busy(context, || store.page(context, after.clone())).await?;
         chunks += ChunkStore::chunks(&page).count() as u64;
         after = page.next;
         if after.is_none() {
@@ -110,85 +116,6 @@ async fn count_chunks(store: &ChunkStore, context: &Context) -> Result<u64> {
 }
 
 impl Collection<'_> {
-    async fn mark_parts(&mut self) -> Result<()> {
-        let mut after = None;
-        loop {
-            let page = part_references::page(self.store, self.context, after).await?;
-            for key in page.keys {
-                let marked = &mut self.marked;
-                let mark = |entry: Entry| marked.insert(entry.chunk.tag());
-                part_references::read(self.store, self.context, &key, mark).await?;
-                self.collecting.check()?;
-            }
-            after = page.next;
-            if after.is_none() {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn mark_objects(&mut self) -> Result<()> {
-        let mut pages = ObjectPages::begin(self.store, self.context).await?;
-        while let Some(page) = pages.next(self.store, self.context).await? {
-            self.collecting.check()?;
-            for address in page {
-                self.mark_object(&address).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn mark_object(&mut self, address: &Address) -> Result<()> {
-        let inner = &self.store.inner;
-        let head = match inner.head(self.context, address, GetRequest::default()).await {
-            Ok(head) => head,
-            Err(error) if is_gone(&error) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        if head.info.stored.is_none() {
-            return Ok(());
-        }
-        let request = GetRequest { stored: true, ..GetRequest::default() };
-        let found = match inner.get(self.context, address, request).await {
-            Ok(found) => found,
-            Err(error) if is_gone(&error) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        // Another object than that of the head, perhaps: its chunks are pinned.
-        let Some(form) = found.info.stored else { return Ok(()) };
-        let (mut body, mut input) = (found.body, StoredInput::default());
-        for segment in form.segments.iter() {
-            let form = SegmentForm::of_segment(segment)?;
-            let (mut rest, mut end) = (segment.stored_bytes, 0);
-            while rest > 0 {
-                let taken = match form {
-                    SegmentForm::Manifest(_) => match input.peek::<ENTRY_BYTES>() {
-                        Some(entry) => {
-                            let entry = Entry::decode(&entry);
-                            self.marked.insert(entry.chunk.tag());
-                            end = entry.end;
-                            input.skip(ENTRY_BYTES as u64)
-                        }
-                        None => 0,
-                    },
-                    SegmentForm::Plain | SegmentForm::Transformed => input.skip(rest),
-                };
-                rest -= taken;
-                if taken == 0 {
-                    let received = self.context.guard(body.next()).await?;
-                    input.push(received.ok_or_else(truncated)??);
-                    input.release_received();
-                }
-            }
-            if matches!(form, SegmentForm::Manifest(_)) && end != segment.plain_bytes {
-                return Err(super::manifest::corrupt("has another size than its object"));
-            }
-            self.report.referenced_bytes += end;
-        }
-        self.report.objects += 1;
-        Ok(())
-    }
-
     /// Waits for the reads that began before. Returns false if one lasts too long.
     async fn wait_for_reads(&self) -> Result<bool> {
         let clock = self.context.deadline.clock();
@@ -216,14 +143,13 @@ impl Collection<'_> {
     async fn sweep_pages(&mut self, deletes: bool, deletions: &mut Deletions) -> Result<()> {
         let mut after = None;
         loop {
-            let page = self.store.page(self.context, after).await?;
+            let page = retry_busy(self.context, || self.store.page(self.context, after.clone())).await?;
             for listed in ChunkStore::chunks(&page) {
                 self.report.chunks += 1;
                 self.report.chunk_bytes += listed.bytes;
                 if !deletes || self.marked.contains(listed.chunk.tag()) {
                     continue;
                 }
-                self.collecting.check()?;
                 if deletions.len() >= MAX_CONCURRENT_DELETIONS {
                     self.join(deletions).await?;
                 }
@@ -231,7 +157,8 @@ impl Collection<'_> {
                 // The collection lasts until the last deletion has checked whether a write needs its chunk.
                 let collecting = self.collecting.clone();
                 deletions.spawn(async move {
-                    let is_deleted = store.delete_unneeded(&context, &collecting, listed.chunk).await?;
+                    let delete = || store.delete_unneeded(&context, &collecting, listed.chunk);
+                    let is_deleted = retry_busy(&context, delete).await?;
                     Ok(is_deleted.then_some(listed.bytes))
                 });
             }
@@ -272,18 +199,17 @@ impl Collection<'_> {
         loop {
             let page = part_references::page(self.store, self.context, after).await?;
             for key in page.keys {
-                let mut end = 0;
-                let last = |entry: Entry| end = entry.end;
-                let name = part_references::read(self.store, self.context, &key, last).await?;
+                let PartReference { name, bytes } =
+                    part_references::read(self.store, self.context, &key, |_| {}).await?;
                 let has_ended = match known.take() {
                     Some((upload, has_ended)) if upload == name => has_ended,
                     _ => name.has_ended(self.store, self.context).await?,
                 };
                 if has_ended {
-                    self.store.delete(self.context, &key).await?;
+                    retry_busy(self.context, || self.store.delete(self.context, &key)).await?;
                 } else {
                     self.report.parts += 1;
-                    self.report.part_bytes += end;
+                    self.report.part_bytes += bytes;
                 }
                 known = Some((name, has_ended));
             }
@@ -312,7 +238,7 @@ mod tests {
         store.prepare(&context()).await.unwrap();
         let chunk = ChunkId::of_bytes(b"bytes");
         store.ensure(&context(), chunk, b"bytes"[..].into()).await.unwrap();
-        let collecting = Arc::new(store.pins.begin_collection().unwrap());
+        let collecting = Arc::new(store.pins.begin_collection(7).unwrap());
         let held = store.hold(&chunk).await;
         let (deleting, last) = (store.clone(), collecting.clone());
         let deletion =

@@ -8,7 +8,7 @@ use tradewind_core::store::{CopyRequest, ETagForm, GetRequest, StageRequest};
 use tradewind_core::stored_form::PlainAttributes;
 use tradewind_core::{Algorithm, ChecksumScope, ETag, ObjectInfo, Span};
 
-use super::decoder::{EntryPosition, Piece, ReadPlan, truncated};
+use super::decoder::{EntryBounds, Piece, ReadPlan, truncated};
 use super::manifest::SegmentForm;
 use super::read::{Reader, StoredBytes};
 use super::staged::{ManifestWriter, WriteTarget};
@@ -33,7 +33,7 @@ pub(super) async fn copy_manifest(
     let Some(attributes) = attributes(&found.info, request)? else { return Ok(None) };
     let Some(form) = found.info.stored.take() else { return Ok(None) };
     let plan = ReadPlan::new(&form, Span::whole(found.info.size), &reader.address.key)?;
-    let (_, mut decoder) = plan.begin(EntryPosition::default())?;
+    let (_, mut decoder) = plan.begin(EntryBounds::default())?;
 
     let mut metadata = request.metadata.clone().unwrap_or_else(|| found.info.metadata.clone().for_copy());
     metadata.tags = request.tags.clone().unwrap_or_else(|| found.info.metadata.tags.clone());
@@ -44,6 +44,10 @@ pub(super) async fn copy_manifest(
         while let Some(piece) = decoder.next()? {
             let Piece::Chunk(part) = piece else { return Ok(None) };
             writer.add(part.chunk, part.length as u64).await?;
+            if target.store.pins.is_doubtful(&part.chunk) {
+                // To read it and write it again ends the doubt, or fails.
+                return Ok(None);
+            }
         }
         if decoder.rest_bytes() == 0 {
             break;
@@ -56,7 +60,8 @@ pub(super) async fn copy_manifest(
     Ok(Some(Committed { source_version: found.info.version, ..committed }))
 }
 
-/// The reported attributes; `None` if they are not known without its bytes, or the source is not deduplicated as a whole.
+/// The reported attributes; `None` if they are not known without the bytes of the source, or if that is not deduplicated as
+/// a whole.
 fn attributes(source: &ObjectInfo, request: &CopyRequest) -> Result<Option<CopyAttributes>> {
     let Some(form) = source.stored.as_ref().filter(|_| source.size > 0) else { return Ok(None) };
     let mut etag_is_md5 = form.segments.len() == 1;

@@ -7,11 +7,14 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::stored_form::{StoredForm, StoredSegment, needs_layer};
 use tradewind_core::{ObjectKey, Span};
 
+use super::chunker::MIN_CHUNK_BYTES;
 use super::manifest::{ChunkId, Description, ENTRY_BYTES, Entry, SegmentForm, corrupt};
 use crate::transformed::stored_input::StoredInput;
 
 /// Bytes of a plain segment that are copied at once.
 const PLAIN_PIECE_BYTES: usize = 256 << 10;
+/// Entries that are read at once to find one of a range.
+pub(super) const MAX_SEARCH_ENTRIES: u64 = 512;
 
 /// A segment of which a span has a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,15 +37,17 @@ pub(super) struct ReadPlan {
     segments: VecDeque<SegmentPart>,
 }
 
-/// The manifest in which a range begins.
+/// A search for the entry of a byte in a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FirstManifest {
-    /// Where it begins.
+pub(super) struct EntrySearch {
+    /// Where the manifest begins.
     pub stored_start: u64,
     /// The number of its entries.
     pub entries: u64,
-    /// The first byte of the range, relative to the segment.
-    pub first: u64,
+    /// The byte, relative to the segment.
+    pub byte: u64,
+    /// The entry of the byte, or one before it.
+    pub from: EntryPosition,
 }
 
 /// An entry at which a read of a manifest begins.
@@ -52,6 +57,15 @@ pub(super) struct EntryPosition {
     pub number: u64,
     /// The end of the chunk before it.
     pub previous_end: u64,
+}
+
+/// The entries to read of the manifests in which a range begins and ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct EntryBounds {
+    /// Where the read of the first manifest begins.
+    pub first: EntryPosition,
+    /// The number of an entry of the last manifest up to which all chunks of the range are; `None` if it was not searched.
+    pub end: Option<u64>,
 }
 
 /// Bytes of the span.
@@ -73,6 +87,22 @@ pub(super) struct ChunkPart {
     pub start: usize,
     /// The end of the part.
     pub end: usize,
+}
+
+impl SegmentPart {
+    /// The search for the entry of a byte; `None` for bytes as they are.
+    fn search(&self, byte: u64, from: EntryPosition) -> Option<EntrySearch> {
+        self.manifest?;
+        let (stored_start, entries) = (self.stored_start, self.stored_bytes / ENTRY_BYTES as u64);
+        Some(EntrySearch { stored_start, entries, byte, from })
+    }
+
+    /// The highest number of entries up to the end of the range, if no chunk but the last one has fewer bytes.
+    fn max_entries(&self, from: EntryPosition, min_chunk_bytes: u64) -> u64 {
+        let bytes = self.end.saturating_sub(from.previous_end);
+        let entries = from.number + bytes.div_ceil(min_chunk_bytes) + 1;
+        entries.min(self.stored_bytes / ENTRY_BYTES as u64)
+    }
 }
 
 impl ReadPlan {
@@ -109,16 +139,33 @@ impl ReadPlan {
         }
     }
 
-    /// The manifest in which the range begins, unless it begins with its first byte or in plain bytes.
-    pub fn first_manifest(&self) -> Option<FirstManifest> {
-        let part = self.segments.front().filter(|part| part.manifest.is_some() && part.first > 0)?;
-        let entries = part.stored_bytes / ENTRY_BYTES as u64;
-        Some(FirstManifest { stored_start: part.stored_start, entries, first: part.first })
+    /// The search for the first chunk, unless the range begins with the first byte of a manifest or in plain bytes.
+    pub fn first_search(&self) -> Option<EntrySearch> {
+        let part = self.segments.front().filter(|part| part.first > 0)?;
+        part.search(part.first, EntryPosition::default())
     }
 
-    /// The stored bytes to read, and the decoder for them. `position` is that of the first chunk in
-    /// [`Self::first_manifest`], or of one before it.
-    pub fn begin(mut self, position: EntryPosition) -> Result<(Span, Decoder)> {
+    /// The search for the last chunk, if short chunks would make the read of its manifest much too long. `first` is that of
+    /// [`EntryBounds`].
+    pub fn last_search(&self, first: EntryPosition) -> Option<EntrySearch> {
+        let part = self.segments.back()?;
+        let (from, usual_bytes) = (self.first_of_last(first), MIN_CHUNK_BYTES as u64);
+        let bound = part.max_entries(from, u64::from(part.manifest?.min_chunk_bytes));
+        let usual = part.max_entries(from, usual_bytes);
+        match bound > usual + MAX_SEARCH_ENTRIES {
+            true => part.search(part.end - 1, from),
+            false => None,
+        }
+    }
+
+    /// The position in the last manifest that is known without a search.
+    fn first_of_last(&self, first: EntryPosition) -> EntryPosition {
+        if self.segments.len() == 1 { first } else { EntryPosition::default() }
+    }
+
+    /// The stored bytes to read, and the decoder for them.
+    pub fn begin(mut self, bounds: EntryBounds) -> Result<(Span, Decoder)> {
+        let position = bounds.first;
         let (Some(first), Some(last)) = (self.segments.front().copied(), self.segments.back().copied())
         else {
             return Err(corrupt("has no segments"));
@@ -127,15 +174,13 @@ impl ReadPlan {
             None => first.stored_start + first.first,
             Some(_) => first.stored_start + position.number * ENTRY_BYTES as u64,
         };
-        let is_single = self.segments.len() == 1;
         let end = match last.manifest {
             None => last.stored_start + last.end,
             Some(description) => {
-                let before = if is_single { position } else { EntryPosition::default() };
-                // Chunks have a minimum length, except for the last one of a segment.
-                let bytes = last.end.saturating_sub(before.previous_end);
-                let entries = before.number + bytes.div_ceil(u64::from(description.min_chunk_bytes)) + 1;
-                last.stored_start + (entries * ENTRY_BYTES as u64).min(last.stored_bytes)
+                let from = self.first_of_last(position);
+                let entries = last.max_entries(from, u64::from(description.min_chunk_bytes));
+                let entries = bounds.end.map_or(entries, |end| end.min(entries));
+                last.stored_start + entries * ENTRY_BYTES as u64
             }
         };
         let length = end.checked_sub(start).filter(|length| *length > 0);

@@ -5,6 +5,7 @@ use tradewind_core::listing::{ListEntry, ListRequest};
 use tradewind_core::version::ListVersions;
 use tradewind_core::{Address, BucketName, Context, ObjectKey};
 
+use super::busy_retry::retry_busy;
 use super::chunk_store::{ChunkStore, PAGE_ENTRIES};
 
 /// See the module documentation.
@@ -19,7 +20,7 @@ pub(super) struct ObjectPages {
 impl ObjectPages {
     /// Begins before the first object.
     pub async fn begin(store: &ChunkStore, context: &Context) -> Result<Self> {
-        let listed = store.inner.list_buckets(context).await?;
+        let listed = retry_busy(context, || store.inner.list_buckets(context)).await?;
         let buckets = listed.into_iter().map(|bucket| bucket.name).filter(|name| *name != store.bucket);
         let mut pages = Self {
             buckets: buckets.collect(),
@@ -52,7 +53,7 @@ impl ObjectPages {
         context: &Context,
         bucket: &BucketName,
     ) -> Result<Vec<Address>> {
-        let page = store.inner.list(context, bucket, &self.keys).await?;
+        let page = retry_busy(context, || store.inner.list(context, bucket, &self.keys)).await?;
         let address = |name: &str| Ok(Address::new(bucket.clone(), ObjectKey::new(name)?));
         let objects = page.entries.iter().map(|entry| address(entry.name())).collect::<Result<_>>()?;
         self.keys.after = page.next;
@@ -68,7 +69,7 @@ impl ObjectPages {
         context: &Context,
         bucket: &BucketName,
     ) -> Result<Vec<Address>> {
-        let page = store.inner.list_versions(context, bucket, &self.versions).await?;
+        let page = retry_busy(context, || store.inner.list_versions(context, bucket, &self.versions)).await?;
         let mut objects = Vec::with_capacity(page.entries.len());
         for entry in page.entries {
             let ListEntry::Key(key, listed) = entry else { continue };

@@ -4,6 +4,8 @@
 //!   certainly not stored.
 //! - While a collection runs, every chunk that is or was pinned since its begin is **touched**. It is not deleted, because
 //!   the mark may have passed the key of the manifest before it was written.
+//! - A chunk whose stored bytes may be damaged or missing is **doubtful** until a write has stored it again. A write that
+//!   pinned it before must not be acknowledged.
 //! - A **read** may be at chunks of an object that was deleted meanwhile. A collection waits for all reads that began
 //!   before the end of its mark.
 //!
@@ -15,12 +17,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tradewind_core::error::{Error, Reason, Result};
 
 use super::manifest::ChunkId;
+use super::mark::MarkedChunks;
 
-/// Chunks that writes may pin while a collection runs: 256 GiB of the average size. They take up to 108 MiB.
-const MAX_TOUCHED_CHUNKS: usize = 4 << 20;
+/// Chunks that writes pin during a collection, up to which few others are kept with them: 1 TiB of the average size. The
+/// set takes 32 MiB. With more of them, the collection deletes fewer chunks.
+const MAX_TOUCHED_CHUNKS: u64 = 16 << 20;
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -33,18 +36,17 @@ pub(super) struct Pins {
 struct PinState {
     /// The number of pins by tag.
     pinned: HashMap<u64, usize>,
-    /// Present while a collection runs.
-    touched: Option<Touched>,
+    /// The chunks that were pinned since a collection began, and a few others. Present while it runs.
+    touched: Option<MarkedChunks>,
     /// Chunks whose stored bytes may be damaged or missing: a write stores them again.
-    doubtful: HashSet<u64>,
+    doubtful: HashMap<u64, DoubtDuration>,
 }
 
-/// The chunks that were pinned since a collection began.
-#[derive(Debug)]
-enum Touched {
-    Tags(HashSet<u64>),
-    /// Too many: any chunk may be among them.
-    TooMany,
+/// The duration of a doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DoubtDuration {
+    UntilRestart,
+    Durable,
 }
 
 #[derive(Debug, Default)]
@@ -73,26 +75,36 @@ impl Pins {
         PinSet { pins: self.clone(), tags: HashSet::new() }
     }
 
-    /// Begins a collection; `None` if one runs already.
-    pub fn begin_collection(self: &Arc<Self>) -> Option<Collecting> {
+    /// Begins a collection; `None` if one runs already. Each has a new random `seed`.
+    pub fn begin_collection(self: &Arc<Self>, seed: u64) -> Option<Collecting> {
         let mut state = self.state.lock();
         if state.touched.is_some() {
             return None;
         }
-        let mut touched = Touched::Tags(state.pinned.keys().copied().collect());
-        touched.limit(MAX_TOUCHED_CHUNKS);
+        let mut touched = MarkedChunks::new(MAX_TOUCHED_CHUNKS, seed);
+        state.pinned.keys().for_each(|tag| touched.insert(*tag));
         state.touched = Some(touched);
         Some(Collecting { pins: self.clone() })
     }
 
     /// Makes the next write of the chunk store its bytes, whether they are there or not.
     pub fn doubt(&self, chunk: &ChunkId) {
-        self.state.lock().doubtful.insert(chunk.tag());
+        self.state.lock().doubtful.entry(chunk.tag()).or_insert(DoubtDuration::UntilRestart);
+    }
+
+    /// Does so also after a restart: the doubt is stored.
+    pub fn doubt_durably(&self, chunk: &ChunkId) {
+        self.state.lock().doubtful.insert(chunk.tag(), DoubtDuration::Durable);
+    }
+
+    /// Returns true if the doubt about the chunk is stored.
+    pub fn has_durable_doubt(&self, chunk: &ChunkId) -> bool {
+        self.state.lock().doubtful.get(&chunk.tag()) == Some(&DoubtDuration::Durable)
     }
 
     /// Returns true if the stored bytes may be damaged.
     pub fn is_doubtful(&self, chunk: &ChunkId) -> bool {
-        self.state.lock().doubtful.contains(&chunk.tag())
+        self.state.lock().doubtful.contains_key(&chunk.tag())
     }
 
     /// Ends the doubt about a chunk that was stored.
@@ -131,7 +143,16 @@ impl PinSet {
         let mut state = self.pins.state.lock();
         *state.pinned.entry(tag).or_default() += 1;
         if let Some(touched) = &mut state.touched {
-            touched.insert(tag, MAX_TOUCHED_CHUNKS);
+            touched.insert(tag);
+        }
+    }
+
+    /// Returns true if the stored bytes of a pinned chunk may be damaged, and no write has stored it again.
+    pub fn has_doubtful(&self) -> bool {
+        let doubtful = &self.pins.state.lock().doubtful;
+        match doubtful.len() < self.tags.len() {
+            true => doubtful.keys().any(|tag| self.tags.contains(tag)),
+            false => self.tags.iter().any(|tag| doubtful.contains_key(tag)),
         }
     }
 }
@@ -150,28 +171,6 @@ impl Drop for PinSet {
     }
 }
 
-impl Touched {
-    fn insert(&mut self, tag: u64, limit: usize) {
-        if let Self::Tags(tags) = self {
-            tags.insert(tag);
-        }
-        self.limit(limit);
-    }
-
-    fn limit(&mut self, limit: usize) {
-        if matches!(self, Self::Tags(tags) if tags.len() > limit) {
-            *self = Self::TooMany;
-        }
-    }
-
-    fn contains(&self, tag: u64) -> bool {
-        match self {
-            Self::Tags(tags) => tags.contains(&tag),
-            Self::TooMany => true,
-        }
-    }
-}
-
 impl Collecting {
     /// Returns true if a write needs the chunk, or needed it since the collection began.
     pub fn needs(&self, chunk: &ChunkId) -> bool {
@@ -179,18 +178,6 @@ impl Collecting {
         let tag = chunk.tag();
         // Without the set nothing is known: the chunk stays.
         state.pinned.contains_key(&tag) || state.touched.as_ref().is_none_or(|touched| touched.contains(tag))
-    }
-
-    /// Fails with [`Overloaded`](Reason::Overloaded) if writes have pinned more chunks than a collection can
-    /// record: it deletes no more.
-    pub fn check(&self) -> Result<()> {
-        match self.pins.state.lock().touched {
-            Some(Touched::Tags(_)) => Ok(()),
-            Some(Touched::TooMany) | None => {
-                let why = "writes used too many chunks during the collection";
-                Err(Error::new(Reason::Overloaded, why))
-            }
-        }
     }
 }
 
@@ -218,35 +205,48 @@ mod tests {
         };
         drop(pin(&after));
         let held = pin(&before);
-        let collecting = pins.begin_collection().unwrap();
-        assert!(pins.begin_collection().is_none());
+        let collecting = pins.begin_collection(7).unwrap();
+        assert!(pins.begin_collection(7).is_none());
         drop((held, pin(&during)));
         assert!(collecting.needs(&before) && collecting.needs(&during) && !collecting.needs(&after));
         drop(collecting);
         let (one, other) = (pin(&after), pin(&after));
         drop(one);
-        let collecting = pins.begin_collection().unwrap();
+        let collecting = pins.begin_collection(7).unwrap();
         assert!(!collecting.needs(&before) && !collecting.needs(&during) && collecting.needs(&after));
         drop((collecting, other));
-        assert!(!pins.begin_collection().unwrap().needs(&after));
+        assert!(!pins.begin_collection(7).unwrap().needs(&after));
     }
 
     #[test]
-    fn a_collection_with_too_many_touched_chunks_ends_and_deletes_none() {
-        let mut touched = Touched::Tags(HashSet::new());
-        for tag in [1, 2, 2, 1] {
-            touched.insert(tag, 2);
-        }
-        assert!(touched.contains(1) && touched.contains(2) && !touched.contains(4));
-        touched.insert(3, 2);
-        assert!((1..5).all(|tag| touched.contains(tag)));
+    fn pin_set_has_a_doubtful_chunk_until_it_is_stored_again() {
         let pins = Arc::new(Pins::default());
-        let collecting = pins.begin_collection().unwrap();
-        collecting.check().unwrap();
-        assert!(!collecting.needs(&ChunkId::of_bytes(b"a")));
-        pins.state.lock().touched = Some(touched);
-        assert!(collecting.needs(&ChunkId::of_bytes(b"a")));
-        assert_eq!(collecting.check().unwrap_err().reason(), Reason::Overloaded);
+        let [one, two, other] = [b"a", b"b", b"c"].map(|bytes| ChunkId::of_bytes(bytes));
+        let mut set = pins.pin_set();
+        set.add(&one);
+        set.add(&two);
+        pins.doubt(&other);
+        assert!(!set.has_doubtful());
+        for _ in 0..2 {
+            pins.doubt(&two);
+            assert!(set.has_doubtful() && !pins.has_durable_doubt(&two));
+            pins.doubt_durably(&two);
+            pins.doubt(&two);
+            assert!(set.has_doubtful() && pins.has_durable_doubt(&two));
+            pins.trust(&two);
+            assert!(!set.has_doubtful() && !pins.has_durable_doubt(&two));
+            // With more doubtful chunks than pins.
+            (0..8_u8).for_each(|byte| pins.doubt(&ChunkId::of_bytes(&[byte])));
+        }
+    }
+
+    /// A set that has too many chunks keeps all: a collection that is too small for the writes deletes nothing wrong.
+    #[test]
+    fn overfull_set_of_touched_chunks_contains_every_one() {
+        let mut touched = MarkedChunks::new(1, 7);
+        let tag = |number: u64| ChunkId::of_bytes(&number.to_le_bytes()).tag();
+        (0..20_000).for_each(|number| touched.insert(tag(number)));
+        assert!((0..20_000).all(|number| touched.contains(tag(number))));
     }
 
     #[tokio::test]

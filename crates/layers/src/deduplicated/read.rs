@@ -14,7 +14,10 @@ use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, ByteRange, Context, Generation, Span};
 
 use super::chunk_store::ChunkStore;
-use super::decoder::{ChunkPart, Decoder, EntryPosition, FirstManifest, Piece, ReadPlan, truncated};
+use super::decoder::{
+    ChunkPart, Decoder, EntryBounds, EntryPosition, EntrySearch, MAX_SEARCH_ENTRIES, Piece, ReadPlan,
+    truncated,
+};
 use super::manifest::{self, ENTRY_BYTES, corrupt};
 use crate::transformed::read::{replaced_as_none, reserve};
 
@@ -22,8 +25,6 @@ use crate::transformed::read::{replaced_as_none, reserve};
 const MAX_CONCURRENT_CHUNKS: usize = 4;
 /// Bodies of at most that many bytes are read before the response begins, so that an error fails the request.
 const MAX_EAGER_BYTES: u64 = 64 << 10;
-/// Entries that are read at once to find the first one of a range.
-const MAX_SEARCH_ENTRIES: u64 = 512;
 /// Attempts to read one write of an object that is replaced again and again.
 const MAX_ATTEMPTS: usize = 100;
 
@@ -39,6 +40,14 @@ pub(super) struct StoredBytes {
     pub response: GetResponse<Body>,
     /// Keeps the chunks of the manifest.
     pub token: TaskTrackerToken,
+}
+
+/// The entries among which that of a byte is.
+struct FoundEntries {
+    /// The first of them.
+    position: EntryPosition,
+    /// The number after the last one.
+    end: u64,
 }
 
 impl Reader<'_> {
@@ -73,7 +82,7 @@ impl Reader<'_> {
         if span.length == 0 {
             return Ok(GetResponse { span, body: Body::from_bytes(Bytes::new()), ..found });
         }
-        let (_, decoder) = ReadPlan::new(&form, span, &self.address.key)?.begin(EntryPosition::default())?;
+        let (_, decoder) = ReadPlan::new(&form, span, &self.address.key)?.begin(EntryBounds::default())?;
         let body = self.body(ChunkStream::new(self, decoder, found.body, token)).await?;
         Ok(GetResponse { span, body, ..found })
     }
@@ -96,33 +105,28 @@ impl Reader<'_> {
             return Ok(Some(GetResponse { info, span, body, observation: head.observation }));
         }
         let plan = ReadPlan::new(&form, span, &self.address.key)?;
-        let position = match plan.first_manifest() {
-            None => EntryPosition::default(),
-            Some(manifest) => match self.find_entry(manifest, info.generation).await? {
-                Some(position) => position,
-                None => return Ok(None),
-            },
-        };
-        let (stored_span, decoder) = plan.begin(position)?;
+        let mut bounds = EntryBounds::default();
+        if let Some(search) = plan.first_search() {
+            let Some(found) = self.find_entry(search, info.generation).await? else { return Ok(None) };
+            bounds.first = found.position;
+        }
+        if let Some(search) = plan.last_search(bounds.first) {
+            let Some(found) = self.find_entry(search, info.generation).await? else { return Ok(None) };
+            bounds.end = Some(found.end);
+        }
+        let (stored_span, decoder) = plan.begin(bounds)?;
         let Some(found) = self.get_stored(stored_span, info.generation).await? else { return Ok(None) };
         let body = self.body(ChunkStream::new(self, decoder, found.body, token.clone())).await?;
         Ok(Some(GetResponse { info, span, body, observation: found.observation }))
     }
 
-    /// The entry of the first chunk of a range, or one at most [`MAX_SEARCH_ENTRIES`] before it; `None` if the object was
-    /// replaced.
-    async fn find_entry(
-        &self,
-        manifest: FirstManifest,
-        generation: Generation,
-    ) -> Result<Option<EntryPosition>> {
-        let mut position = EntryPosition::default();
-        // The chunk is that of an entry from `position.number` on, and before `end`.
-        let mut end = manifest.entries;
-        while end - position.number > MAX_SEARCH_ENTRIES {
+    /// Entries with that of a byte, at most [`MAX_SEARCH_ENTRIES`]; `None` if the object was replaced.
+    async fn find_entry(&self, search: EntrySearch, generation: Generation) -> Result<Option<FoundEntries>> {
+        let (mut position, mut end) = (search.from, search.entries);
+        while end.saturating_sub(position.number) > MAX_SEARCH_ENTRIES {
             let number = position.number + (end - position.number) / 2;
             let span = Span {
-                offset: manifest.stored_start + (number - 1) * ENTRY_BYTES as u64,
+                offset: search.stored_start + (number - 1) * ENTRY_BYTES as u64,
                 length: ENTRY_BYTES as u64,
             };
             let Some(found) = self.get_stored(span, generation).await? else { return Ok(None) };
@@ -131,12 +135,12 @@ impl Reader<'_> {
             if entry.end < position.previous_end {
                 return Err(corrupt("is not in order"));
             }
-            match entry.end <= manifest.first {
+            match entry.end <= search.byte {
                 true => position = EntryPosition { number, previous_end: entry.end },
                 false => end = number,
             }
         }
-        Ok(Some(position))
+        Ok(Some(FoundEntries { position, end }))
     }
 
     /// Reads stored bytes of one write of the object; `None` if it was replaced.

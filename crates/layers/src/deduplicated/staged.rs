@@ -259,8 +259,9 @@ pub(super) struct ManifestWriter {
     stored_bytes: u64,
     /// Entries that are not written yet; of a part, all of them.
     entries: BytesMut,
-    /// The upload, if this is a part of one. An identity of the caller's is not an MD5.
+    /// The upload, if this is a part of one.
     upload: Option<UploadName>,
+    /// True if the caller chose the entity tag, which is no MD5 then.
     has_identity: bool,
 }
 
@@ -307,6 +308,9 @@ impl ManifestWriter {
     }
 
     /// Commits the manifest. All its chunks are durable.
+    ///
+    /// Fails with [`Overloaded`](Reason::Overloaded) if a read has found one of them damaged since it was pinned: the caller
+    /// sends the bytes again, and the chunk is stored again. Fails with [`Io`](Reason::Io) if that happens during the commit.
     pub async fn commit(
         mut self,
         plain: PlainAttributes,
@@ -329,7 +333,16 @@ impl ManifestWriter {
         let Self { store, context, staged, pins, .. } = self;
         // To its end, although the caller may stop waiting: a manifest that is stored later would have no pins.
         let commit = async move {
+            if pins.has_doubtful() {
+                let why = "a chunk was found damaged while the object was written; retry";
+                return Err(Error::new(Reason::Overloaded, why));
+            }
             let committed = staged.commit(expected).await;
+            if committed.is_ok() && pins.has_doubtful() {
+                // It is stored, and cannot be read before the caller has sent it again.
+                let why = "a chunk was found damaged while the object was committed; send it again";
+                return Err(Error::new(Reason::Io, why));
+            }
             drop(pins);
             committed
         };

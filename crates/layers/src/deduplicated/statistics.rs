@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tradewind_core::error::Result;
 
-use super::{CollectionReport, Deduplicated};
+use super::{CollectionReport, DamagedObject, Deduplicated};
 
 /// Counts of chunks since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct DeduplicationCounts {
 }
 
 /// The collections since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CollectionHistory {
     /// Collections that ran to their end.
     pub completed: u64,
@@ -33,6 +33,17 @@ pub struct CollectionHistory {
     pub failed: u64,
     /// The last one that ran to its end.
     pub last: Option<LastCollection>,
+    /// The failure after it, if the newest collection failed.
+    pub failure: Option<CollectionFailure>,
+}
+
+/// A collection that ended with an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectionFailure {
+    /// The time of its end, by the clock of its context.
+    pub ended_at: Duration,
+    /// The message of the error, for operators.
+    pub message: String,
 }
 
 /// A collection that ran to its end.
@@ -50,7 +61,13 @@ impl Deduplicated {
     /// The collections since the start.
     #[must_use]
     pub fn collections(&self) -> CollectionHistory {
-        *self.collections.lock()
+        self.collections.lock().clone()
+    }
+
+    /// Objects and parts that the last collection could not read: at most 1,000. While there is one, no chunk is deleted.
+    #[must_use]
+    pub fn damaged_objects(&self) -> Vec<DamagedObject> {
+        self.store.damaged.lock().clone()
     }
 
     /// Counts since the start.
@@ -81,9 +98,14 @@ impl Deduplicated {
                 collections.completed += 1;
                 let took = ended_at.saturating_sub(started_at);
                 collections.last = Some(LastCollection { ended_at, took, report: *report });
+                collections.failure = None;
             }
             Ok(None) => {}
-            Err(_) => collections.failed += 1,
+            Err(error) => {
+                collections.failed += 1;
+                collections.failure =
+                    Some(CollectionFailure { ended_at, message: error.message().to_owned() });
+            }
         }
     }
 }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tradewind_core::ObjectStore;
+use tradewind_core::context::Deadline;
 use tradewind_core::error::Reason;
-use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation, context, reason};
+use tradewind_core::testing::{
+    Fault, FaultPlan, FaultSchedule, Faulty, Operation, SimulatedClock, context, context_until, reason,
+};
+use tradewind_core::{Budget, ObjectStore};
 
 use super::collection::delete;
 use super::copy_request;
@@ -48,6 +51,39 @@ async fn a_collection_that_cannot_read_everything_deletes_nothing_needed() {
         }
     }
     assert!(failed > 10 && ended > 10, "{failed} collections failed, {ended} ended");
+}
+
+/// A full queue of the store below does not end a collection of hours.
+#[tokio::test]
+async fn collection_repeats_requests_that_the_store_is_too_busy_for() {
+    let faulty = Faulty::new(memory(), FaultPlan::none());
+    let desk = Desk::with_store(faulty.clone()).await;
+    for seed in 0..40 {
+        put(&*desk.layer, &format!("{seed}"), noise(100_000, seed)).await;
+        if seed % 2 == 0 {
+            delete(&desk, &format!("{seed}")).await;
+        }
+    }
+    let busy = Fault::FailBefore(Reason::Overloaded);
+    faulty.set_plan(FaultPlan::seeded(1).with_fault_on_any(FaultSchedule::Probability(0.2), busy));
+    let clock = SimulatedClock::new();
+    let collecting = context_until(&Budget::new(1 << 20), Deadline::none(clock.clone()));
+    let collection = desk.layer.collect(&collecting);
+    let time = async {
+        loop {
+            clock.advance(Duration::from_secs(1));
+            tokio::task::yield_now().await;
+        }
+    };
+    let report = tokio::select! {
+        report = collection => report.unwrap().unwrap(),
+        () = time => unreachable!(),
+    };
+    assert_eq!((report.objects, report.deleted_bytes), (20, 2_000_000));
+    faulty.set_plan(FaultPlan::none());
+    for seed in (1..40).step_by(2) {
+        assert!(read(&*desk.layer, &format!("{seed}")).await == noise(100_000, seed), "{seed}");
+    }
 }
 
 /// Writes, copies, deletes and reads of few contents, so that most chunks are found, and collections all the time. Some

@@ -2,14 +2,19 @@
 
 use bytes::Bytes;
 use tradewind_core::error::Reason;
+use tradewind_core::layer::Method;
+use tradewind_core::listing::ListRequest;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, Select, StageRequest};
 use tradewind_core::testing::{context, reason, write_all};
-use tradewind_core::{Address, ByteRange, ObjectStore, Precondition};
+use tradewind_core::{Address, BucketName, ByteRange, ObjectStore, Precondition};
 
-use super::support::{CHUNKS, Desk, address, chunks, deduplicated, get, noise, put, read};
+use super::copy_request;
+use super::support::{
+    CHUNKS, Desk, PausingStore, address, chunks, deduplicated, get, memory, noise, put, read, try_put,
+};
 
-async fn replace_chunk(below: &dyn ObjectStore, key: &str, bytes: Bytes) {
+pub async fn replace_chunk(below: &dyn ObjectStore, key: &str, bytes: Bytes) {
     let address = Address::parse(CHUNKS, key).unwrap();
     let mut staged = below.stage(&context(), &address, StageRequest::default()).await.unwrap();
     write_all(&mut *staged, bytes).await.unwrap();
@@ -90,6 +95,125 @@ async fn a_chunk_found_damaged_before_a_restart_is_stored_again_after_it() {
             assert!(read(&*restarted, key).await == bytes, "{key}");
         }
     }
+}
+
+/// The keys of marks of doubt.
+async fn marks(desk: &Desk) -> Vec<String> {
+    let request = ListRequest { prefix: "doubt-".to_owned(), limit: 100, ..ListRequest::default() };
+    let page = desk.below.list(&context(), &BucketName::new(CHUNKS).unwrap(), &request).await.unwrap();
+    page.entries.iter().map(|entry| entry.name().to_owned()).collect()
+}
+
+/// The damaged bytes of an object's first chunk, whose size is right.
+async fn damage_first_chunk(desk: &Desk) -> DamagedChunk {
+    let key = chunks(&*desk.below).await.0.swap_remove(0);
+    let address = Address::parse(CHUNKS, &key).unwrap();
+    let found = desk.below.get(&context(), &address, GetRequest::default()).await.unwrap();
+    let original = found.body.collect().await.unwrap();
+    replace_chunk(&*desk.below, &key, noise(original.len(), 9)).await;
+    DamagedChunk { key, original }
+}
+
+struct DamagedChunk {
+    key: String,
+    original: Bytes,
+}
+
+/// A flip in the page cache, which is gone later: the bytes on the disk were never wrong.
+#[tokio::test]
+async fn a_chunk_that_a_read_finds_damaged_is_marked_and_not_deleted() {
+    let bytes = noise(300_000, 1);
+    let desk = Desk::new().await;
+    put(&*desk.layer, "k", bytes.clone()).await;
+    let DamagedChunk { key, original } = damage_first_chunk(&desk).await;
+    for _ in 0..2 {
+        assert_eq!(reason(get(&*desk.layer, "k", GetRequest::default()).await), Reason::CorruptData);
+        assert_eq!(marks(&desk).await, [format!("doubt-{key}")]);
+    }
+    replace_chunk(&*desk.below, &key, original).await;
+    assert!(read(&*desk.layer, "k").await == bytes);
+    // The next write stores the chunk again, and ends the doubt.
+    for stored in [1, 0] {
+        let before = desk.layer.counts().stored_chunks;
+        put(&*desk.layer, "again", bytes.clone()).await;
+        assert_eq!(desk.layer.counts().stored_chunks - before, stored);
+        assert!(marks(&desk).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn mark_of_a_chunk_that_no_object_needs_is_deleted_with_it() {
+    let desk = Desk::new().await;
+    put(&*desk.layer, "k", noise(300_000, 1)).await;
+    damage_first_chunk(&desk).await;
+    assert_eq!(reason(get(&*desk.layer, "k", GetRequest::default()).await), Reason::CorruptData);
+    desk.collect().await;
+    assert_eq!(marks(&desk).await.len(), 1);
+    desk.layer.delete(&context(), &address("k"), Precondition::None).await.unwrap();
+    desk.collect().await;
+    assert!(marks(&desk).await.is_empty());
+}
+
+/// The write has found the chunk, and a read finds it damaged before the commit.
+#[tokio::test]
+async fn a_write_is_not_acknowledged_if_one_of_its_chunks_was_found_damaged() {
+    let bytes = noise(300_000, 1);
+    let desk = Desk::new().await;
+    put(&*desk.layer, "old", bytes.clone()).await;
+    damage_first_chunk(&desk).await;
+    let request = StageRequest { size: Some(300_000), ..StageRequest::default() };
+    let mut staged = desk.layer.stage(&context(), &address("new"), request).await.unwrap();
+    write_all(&mut *staged, bytes.clone()).await.unwrap();
+    while desk.layer.counts().found_chunks == 0 {
+        tokio::task::yield_now().await;
+    }
+    // All but the last chunk, which the commit cuts.
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reason(get(&*desk.layer, "old", GetRequest::default()).await), Reason::CorruptData);
+    assert_eq!(reason(staged.commit(Expected::default()).await), Reason::Overloaded);
+    let missing = desk.layer.head(&context(), &address("new"), GetRequest::default()).await;
+    assert_eq!(reason(missing), Reason::NoSuchKey);
+    put(&*desk.layer, "new", bytes.clone()).await;
+    for key in ["old", "new"] {
+        assert!(read(&*desk.layer, key).await == bytes, "{key}");
+    }
+}
+
+/// The read finds the damage while the manifest is being committed: it is stored, and the client must send it again.
+#[tokio::test]
+async fn a_write_fails_if_one_of_its_chunks_is_found_damaged_during_the_commit() {
+    let bytes = noise(300_000, 1);
+    let held = PausingStore::new(memory());
+    let desk = Desk::with_store(held.clone()).await;
+    put(&*desk.layer, "old", bytes.clone()).await;
+    damage_first_chunk(&desk).await;
+    let mut hold = held.hold(Method::Stage, "bucket");
+    let (layer, written) = (desk.layer.clone(), bytes.clone());
+    let write = tokio::spawn(async move { try_put(&*layer, "new", written).await });
+    hold.reached().await;
+    assert_eq!(reason(get(&*desk.layer, "old", GetRequest::default()).await), Reason::CorruptData);
+    hold.release();
+    assert_eq!(reason(write.await.unwrap()), Reason::Io);
+    put(&*desk.layer, "new", bytes.clone()).await;
+    for key in ["old", "new"] {
+        assert!(read(&*desk.layer, key).await == bytes, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn copy_of_a_doubtful_chunk_reads_it() {
+    let bytes = noise(300_000, 1);
+    let desk = Desk::new().await;
+    put(&*desk.layer, "k", bytes.clone()).await;
+    let DamagedChunk { key, original } = damage_first_chunk(&desk).await;
+    assert_eq!(reason(get(&*desk.layer, "k", GetRequest::default()).await), Reason::CorruptData);
+    let copied = desk.layer.copy(&context(), copy_request("k", "copy")).await;
+    assert_eq!(reason(copied), Reason::CorruptData);
+    replace_chunk(&*desk.below, &key, original).await;
+    desk.layer.copy(&context(), copy_request("k", "copy")).await.unwrap();
+    assert!(read(&*desk.layer, "copy").await == bytes && marks(&desk).await.is_empty());
 }
 
 /// A manifest that is wrong about a length does not cost other objects the chunk.

@@ -1,6 +1,7 @@
 //! A plain store and one with the layer, side by side, and a store whose calls can be held.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,9 +11,9 @@ use tradewind_core::error::Result;
 use tradewind_core::layer::Method;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{Select, StageRequest};
+use tradewind_core::store::{GetRequest, GetResponse, Select, StageRequest};
 use tradewind_core::testing::context;
-use tradewind_core::{Address, BucketName, Context, ObjectStore, Observation, Staged};
+use tradewind_core::{Address, Body, BucketName, Context, ObjectStore, Observation, Staged};
 use tradewind_layers::Deduplicated;
 use tradewind_layers::deduplicated::{CollectionReport, DeduplicationPolicy, MIN_MIN_OBJECT_BYTES};
 
@@ -236,5 +237,45 @@ impl ObjectStore for PausingStore {
         let page = self.inner.list(context, bucket, request).await;
         self.pass(Method::List, bucket).await;
         page
+    }
+}
+
+/// Counts the bytes that GETs select.
+#[derive(Debug)]
+pub struct CountingStore {
+    inner: Arc<dyn ObjectStore>,
+    bytes: AtomicU64,
+}
+
+impl CountingStore {
+    pub fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        Arc::new(Self { inner, bytes: AtomicU64::new(0) })
+    }
+
+    /// The bytes since the last call.
+    pub fn take_bytes(&self) -> u64 {
+        self.bytes.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for CountingStore {
+    tradewind_core::forward_methods! {
+        to: |store| &store.inner;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+        set_versioning, head, stage, delete, list, list_versions, copy, set_tags, set_classes, redescribe,
+        redescribe_upload, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads,
+        complete_upload, abort_upload, close,
+    }
+
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
+        let found = self.inner.get(context, address, request).await?;
+        self.bytes.fetch_add(found.span.length, Ordering::Relaxed);
+        Ok(found)
     }
 }

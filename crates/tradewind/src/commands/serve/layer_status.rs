@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value as Json, json};
-use tradewind_layers::deduplicated::LastCollection;
+use tradewind_layers::deduplicated::{CollectionFailure, LastCollection};
 use tradewind_layers::{Deduplicated, DiskQueueReport};
 use tradewind_model::slices::GroupStatistics;
 
@@ -45,7 +45,7 @@ fn kind_json(counts: &GroupStatistics) -> Json {
 /// The counts of a layer `deduplicated` at the time `now`.
 pub(super) fn deduplicated_json(layer: &Deduplicated, now: Duration) -> Json {
     let (counts, collections) = (layer.counts(), layer.collections());
-    let unreadable = layer.unreadable_objects();
+    let (unreadable, damaged) = (layer.unreadable_objects(), layer.damaged_objects());
     json!({
         "ready": layer.is_ready(),
         "examined_objects": layer.examined_objects(),
@@ -59,7 +59,17 @@ pub(super) fn deduplicated_json(layer: &Deduplicated, now: Duration) -> Json {
         "deleted_bytes": counts.deleted_bytes,
         "collections": collections.completed,
         "failed_collections": collections.failed,
+        "last_failure": collections.failure.map(|failure| failure_json(&failure, now)),
+        "damaged_objects": damaged.len(),
+        "damaged_object": damaged.first().map(ToString::to_string),
         "last_collection": collections.last.map(|last| last_json(&last, now)),
+    })
+}
+
+fn failure_json(failure: &CollectionFailure, now: Duration) -> Json {
+    json!({
+        "age_seconds": now.saturating_sub(failure.ended_at).as_secs_f64(),
+        "error": failure.message,
     })
 }
 

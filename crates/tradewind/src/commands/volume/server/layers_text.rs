@@ -70,6 +70,7 @@ pub(super) fn deduplicated_text(deduplicated: &Json) -> String {
         }
         return lines;
     }
+    lines += &failure_text(deduplicated);
     let last = &deduplicated["last_collection"];
     if last.is_null() {
         return lines + "ratio    not known before the first collection\n";
@@ -81,6 +82,24 @@ pub(super) fn deduplicated_text(deduplicated: &Json) -> String {
         "ratio    {ratio}: {logical} of objects in {chunks} of chunks; the collection {age:.0} s ago deleted {}\n",
         size(&last["deleted_bytes"])
     );
+    lines
+}
+
+/// Lines about a collection that failed, and what it could not read. Empty if the last one succeeded.
+fn failure_text(deduplicated: &Json) -> String {
+    let (failure, mut lines) = (&deduplicated["last_failure"], String::new());
+    if !failure.is_null() {
+        let age = failure["age_seconds"].as_f64().unwrap_or(0.0);
+        let error = Names::for_stdout().show(failure["error"].as_str().unwrap_or("-"));
+        lines += &format!("failed   the collection {age:.0} s ago, so that unused chunks stay: {error}\n");
+    }
+    let damaged = deduplicated["damaged_objects"].as_u64().unwrap_or(0);
+    if damaged > 0 {
+        let first = Names::for_stdout().show(deduplicated["damaged_object"].as_str().unwrap_or("-"));
+        lines += &format!(
+            "damaged  {damaged} objects, such as {first}: unused chunks stay; restore, overwrite or delete them\n"
+        );
+    }
     lines
 }
 
@@ -133,5 +152,12 @@ mod tests {
             "chunks   1MiB stored and 3MiB found since the start\n\
              ratio    4.00: 4MiB of objects in 1MiB of chunks; the collection 61 s ago deleted 0\n"
         );
+        counts["last_failure"] = json!({ "age_seconds": 3.1, "error": "2 objects cannot be read" });
+        counts["damaged_objects"] = json!(2);
+        counts["damaged_object"] = json!("bucket/key");
+        let text = deduplicated_text(&counts);
+        let failed = "failed   the collection 3 s ago, so that unused chunks stay: 2 objects cannot be read\ndamaged  2 objects, such \
+             as bucket/key: unused chunks stay; restore, overwrite or delete them\nratio    4.00";
+        assert!(text.contains(failed), "{text}");
     }
 }

@@ -1,0 +1,127 @@
+//! Collections of stores with damaged manifests and lists of chunks: they delete nothing, name what is damaged, and go on
+//! when it is gone.
+
+use bytes::Bytes;
+use tradewind_core::error::{Error, Reason};
+use tradewind_core::listing::ListRequest;
+use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
+use tradewind_core::object::Expected;
+use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::stored_form::{PlainAttributes, Reported};
+use tradewind_core::testing::{context, write_all};
+use tradewind_core::{Address, BucketName, ObjectStore};
+
+use super::collection::delete;
+use super::damage::replace_chunk;
+use super::support::{CHUNKS, Desk, address, noise, put, read};
+
+/// Cuts the last entry of an object's manifest.
+async fn cut_manifest(desk: &Desk, key: &str) {
+    let info = desk.below.head(&context(), &address(key), GetRequest::default()).await.unwrap().info;
+    let description = info.stored.unwrap().segments[0].description.clone();
+    let request = GetRequest { stored: true, ..GetRequest::default() };
+    let found = desk.below.get(&context(), &address(key), request).await.unwrap();
+    let manifest = found.body.collect().await.unwrap();
+    let plain = PlainAttributes { size: info.size, etag: info.etag, checksums: info.checksums };
+    let reported = Some(Reported { plain, description });
+    let mut staged = desk.below.stage(&context(), &address(key), StageRequest::default()).await.unwrap();
+    staged.write(manifest.slice(..manifest.len() - 40)).await.unwrap();
+    staged.commit(Expected { reported, ..Expected::default() }).await.unwrap();
+}
+
+/// The keys of the lists of chunks of parts.
+async fn references(desk: &Desk) -> Vec<String> {
+    let request = ListRequest { prefix: "part-".to_owned(), limit: 100, ..ListRequest::default() };
+    let page = desk.below.list(&context(), &BucketName::new(CHUNKS).unwrap(), &request).await.unwrap();
+    page.entries.iter().map(|entry| entry.name().to_owned()).collect()
+}
+
+async fn begin_upload(desk: &Desk) -> UploadId {
+    desk.layer.create_upload(&context(), &address("k"), CreateUpload::default()).await.unwrap()
+}
+
+async fn put_part(desk: &Desk, upload: &UploadId, bytes: Bytes) -> CompletePart {
+    let number = PartNumber::new(1).unwrap();
+    let staged =
+        desk.layer.stage_part(&context(), &address("k"), upload, number, StageRequest::default()).await;
+    let mut staged = staged.unwrap();
+    write_all(&mut *staged, bytes).await.unwrap();
+    let etag = staged.commit(Expected::default()).await.unwrap().0.etag;
+    CompletePart { number, etag, checksum: None }
+}
+
+async fn failed_collection(desk: &Desk) -> Error {
+    let error = desk.layer.collect(&context()).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::CorruptData);
+    error
+}
+
+fn damaged(desk: &Desk) -> Vec<String> {
+    desk.layer.damaged_objects().iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn damaged_objects_are_named_and_keep_all_chunks_until_they_are_gone() {
+    let desk = Desk::new().await;
+    for (seed, key) in ["a", "b", "c", "garbage"].into_iter().enumerate() {
+        put(&*desk.layer, key, noise(300_000, seed as u64)).await;
+    }
+    delete(&desk, "garbage").await;
+    let before = desk.chunk_bytes().await;
+    for key in ["a", "c"] {
+        cut_manifest(&desk, key).await;
+    }
+    let error = failed_collection(&desk).await;
+    assert!(error.message().contains("2 objects") && error.message().contains("bucket/a"), "{error}");
+    assert_eq!(damaged(&desk), ["bucket/a", "bucket/c"]);
+    assert_eq!(desk.layer.collections().failure.unwrap().message, error.message());
+    assert_eq!(desk.chunk_bytes().await, before);
+    delete(&desk, "a").await;
+    put(&*desk.layer, "c", noise(300_000, 2)).await;
+    assert_eq!(desk.collect().await.deleted_bytes, 600_000);
+    assert!(damaged(&desk).is_empty() && desk.layer.collections().failure.is_none());
+    assert!(read(&*desk.layer, "b").await == noise(300_000, 1));
+}
+
+#[tokio::test]
+async fn damaged_list_of_chunks_is_removed_once_its_upload_has_ended() {
+    let desk = Desk::new().await;
+    let bytes = noise(300_000, 1);
+    for is_completed in [false, true] {
+        let upload = begin_upload(&desk).await;
+        let part = put_part(&desk, &upload, bytes.clone()).await;
+        let [key] = &references(&desk).await[..] else { panic!("one list of chunks") };
+        replace_chunk(&*desk.below, key, Bytes::from_static(b"damaged")).await;
+        let error = failed_collection(&desk).await;
+        let name = format!("bucket/k (upload {upload})");
+        assert!(error.message().contains(&name), "{error}");
+        assert_eq!(damaged(&desk), [name]);
+        if is_completed {
+            let request = CompleteUpload { parts: vec![part], ..CompleteUpload::default() };
+            desk.layer.complete_upload(&context(), &address("k"), &upload, request).await.unwrap();
+            assert_eq!(desk.collect().await.deleted_chunks, 0);
+            assert!(read(&*desk.layer, "k").await == bytes);
+        } else {
+            desk.layer.abort_upload(&context(), &address("k"), &upload).await.unwrap();
+            assert_eq!(desk.collect().await.deleted_bytes, 300_000);
+        }
+        assert!(references(&desk).await.is_empty() && damaged(&desk).is_empty());
+    }
+}
+
+/// The key of an earlier version does not name the upload.
+#[tokio::test]
+async fn damaged_list_of_chunks_with_an_old_key_is_removed_without_uploads() {
+    let desk = Desk::new().await;
+    let upload = begin_upload(&desk).await;
+    let key = format!("part-{:032x}", 7);
+    replace_chunk(&*desk.below, &key, Bytes::from_static(b"damaged")).await;
+    let error = failed_collection(&desk).await;
+    assert!(error.message().contains(&key), "{error}");
+    assert_eq!(references(&desk).await, [key]);
+    desk.layer.abort_upload(&context(), &address("k"), &upload).await.unwrap();
+    desk.collect().await;
+    assert!(references(&desk).await.is_empty());
+    let chunk = Address::parse(CHUNKS, "format").unwrap();
+    desk.below.head(&context(), &chunk, GetRequest::default()).await.unwrap();
+}
