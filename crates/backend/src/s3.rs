@@ -377,6 +377,18 @@ impl ObjectStore for S3Store {
         self.client_for_bucket(Some(bucket.as_str())).pool.min_rtt()
     }
 
+    fn accepts(&self, address: &Address, request: &StageRequest) -> bool {
+        let dialects = match self.dialect.get() {
+            Some(dialect) => std::slice::from_ref(dialect),
+            None => &Dialect::ALL,
+        };
+        // The layer above knows the capabilities of plain S3, as long as the service is not identified.
+        dialects.iter().all(|dialect| {
+            dialect.capabilities().cover(address, request)
+                && self.accepts_metadata(&request.metadata, *dialect)
+        })
+    }
+
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.put_bucket(context, bucket).await
     }

@@ -313,6 +313,11 @@ impl ObjectStore for SwiftStore {
         &self.capabilities
     }
 
+    /// Metadata of any kind has a place: in headers, or in the companion. A key may be too long once it is escaped.
+    fn accepts(&self, address: &Address, _: &StageRequest) -> bool {
+        names::object(address.key.as_str()).is_ok()
+    }
+
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.put_container(context, bucket).await
     }

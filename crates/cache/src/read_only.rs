@@ -6,7 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tradewind_core::error::Result;
 use tradewind_core::layer::Method;
-use tradewind_core::{Error, ObjectStore, Reason};
+use tradewind_core::store::StageRequest;
+use tradewind_core::{Address, Error, ObjectStore, Reason};
 
 /// A store that clients cannot change: every change fails with [`AccessDenied`](Reason::AccessDenied).
 pub struct ReadOnly {
@@ -37,6 +38,10 @@ impl ObjectStore for ReadOnly {
         set_versioning, head, get, stage, delete, list, list_versions, copy, set_tags, set_classes, redescribe, redescribe_upload,
         object_parts,
         create_upload, stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,
+    }
+
+    fn accepts(&self, _: &Address, _: &StageRequest) -> bool {
+        false
     }
 }
 

@@ -1,9 +1,8 @@
 //! Forwarding for layers: the methods of [`ObjectStore`](crate::ObjectStore) that a layer passes on to the store below.
 //!
 //! A layer writes the methods that it changes and lists the others in [`forward_methods!`](crate::forward_methods).
-//! The compiler reports a method that is in neither, but for those with a default: `prewarm`, `min_rtt`, `redescribe` and
-//! `redescribe_upload`. Code around every forwarded call (timing, scheduling, faults)
-//! receives a [`Call`].
+//! The compiler reports a method that is in neither, but for those with a default: `prewarm`, `min_rtt`, `accepts`,
+//! `redescribe` and `redescribe_upload`. Code around every forwarded call (timing, scheduling, faults) receives a [`Call`].
 
 use crate::context::Context;
 use crate::name::Address;
@@ -54,8 +53,8 @@ pub struct Call<'a> {
 ///
 /// - `to` evaluates to the store, or to a smart pointer to it. It may await.
 /// - `around`, if given, is evaluated in place of a call. It receives the layer, the [`Call`] and the future of the
-///   forwarded call, and has the same result. It may await. It does not apply to `capabilities`, `prewarm`, `min_rtt`
-///   and `close`.
+///   forwarded call, and has the same result. It may await. It does not apply to `capabilities`, `prewarm`, `min_rtt`,
+///   `accepts` and `close`.
 /// - The names of the methods follow.
 ///
 /// ```
@@ -78,8 +77,8 @@ pub struct Call<'a> {
 ///             layer.requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
 ///             response.await
 ///         };
-///         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head,
-///         get, stage, delete, list, list_versions, copy, set_classes, object_parts, create_upload, stage_part, copy_part, list_parts,
+///         capabilities, prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+///         set_versioning, head, get, stage, delete, list, list_versions, copy, set_classes, object_parts, create_upload, stage_part, copy_part, list_parts,
 ///         list_uploads, complete_upload, abort_upload, close,
 ///     }
 ///
@@ -118,6 +117,12 @@ macro_rules! forward_method {
         fn min_rtt(&self, bucket: &$crate::BucketName) -> Option<::std::time::Duration> {
             let $layer = self;
             $store.min_rtt(bucket)
+        }
+    };
+    (accepts, [|$layer:ident| $store:expr; $($around:tt)*]) => {
+        fn accepts(&self, address: &$crate::Address, request: &$crate::store::StageRequest) -> bool {
+            let $layer = self;
+            $store.accepts(address, request)
         }
     };
     (close, [|$layer:ident| $store:expr; $($around:tt)*]) => {

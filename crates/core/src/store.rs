@@ -92,6 +92,21 @@ impl Capabilities {
     pub fn supports(&self, feature: Feature) -> bool {
         !self.unsupported.contains(&feature)
     }
+
+    /// Returns true if a store with these capabilities keeps all that the client gave for a write.
+    #[must_use]
+    pub fn cover(&self, address: &Address, request: &StageRequest) -> bool {
+        let (key, metadata) = (address.key.as_str(), &request.metadata);
+        request.size.is_none_or(|size| size <= self.max_object_bytes)
+            && key.len() <= self.max_key_bytes
+            && (self.supports(Feature::NulInKeys) || !key.contains('\0'))
+            && (self.supports(Feature::LargeTags) || metadata.tags.is_empty())
+            && (self.supports(Feature::ManyClassRanges) || metadata.classes.ranges.is_empty())
+            && (self.supports(Feature::Classes) || metadata.classes.is_empty())
+            && (self.multiple_checksums || request.algorithms.len() <= 1)
+            && (self.supports(Feature::Checksums)
+                || (request.algorithms.is_empty() && request.checksum.is_none()))
+    }
 }
 
 /// Parts of the [`ObjectStore`] contract that a remote service may not support. A request that needs a missing one
@@ -305,6 +320,15 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         let _ = bucket;
         None
+    }
+
+    /// Returns false if this store rejects a write, or may reject it, by a rule of its own that its [`Capabilities`] do not
+    /// state: for a key, metadata, tags or classes that it cannot keep. A layer that acknowledges a write before this store
+    /// has it asks first. Sends nothing: of what is not known yet, the strictest case counts. The default is for a leaf
+    /// without such rules; a layer asks each store to which the object may go.
+    fn accepts(&self, address: &Address, request: &StageRequest) -> bool {
+        let _ = (address, request);
+        true
     }
 
     /// Creates a bucket. Fails with [`BucketExists`](crate::Reason::BucketExists) if it exists already.

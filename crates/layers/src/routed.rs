@@ -112,6 +112,11 @@ impl ObjectStore for Routed {
         self.base().store.min_rtt(bucket)
     }
 
+    /// An object may be moved to any tier later.
+    fn accepts(&self, address: &Address, request: &StageRequest) -> bool {
+        self.set.tiers.iter().all(|tier| tier.store.accepts(address, request))
+    }
+
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         // Excludes only the deletion of the bucket: a long change of a key delays no CreateBucket, and none waits behind it.
         let _shared = context.guard(self.set.locks.share_bucket(bucket)).await?;

@@ -224,6 +224,10 @@ impl ObjectStore for Volumes {
         self.volume(bucket).store.min_rtt(bucket)
     }
 
+    fn accepts(&self, address: &Address, request: &StageRequest) -> bool {
+        self.volume(&address.bucket).store.accepts(address, request)
+    }
+
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         route!(self, bucket, create_bucket(context, bucket))
     }

@@ -33,6 +33,8 @@ mod regions;
 mod retention;
 #[path = "s3_leaf/versions.rs"]
 mod versions;
+#[path = "s3_leaf/write_back.rs"]
+mod write_back;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

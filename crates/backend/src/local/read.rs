@@ -310,16 +310,22 @@ pub(super) fn stored_form(object: &Object) -> Result<Option<StoredForm>> {
     if !object.is_transformed() {
         return Ok(None);
     }
-    let segment = |part: &PartSummary| {
-        let description = part.transformed.as_ref().map(|transformed| transformed.description.clone());
-        Ok(StoredSegment {
-            part: Some(PartNumber::new(part.number.into())?),
-            plain_bytes: part.size,
-            stored_bytes: part.stored_bytes(),
-            description: description.unwrap_or_default(),
-        })
-    };
+    let segment = |part: &PartSummary| part_segment(part.number, part.size, part.transformed.as_ref());
     Ok(Some(StoredForm { segments: object.parts.iter().map(segment).collect::<Result<_>>()? }))
+}
+
+/// The stored form of a part of `plain_bytes`. Bytes that are not transformed have an empty description.
+pub(super) fn part_segment(
+    number: u16,
+    plain_bytes: u64,
+    transformed: Option<&TransformedBytes>,
+) -> Result<StoredSegment> {
+    Ok(StoredSegment {
+        part: Some(PartNumber::new(number.into())?),
+        plain_bytes,
+        stored_bytes: transformed.map_or(plain_bytes, |transformed| transformed.size),
+        description: transformed.map(|transformed| transformed.description.clone()).unwrap_or_default(),
+    })
 }
 
 /// The stored bytes that a request selects.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::{PartNumber, UploadId};
+use tradewind_core::multipart::UploadId;
 use tradewind_core::stored_form::{DescriptionChange, Redescribed, StoredSegment};
 use tradewind_core::{Address, Context};
 
@@ -16,8 +16,8 @@ use super::complete::part_of;
 use super::index::entries::PartEntry;
 use super::index::keys;
 use super::open_store::OpenStore;
-use super::read::{StoreSnapshot, stored_form};
-use super::record::{Object, Part, UploadSeq};
+use super::read::{StoreSnapshot, part_segment, stored_form};
+use super::record::{Object, UploadSeq};
 
 impl OpenStore {
     /// See [`ObjectStore::redescribe`](tradewind_core::ObjectStore::redescribe).
@@ -89,7 +89,8 @@ impl OpenStore {
             let entry = entry.ok_or_else(|| Error::no_such_upload(&place.upload.0))?;
             let entry = PartEntry::decode(&entry)?;
             let mut part = Box::new(part_of(&entry)?);
-            let redescribed = Redescribed::apply(vec![segment_of(&part)?], change)?;
+            let segment = part_segment(part.number, part.size, part.transformed.as_ref())?;
+            let redescribed = Redescribed::apply(vec![segment], change)?;
             let (Some(segment), Some(transformed)) = (redescribed.segments.first(), &mut part.transformed)
             else {
                 return Ok(redescribed);
@@ -128,16 +129,6 @@ struct PartOfUpload<'a> {
 /// The segments of an object; none if nothing of it is transformed.
 fn segments_of(object: &Object) -> Result<Vec<StoredSegment>> {
     Ok(stored_form(object)?.map(|form| form.segments.to_vec()).unwrap_or_default())
-}
-
-fn segment_of(part: &Part) -> Result<StoredSegment> {
-    let description = part.transformed.as_ref().map(|transformed| transformed.description.clone());
-    Ok(StoredSegment {
-        part: Some(PartNumber::new(part.number.into())?),
-        plain_bytes: part.size,
-        stored_bytes: part.stored_bytes(),
-        description: description.unwrap_or_default(),
-    })
 }
 
 /// Takes over the descriptions of segments, which are those of the object.

@@ -44,8 +44,8 @@ impl LogSurvey {
         Self::scan_durable(files, coverage, coverage.covered_end)
     }
 
-    /// Surveys the log from `coverage` on. No batch that ends at or before `known_durable_end` is torn: a damaged record
-    /// in it counts, and cannot be read.
+    /// Surveys the log from `coverage` on. Nothing before `known_durable_end` is torn: a damaged record of a batch that ends
+    /// there or earlier counts, and cannot be read; bytes that are no record are damage.
     pub fn scan_durable(
         files: &SegmentFiles,
         coverage: Coverage,
@@ -139,7 +139,7 @@ impl LogSurvey {
                 ScanItem::NoRecord { from, .. } => {
                     let at = Position::new(segment.number, from);
                     // Bytes after the last record of the log need no void.
-                    if at < self.coverage.covered_end {
+                    if at >= known_durable_end && at < self.coverage.covered_end {
                         self.mark_torn(at);
                     }
                 }

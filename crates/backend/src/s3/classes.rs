@@ -36,40 +36,20 @@ impl S3Store {
     /// [`InvalidTag`](Reason::InvalidTag) if the tag of a class has no place.
     pub(super) async fn prepare_classes(&self, context: &Context, metadata: &Metadata) -> Result<()> {
         self.mapped_classes.with_tag(metadata.tags.clone(), metadata.classes.object)?;
-        let is_reserved = |(name, _): &(String, String)| {
-            [OBJECT_CLASS_NAME, RANGE_CLASS_NAME, RETENTION_NAME].contains(&name.as_str())
-        };
-        let reserved = metadata.user.iter().find(|pair| is_reserved(pair));
-        if metadata.classes.is_empty() && reserved.is_none() {
+        if metadata.classes.is_empty() && reserved_name(metadata).is_none() {
             return Ok(());
         }
-        if self.dialect(context).await? == Dialect::Tradewind {
-            return Ok(());
-        }
-        if let Some((name, _)) = reserved {
-            return Err(Error::for_client(
-                Reason::InvalidArgument,
-                format!("the service keeps classes as user metadata: the name {name:?} is reserved for them"),
-            ));
-        }
-        let user: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
-        let length = |name: &str, value: Option<String>| value.map_or(0, |value| name.len() + value.len());
-        let object = metadata.classes.object.map(|class| class.value().to_string());
-        let bytes = user
-            + length(OBJECT_CLASS_NAME, object)
-            + length(RANGE_CLASS_NAME, metadata.classes.format_ranges())
-            + length(RETENTION_NAME, metadata.classes.retention.map(|retention| retention.to_string()));
-        if bytes > MAX_USER_METADATA_BYTES {
-            return Err(Error::for_client(
-                Reason::MetadataTooLarge,
-                format!(
-                    "the service keeps classes as user metadata, of which it has at most {MAX_USER_METADATA_BYTES} \
-                     bytes; classes of {} ranges and the user metadata have {bytes}",
-                    metadata.classes.ranges.len()
-                ),
-            ));
-        }
-        Ok(())
+        check_classes(metadata, self.dialect(context).await?)
+    }
+
+    /// Returns true if a service of this dialect certainly accepts the metadata of a write.
+    pub(super) fn accepts_metadata(&self, metadata: &Metadata, dialect: Dialect) -> bool {
+        // A service may lack a storage class, or not offer it to this account.
+        let is_standard =
+            metadata.headers.storage_class.as_deref().and_then(headers::storage_class).is_none();
+        is_standard
+            && check_classes(metadata, dialect).is_ok()
+            && self.write_metadata(metadata, &mut HeaderMap::new()).is_ok()
     }
 
     /// Writes an object's metadata into the request that creates it. [`Self::prepare_classes`] precedes it.
@@ -153,6 +133,44 @@ impl S3Store {
         }
         self.send_versioned(context, address, &call).await?.drain().await.map(drop)
     }
+}
+
+/// The first name in user metadata that services keep a class under.
+fn reserved_name(metadata: &Metadata) -> Option<&str> {
+    let mut names = metadata.user.iter().map(|(name, _)| name.as_str());
+    names.find(|name| [OBJECT_CLASS_NAME, RANGE_CLASS_NAME, RETENTION_NAME].contains(name))
+}
+
+/// Rejects classes and user metadata that a service of this dialect cannot keep. Errors as
+/// [`prepare_classes`](S3Store::prepare_classes).
+fn check_classes(metadata: &Metadata, dialect: Dialect) -> Result<()> {
+    if dialect == Dialect::Tradewind {
+        return Ok(());
+    }
+    if let Some(name) = reserved_name(metadata) {
+        return Err(Error::for_client(
+            Reason::InvalidArgument,
+            format!("the service keeps classes as user metadata: the name {name:?} is reserved for them"),
+        ));
+    }
+    let user: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let length = |name: &str, value: Option<String>| value.map_or(0, |value| name.len() + value.len());
+    let object = metadata.classes.object.map(|class| class.value().to_string());
+    let bytes = user
+        + length(OBJECT_CLASS_NAME, object)
+        + length(RANGE_CLASS_NAME, metadata.classes.format_ranges())
+        + length(RETENTION_NAME, metadata.classes.retention.map(|retention| retention.to_string()));
+    if bytes > MAX_USER_METADATA_BYTES {
+        return Err(Error::for_client(
+            Reason::MetadataTooLarge,
+            format!(
+                "the service keeps classes as user metadata, of which it has at most {MAX_USER_METADATA_BYTES} \
+                 bytes; classes of {} ranges and the user metadata have {bytes}",
+                metadata.classes.ranges.len()
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// The classes in a response. Takes them out of the user metadata, if the service keeps them there.

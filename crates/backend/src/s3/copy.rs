@@ -45,16 +45,16 @@ impl S3Store {
             && is_current_version(&request.source, &request.destination);
         // S3 rejects a copy onto itself that changes nothing: this replaces the metadata with the same metadata. A
         // service derives neither a storage class nor a tag from a class: both are explicit in each copy.
+        let mut found = None;
         if is_explicit || !self.mapped_classes.is_empty() {
-            let found =
-                self.evaluate_conditions(context, &request.source, &request.source_conditions).await?;
-            request.source_conditions = pinned_to(&found.etag);
-            let found_tags = found.metadata.tags.clone();
-            let metadata = request.metadata.get_or_insert_with(|| found.metadata.for_copy());
+            let info = self.evaluate_conditions(context, &request.source, &request.source_conditions).await?;
+            request.source_conditions = pinned_to(&info.etag);
+            let metadata = request.metadata.get_or_insert_with(|| info.metadata.clone().for_copy());
             if !self.mapped_classes.is_empty() {
-                let tags = request.tags.take().unwrap_or(found_tags);
+                let tags = request.tags.take().unwrap_or_else(|| info.metadata.tags.clone());
                 request.tags = Some(self.mapped_classes.with_tag(tags, metadata.classes.object)?);
             }
+            found = Some(info);
         }
         let to = &request.destination;
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
@@ -63,11 +63,12 @@ impl S3Store {
         self.check_write_condition(context, &request.precondition).await?;
         self.confirm_version(context, &request.source).await?;
         let is_ceph = self.is_ceph(context).await?;
-        let source_info = match is_ceph {
-            true => {
+        let source_info = match (is_ceph, found) {
+            (true, None) => {
                 Some(self.evaluate_conditions(context, &request.source, &request.source_conditions).await?)
             }
-            false => None,
+            (true, found) => found,
+            (false, _) => None,
         };
         match &source_info {
             Some(source_info) => {

@@ -25,6 +25,9 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
+    /// All dialects.
+    pub const ALL: [Self; 3] = [Self::Plain, Self::Ceph, Self::Tradewind];
+
     /// Detects the dialect from the headers of a response; `None` without a request id, as from a proxy.
     pub fn detect(headers: &HeaderMap) -> Option<Self> {
         let name = headers.get("x-amz-request-id")?.to_str().ok()?;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::ObjectSummary;
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{Deleted, ETagForm, Feature, StageRequest};
+use tradewind_core::store::{Deleted, ETagForm, StageRequest};
 use tradewind_core::{Address, Context, Observation, Precondition, Staged};
 
 use super::buckets::{Bucket, OwnerCheck};
@@ -57,7 +57,7 @@ impl Shared {
             && size <= self.options.max_dirty_bytes / MAX_OBJECT_FRACTION
             && bucket.admits_writes()
             && self.journal.is_writable(self.clock.now())
-            && self.is_storable(address, request, size);
+            && self.is_storable(address, request);
         if !is_possible {
             return None;
         }
@@ -94,20 +94,10 @@ impl Shared {
 
     /// True if the backing store will accept the object and keep what the client gave: what it may reject must be
     /// rejected before the write is acknowledged.
-    fn is_storable(&self, address: &Address, request: &StageRequest, size: u64) -> bool {
-        let (capabilities, metadata) = (self.backing.capabilities(), &request.metadata);
-        let supports = |feature| capabilities.supports(feature);
-        let classes = &metadata.classes;
-        let key = address.key.as_str();
-        size <= capabilities.max_object_bytes
-            && key.len() <= capabilities.max_key_bytes
-            && (supports(Feature::NulInKeys) || !key.contains('\0'))
-            && (supports(Feature::LargeTags) || metadata.tags.is_empty())
-            && (supports(Feature::ManyClassRanges) || classes.ranges.is_empty())
-            && (supports(Feature::Classes) || classes.is_empty())
-            && (capabilities.multiple_checksums || request.algorithms.len() <= 1)
-            && (supports(Feature::Checksums) || (request.algorithms.is_empty() && request.checksum.is_none()))
-            && !is_reserved(metadata)
+    fn is_storable(&self, address: &Address, request: &StageRequest) -> bool {
+        !is_reserved(&request.metadata)
+            && self.backing.capabilities().cover(address, request)
+            && self.backing.accepts(address, request)
     }
 
     /// Begins a write to the journal. `None` if the journal does not allow it now.

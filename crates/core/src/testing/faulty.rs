@@ -211,7 +211,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
     crate::forward_methods! {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.call(call.context, call.method.into(), response).await;
-        capabilities, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head, list_versions, copy, set_tags, set_classes, redescribe,
+        capabilities, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head, list_versions, copy, set_tags, set_classes, redescribe,
         redescribe_upload, object_parts, create_upload, copy_part, list_parts, list_uploads, complete_upload,
         abort_upload, close,
     }

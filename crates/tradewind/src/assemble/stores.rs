@@ -378,7 +378,7 @@ async fn stack_volume(
             VolumeLayer::Cached(set) => {
                 let memory_bytes = layers.write_back_memory;
                 if let Some(layer) =
-                    write_back::open(set, &leaves, store.clone(), &layers.class_writes, memory_bytes, clock)
+                    write_back::open(set, volume, store.clone(), &layers.class_writes, memory_bytes, clock)
                         .await?
                 {
                     let volume = volume.name.to_owned();

@@ -11,8 +11,7 @@ use tradewind_core::{Clock, Metadata, ObjectStore};
 use tradewind_model::admission::WriteRank;
 use tradewind_model::class_policy::{ClassPolicyTable, ClassWrite};
 
-use super::{ServedStore, StackedStore};
-use crate::settings::{CachedSettings, WriteAdmissionBy};
+use crate::settings::{CachedSettings, ServedVolume, Store, StoreKind, VolumeLayer, WriteAdmissionBy};
 
 /// Size of the journal's segments: small, because all data in them is soon dead.
 const JOURNAL_SEGMENT_BYTES: u32 = 64 << 20;
@@ -23,7 +22,7 @@ const JOURNAL_BUFFER_BYTES: usize = 8 << 20;
 /// Free space of the journal's device below which writes go through.
 const JOURNAL_RESERVE_BYTES: u64 = 160 << 20;
 
-/// The time for which a request to a service may still be applied although it failed.
+/// The time for which a failed write may still be applied, over a newer one.
 const UNCERTAIN_WINDOW: Duration = Duration::from_secs(60);
 
 /// Decides by class whether the journal may acknowledge a write. The policies can be replaced.
@@ -69,7 +68,7 @@ impl WriteBackPolicy for WithoutRanks {
 /// of the budget.
 pub(super) async fn open(
     set: &CachedSettings,
-    leaves: &[&StackedStore],
+    volume: &ServedVolume<'_>,
     below: Arc<dyn ObjectStore>,
     class_writes: &Arc<ClassWrites>,
     memory_bytes: u64,
@@ -94,11 +93,9 @@ pub(super) async fn open(
     };
     // Blocks while the log is replayed, before anything is served.
     let journal = LocalStore::open(&directory, options, clock.clone()).with_context(failure)?;
-    let is_local = leaves.iter().all(|leaf| matches!(leaf.served, ServedStore::Local(_)));
-    let uncertain_window = if is_local { Duration::ZERO } else { UNCERTAIN_WINDOW };
     let options = WriteBackOptions {
         max_dirty_bytes: set.max_dirty.value.0,
-        uncertain_window,
+        uncertain_window: uncertain_window(volume),
         is_sole_writer: set.sole_writer.value,
         is_drained_by_age: set.write_admission.value == WriteAdmissionBy::Room,
         ..WriteBackOptions::default()
@@ -113,6 +110,17 @@ pub(super) async fn open(
     );
     let layer = WriteBack::open(below, journal, policy, options, clock.clone());
     Ok(Some(layer.await.with_context(failure)?))
+}
+
+/// The time for which a failed write of a volume's stores may still be applied. Zero if each key's changes are applied in
+/// the order of the requests, failed ones included: a local store queues them, and `routed` holds a lock of the key until a
+/// change has ended. A service may apply a request late. `deduplicated` commits a manifest in a task of its own, which a
+/// request's deadline does not end, and which holds no lock of the key.
+fn uncertain_window(volume: &ServedVolume<'_>) -> Duration {
+    let is_local = |store: &Store| matches!(store.kind, StoreKind::Local { .. });
+    let are_stores_local = volume.store.iter().chain(&volume.tiers).all(|store| is_local(store));
+    let is_deduplicated = volume.layers.iter().any(|layer| matches!(layer, VolumeLayer::Deduplicated(_)));
+    if are_stores_local && !is_deduplicated { Duration::ZERO } else { UNCERTAIN_WINDOW }
 }
 
 /// True if the directory of a journal exists whose volume writes through. Fails if that is not known, or if the settings
@@ -138,6 +146,31 @@ mod tests {
     use tradewind_model::class_policy::ClassChanges;
 
     use super::*;
+    use crate::settings::{Inputs, Settings};
+
+    #[test]
+    fn failed_writes_are_uncertain_unless_each_layer_keeps_their_order() {
+        let stores = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
+            [store.ssd]\ntype = \"local\"\npath = \"fast\"\n\
+            [store.far]\ntype = \"s3\"\nendpoint = \"http://127.0.0.1:1\"\nregion = \"us-east-1\"\n";
+        let cached =
+            "{ cached = { disk = \"cache\", size = \"64MiB\", memory = \"8MiB\", write = \"back\" } }";
+        let routed = |tier: &str| {
+            format!("{{ routed = {{ tiers = [{tier:?}], classes = {{ {tier} = [\"11-14\"] }} }} }}, \"disk\"")
+        };
+        let window = |below: &str| {
+            let text = format!("{stores}[volume.v]\nstack = [{cached}, {below}]\n");
+            let file = Some(("tw.toml".into(), text));
+            let settings = Settings::read(&Inputs { file, ..Inputs::default() }).unwrap();
+            uncertain_window(&settings.served_volumes().unwrap()[0])
+        };
+        assert_eq!(window("\"disk\""), Duration::ZERO);
+        assert_eq!(window(&routed("ssd")), Duration::ZERO);
+        let deduplicated = "{ deduplicated = { classes = true } }, \"disk\"";
+        for below in ["\"far\"", &routed("far"), deduplicated] {
+            assert_eq!(window(below), UNCERTAIN_WINDOW, "{below}");
+        }
+    }
 
     #[test]
     fn a_class_that_is_written_through_bypasses_the_journal() {

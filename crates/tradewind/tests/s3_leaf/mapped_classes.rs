@@ -168,6 +168,34 @@ async fn a_source_that_is_overwritten_during_a_copy_is_read_again() {
     assert_eq!(found.metadata.headers.storage_class.as_deref(), Some("GLACIER_IR"));
 }
 
+/// The conditions of the copy pin the source to what was read: it is not read again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_in_radosgw_reads_the_head_of_its_source_once() {
+    let gateway = gateway().await;
+    let heads = Arc::new(AtomicUsize::new(0));
+    let counted = heads.clone();
+    let service = HttpServer::start(None, move |request| {
+        let is_head = request.method() == http::Method::HEAD && request.uri().path() == "/bucket/k";
+        counted.fetch_add(usize::from(is_head), Ordering::Relaxed);
+        async move {
+            let mut response = forward(request, gateway).await;
+            let id = http::HeaderValue::from_static("tx00000cdc607c7513cb9ba-006b0282a7-101a-default");
+            response.headers_mut().insert("x-amz-request-id", id);
+            response.headers_mut().remove("server");
+            response.headers_mut().remove("x-amz-id-2");
+            response
+        }
+    });
+    let mapped: Arc<dyn ObjectStore> = leaf_over(service.address, map_classes);
+    mapped.create_bucket(&context(), &address("x").bucket).await.unwrap();
+    put(&*mapped, "k", classified(Some(28))).await;
+    heads.store(0, Ordering::Relaxed);
+    mapped.copy(&context(), copy("copy", None)).await.unwrap();
+    assert_eq!(heads.load(Ordering::Relaxed), 1);
+    let found = mapped.head(&context(), &address("copy"), GetRequest::default()).await.unwrap().info.metadata;
+    assert_eq!((found.tags.pairs(), found.classes), (&[pair("a", "b")][..], classified(Some(28)).classes));
+}
+
 /// All guarantees hold with mapped classes.
 #[tokio::test(flavor = "multi_thread")]
 async fn conforms_with_mapped_classes() {

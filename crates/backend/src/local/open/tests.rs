@@ -452,6 +452,30 @@ fn record_torn_in_zeros_is_void_for_earlier_versions() {
     }
 }
 
+/// The index says that the last batch was durable, and no later record does yet.
+#[test]
+fn head_damaged_in_the_last_durable_batch_is_not_voided() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let (store, _) = open(root);
+    put(&store, &[("a", 1), ("b", 2), ("b", 3)]);
+    let value = store.state.index.get(&keys::object(BUCKET, "a")).unwrap().unwrap();
+    // The older record of `b`, whose damage loses nothing.
+    let head = ObjectEntry::decode(&value).unwrap().location.end() as usize;
+    drop(store);
+    let log = logs(root).remove(0);
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[head + 4] ^= 0xff;
+    std::fs::write(&log, bytes).unwrap();
+    assert_eq!(reindex_store(root, false).unwrap().loss, None);
+    let (store, recovery) = open(root);
+    assert_eq!(recovery.voided_records, 0);
+    put(&store, &[("d", 4)]);
+    drop(store);
+    assert!(reindex_store(root, false).unwrap().damaged_bytes > SIZE as u64);
+    assert!(!check(root).unwrap().is_sound());
+}
+
 /// An earlier version recorded the length of a file as the end of its records. After them, the file has zeros.
 #[test]
 fn file_length_recorded_by_an_earlier_version_is_no_loss() {
