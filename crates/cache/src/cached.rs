@@ -47,7 +47,6 @@ use crate::head::ContentId;
 use crate::options::{CachedOptions, TierOptions, Validation};
 use crate::policy::Eviction;
 use crate::ram::RamTier;
-use crate::reader::Pins;
 use crate::stamps::StampTable;
 use crate::tiers::Tiers;
 use change::{CachedStaged, WrittenObject};
@@ -72,11 +71,10 @@ pub struct Cached {
     clock: Arc<dyn Clock>,
     validation: Validation,
     eviction: Eviction,
-    session: u64,
     /// Heads of earlier sessions are not trusted.
+    session: u64,
     checkpoints: Option<Checkpoints>,
     flights: Arc<Flights>,
-    pins: Arc<Pins>,
     next_content: AtomicU64,
     is_closed: AtomicBool,
     /// Held for reading by each change in flight.
@@ -176,7 +174,6 @@ impl Cached {
             session,
             checkpoints,
             flights: Arc::default(),
-            pins: Arc::default(),
             next_content: AtomicU64::new(random),
             is_closed: AtomicBool::new(false),
             changes_in_flight: Arc::default(),

@@ -24,6 +24,9 @@ const STRIPES: usize = 4096;
 /// The time for which a request whose outcome is unknown may still be applied.
 pub(crate) const UNCERTAIN_WINDOW: Duration = Duration::from_secs(600);
 
+/// Buckets whose last changes are known one by one. One more lets the objects of all buckets be compared once.
+const MAX_CHANGED_BUCKETS: usize = 4096;
+
 /// One change in flight, in the low bits of a stripe's state; above them is the count of all begins and ends.
 const IN_FLIGHT: u64 = 1;
 const IN_FLIGHT_MASK: u64 = (1 << 20) - 1;
@@ -34,9 +37,31 @@ const CHANGE: u64 = 1 << 20;
 pub(crate) struct Changes {
     keys: Box<[KeyStripe]>,
     buckets: Box<[AtomicU64]>,
-    /// The sequence number of the last change of each bucket, by hash.
-    changed_buckets: Mutex<HashMap<u64, u64>>,
+    changed_buckets: Mutex<ChangedBuckets>,
     sequence: AtomicU64,
+}
+
+/// The sequence numbers of the last changes of buckets.
+#[derive(Debug, Default)]
+struct ChangedBuckets {
+    /// By hash; at most [`MAX_CHANGED_BUCKETS`].
+    by_bucket: HashMap<u64, u64>,
+    /// That of all other buckets.
+    others: u64,
+}
+
+impl ChangedBuckets {
+    fn insert(&mut self, bucket: u64, sequence: u64) {
+        if self.by_bucket.len() >= MAX_CHANGED_BUCKETS && !self.by_bucket.contains_key(&bucket) {
+            self.by_bucket.clear();
+            self.others = sequence;
+        }
+        self.by_bucket.insert(bucket, sequence);
+    }
+
+    fn last_change(&self, bucket: u64) -> u64 {
+        self.by_bucket.get(&bucket).copied().unwrap_or(self.others)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +88,13 @@ pub(crate) struct Token {
     bucket_state: u64,
     /// The sequence number of bucket changes at that moment.
     pub sequence: u64,
+}
+
+impl Token {
+    /// The key.
+    pub const fn hash(&self) -> KeyHash {
+        self.hash
+    }
 }
 
 /// The subject of a change.
@@ -113,7 +145,7 @@ impl Changes {
         if self.sequence.load(Ordering::SeqCst) == 1 {
             return 0;
         }
-        self.changed_buckets.lock().get(&bucket).copied().unwrap_or(0)
+        self.changed_buckets.lock().last_change(bucket)
     }
 
     /// The time from which on a comparison with the backing store counts.
@@ -234,5 +266,23 @@ mod tests {
         changes.begin(Scope::Bucket(HASH.bucket)).set_bucket_changed();
         assert!(changes.unchanged_since(HASH.bucket) > before);
         assert!(changes.unchanged_since(HASH.bucket) <= changes.token(HASH).unwrap().sequence);
+    }
+
+    #[test]
+    fn changes_of_many_buckets_stay_known_in_bounded_memory() {
+        let changes = Changes::new();
+        let change = |bucket: u64| changes.begin(Scope::Bucket(bucket)).set_bucket_changed();
+        let buckets = 0..MAX_CHANGED_BUCKETS as u64 + 1;
+        for bucket in buckets.clone() {
+            let before = changes.sequence.load(Ordering::SeqCst);
+            change(bucket);
+            assert!(changes.unchanged_since(bucket) > before);
+        }
+        assert!(changes.changed_buckets.lock().by_bucket.len() <= MAX_CHANGED_BUCKETS);
+        let newest = changes.sequence.load(Ordering::SeqCst);
+        for bucket in buckets {
+            // Bucket b was changed as number b + 2.
+            assert!((bucket + 2..=newest).contains(&changes.unchanged_since(bucket)), "bucket {bucket}");
+        }
     }
 }

@@ -8,12 +8,12 @@ use parking_lot::RwLock;
 use tradewind_core::{Address, Class, Clock, ObjectInfo, Retention, Span, Timestamp};
 use tradewind_model::class_policy::ClassPolicyTable;
 
-use crate::extent::EXTENT_BYTES;
 use crate::fingerprint::Fingerprints;
 use crate::head::Head;
 use crate::pins::PinnedPrefix;
 use crate::policy::{Eviction, PinReason, TierPolicies};
 use crate::ram::Placement;
+use crate::reader::extents_span;
 use crate::retained::{MAX_RETAINED_BYTES, RetainedObject, RetainedObjects};
 
 /// See the module's head.
@@ -131,12 +131,13 @@ impl CachePolicies {
 
     /// The treatment of an extent: that of its most important byte.
     pub fn of_extent(&self, head: &Head, number: u32) -> Placement {
-        self.of_span(&head.address, &head.info, span_of_extent(head.info.size, number))
+        self.of_span(&head.address, &head.info, extents_span(&(number..number + 1), head.info.size))
     }
 
     /// The present treatment of an extent of a retained object, or of its head.
     pub fn of_retained(&self, object: &RetainedObject, number: Option<u32>, now: Timestamp) -> Placement {
-        let span = number.map_or(Span::whole(object.size), |number| span_of_extent(object.size, number));
+        let span = number
+            .map_or(Span::whole(object.size), |number| extents_span(&(number..number + 1), object.size));
         let table = self.table.read();
         let bytes = span.offset..span.end();
         let own = table.class_of_span(&object.classes, object.size, &bytes);
@@ -210,11 +211,6 @@ impl CachePolicies {
         let retention_seconds = retention.map(|retention| retention.remaining_seconds(now));
         Rank { class, priority, retention_seconds }
     }
-}
-
-fn span_of_extent(size: u64, number: u32) -> Span {
-    let offset = (u64::from(number) * EXTENT_BYTES as u64).min(size);
-    Span { offset, length: (size - offset).min(EXTENT_BYTES as u64) }
 }
 
 #[cfg(test)]

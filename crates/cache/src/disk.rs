@@ -45,6 +45,7 @@ use crate::policy::{
     TierPolicies, new_policy,
 };
 use crate::ram::{Candidate, Placement};
+use crate::tiers::ContentUse;
 use frames::{Frames, Space};
 use health::Health;
 use index::{Index, IndexEntry};
@@ -55,6 +56,7 @@ pub(crate) use device::{Device, FileDevice};
 pub(crate) use directory::{CacheDirectory, DirectoryError, replace as replace_file};
 pub(crate) use fill_run::FillRun;
 pub(crate) use reads::{DiskRead, MAX_READ_EXTENTS};
+pub(crate) use removals::Removal;
 pub(crate) use verification::Verifier;
 
 /// Threads for the I/O of the SSD.
@@ -62,6 +64,18 @@ const IO_THREADS: usize = 8;
 
 /// Bytes of the SSD for each entry of the index: small extents fill it before the SSD is full.
 const BYTES_PER_ENTRY: u64 = 32 << 10;
+
+/// The highest number of entries of the index: the slots of the policy are those of the table, of which 10 % stay free.
+const MAX_ENTRIES: usize = MAX_SLOTS as usize / 10 * 8;
+
+/// The largest SSD tier in bytes. The index fills no more with extents of a whole frame.
+pub const MAX_SSD_BYTES: u64 = 7 << 40;
+
+const _: () = assert!(MAX_SSD_BYTES / FRAME_BYTES as u64 <= MAX_ENTRIES as u64);
+const _: () = assert!(MAX_SSD_BYTES / FRAME_BYTES as u64 <= MAX_FRAMES as u64);
+
+/// The highest number of frames: blocks are numbered with 32 bits.
+const MAX_FRAMES: u32 = u32::MAX / FRAME_BLOCKS as u32;
 
 /// The lowest number of entries of the index.
 const MIN_ENTRIES: usize = 64;
@@ -117,6 +131,8 @@ pub(crate) struct StoreRequest {
     pub head_key: Option<u64>,
     /// The space of its neighbours.
     pub run: Option<Arc<FillRun>>,
+    /// Of data: lets a removal of its content wait until it is stored or dropped.
+    pub content_use: Option<Arc<ContentUse>>,
     /// Released when the extent is stored or dropped. It bounds the queue.
     pub permit: OwnedSemaphorePermit,
     /// Like the permit. It keeps other readers from filling the extent, too.
@@ -204,6 +220,11 @@ impl Disk {
         self.cache_id
     }
 
+    /// Returns true if the index has the extent and the SSD is not switched off, or is due for a trial.
+    pub fn has_readable(&self, fingerprint: u64) -> bool {
+        self.health.is_usable() && self.contains(fingerprint)
+    }
+
     /// Returns true if the index has the extent.
     pub fn contains(&self, fingerprint: u64) -> bool {
         self.state.lock().index.find(fingerprint).is_some()
@@ -288,8 +309,8 @@ impl Disk {
     }
 
     /// Removes the extent with a fingerprint. Returns its location if there was one.
-    pub fn remove(&self, fingerprint: u64) -> Option<ReadLocation> {
-        self.state.lock().remove(fingerprint).map(|entry| ReadLocation(entry.space))
+    pub fn remove(&self, fingerprint: u64) -> Option<FreedLocation> {
+        self.state.lock().remove(fingerprint).map(|entry| FreedLocation(entry.space))
     }
 
     /// Runs `job` on an I/O thread after the reads of requests. The caller bounds the number of such jobs.
@@ -298,16 +319,9 @@ impl Disk {
         let _is_accepted = self.io.spawn(Urgency::Background, job);
     }
 
-    /// Runs `job`, which frees space, in the background, unless too many are waiting: eviction will free that space.
-    pub fn remove_in_background(&self, job: impl FnOnce() + Send + 'static) {
-        let Some(removal) = self.removals.begin() else {
-            self.counters.removals_skipped.increment();
-            return;
-        };
-        self.run_in_background(move || {
-            job();
-            drop(removal);
-        });
+    /// Begins a removal, which jobs in the background carry out; `None` if too many are in flight.
+    pub fn begin_removal(&self) -> Option<Removal> {
+        self.removals.begin()
     }
 
     /// Waits until the removals in the background that were begun so far have ended.
@@ -317,9 +331,18 @@ impl Disk {
 
     /// Reads what is at a location that was freed: the extent, unless it was replaced. `None`, too, if the SSD is switched
     /// off. Blocks.
-    pub fn read_freed(&self, key: ExtentKey, location: ReadLocation) -> Option<Bytes> {
+    pub fn read_freed(&self, key: ExtentKey, location: FreedLocation) -> Option<Bytes> {
         let bytes = if self.health.may_use() { self.read_space(location.0)? } else { return None };
         verify(&bytes, self.cache_id, key)
+    }
+
+    /// Reads an extent. Not a use of it. `None`, too, if the SSD is switched off. Blocks.
+    pub fn read_blocking(&self, key: ExtentKey) -> Option<Bytes> {
+        let fingerprint = self.fingerprints.extent(key);
+        let state = self.state.lock();
+        let space = state.index.find(fingerprint).and_then(|slot| state.index.get(slot))?.space;
+        drop(state);
+        self.read_freed(key, FreedLocation(space))
     }
 
     /// Finishes the queued I/O, the load of a checkpoint included, rejects more, and makes the extents durable. Blocks.
@@ -355,6 +378,11 @@ impl Disk {
     }
 }
 
+/// The number of frames of a tier of `bytes`.
+fn frame_count(bytes: u64) -> u32 {
+    u32::try_from(bytes / FRAME_BYTES as u64).unwrap_or(u32::MAX).min(MAX_FRAMES)
+}
+
 /// The view of the eviction policy of an extent that may be stored.
 fn disk_entry(candidate: Candidate) -> Entry {
     let blocks = u32::try_from(blocks_for(candidate.payload_bytes)).unwrap_or(u32::MAX);
@@ -363,14 +391,13 @@ fn disk_entry(candidate: Candidate) -> Entry {
 
 /// The location of an extent that was removed from the index.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ReadLocation(Space);
+pub(crate) struct FreedLocation(Space);
 
 impl DiskState {
     fn empty(bytes: u64, eviction: Eviction) -> Self {
-        let frames = u32::try_from(bytes / FRAME_BYTES as u64).unwrap_or(u32::MAX / FRAME_BLOCKS as u32);
+        let frames = frame_count(bytes);
         let entries = usize::try_from(bytes / BYTES_PER_ENTRY).unwrap_or(usize::MAX).max(MIN_ENTRIES);
-        // The slots of the policy are those of the table, of which 10 % stay free.
-        let index = Index::new(entries.min(MAX_SLOTS as usize / 10 * 8));
+        let index = Index::new(entries.min(MAX_ENTRIES));
         let blocks = u64::from(frames) * FRAME_BLOCKS as u64;
         let policy = new_policy(
             eviction,

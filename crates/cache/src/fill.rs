@@ -16,13 +16,12 @@ use tradewind_core::error::Result;
 use tradewind_core::{Body, Span};
 
 pub(crate) use self::shared::SharedFills;
-use crate::changes::{KeyHash, Token};
+use crate::changes::Token;
 use crate::claims::ExtentClaim;
 use crate::disk::FillRun;
 use crate::extent::{EXTENT_BYTES, ExtentBuffer};
 use crate::head::Head;
-use crate::reader::Pins;
-use crate::tiers::{RemovalReason, Tiers};
+use crate::tiers::{ContentUse, Tiers};
 
 /// Objects that are read as a whole and fill the cache, by the fingerprint of the head: one reader fills, the others only
 /// read.
@@ -34,33 +33,33 @@ pub(crate) struct WholeFills(Mutex<HashSet<u64>>);
 pub(crate) struct WholeFill {
     fills: Arc<WholeFills>,
     tiers: Arc<Tiers>,
-    pins: Arc<Pins>,
     head: Arc<Head>,
-    hash: KeyHash,
     token: Token,
+    content_use: Arc<ContentUse>,
     is_finished: bool,
 }
 
 /// The cache of a [`WholeFill`].
 pub(crate) struct FillTarget {
     pub tiers: Arc<Tiers>,
-    pub pins: Arc<Pins>,
-    pub hash: KeyHash,
     pub token: Token,
 }
 
 impl WholeFill {
     /// Begins to fill an object with this head; `None` if another reader does.
     pub fn begin(fills: &Arc<WholeFills>, head: Arc<Head>, target: FillTarget) -> Option<Self> {
-        let FillTarget { tiers, pins, hash, token } = target;
-        let is_first = fills.0.lock().insert(hash.key);
-        is_first.then(|| Self { fills: fills.clone(), tiers, pins, head, hash, token, is_finished: false })
+        let FillTarget { tiers, token } = target;
+        let is_first = fills.0.lock().insert(token.hash().key);
+        is_first.then(|| {
+            let content_use = tiers.use_content(&head, &token);
+            Self { fills: fills.clone(), tiers, head, token, content_use, is_finished: false }
+        })
     }
 
     /// A filler for the bytes of the object.
     pub fn filler(&self) -> Filler {
         // No other reader knows this content.
-        Filler::new(self.tiers.clone(), self.head.clone(), Span::whole(self.head.info.size), None)
+        Filler::new(self.content_use.clone(), Span::whole(self.head.info.size), None)
     }
 
     /// Makes the object visible, in place of a head that may lack its data, unless the key was changed meanwhile.
@@ -68,20 +67,17 @@ impl WholeFill {
         if !self.tiers.changes.is_current(&self.token) {
             return;
         }
-        let (pins, own) = (self.pins.clone(), self.head.content);
-        // The space of the old head may get the new one before the old one is read there.
-        self.tiers.remove_head(self.hash, RemovalReason::Refilled, move |content| {
-            content == own || pins.is_pinned(content)
-        });
+        self.tiers.remove_refilled_head(self.token.hash(), self.head.content);
         let permit = self.tiers.try_fill_bytes(EXTENT_BYTES);
-        let stored = self.tiers.put_head(self.head.clone(), self.hash, &self.token, permit);
+        let stored =
+            self.tiers.put_head(self.head.clone(), &self.token, permit, Some(self.content_use.clone()));
         self.is_finished = stored.is_some_and(|stored| stored.content == self.head.content);
     }
 }
 
 impl Drop for WholeFill {
     fn drop(&mut self) {
-        self.fills.0.lock().remove(&self.hash.key);
+        self.fills.0.lock().remove(&self.token.hash().key);
         if !self.is_finished {
             self.tiers.discard_content(&self.head);
         }
@@ -98,6 +94,7 @@ pub(crate) struct Filler {
     end: u64,
     /// The space of the extents on the SSD.
     run: Option<Arc<FillRun>>,
+    content_use: Arc<ContentUse>,
     current: Option<ExtentFill>,
     /// Present if other readers may fill the same content.
     shared: Option<Arc<SharedFills>>,
@@ -110,16 +107,23 @@ pub(crate) struct ExtentFill {
     pub permit: OwnedSemaphorePermit,
     /// Keeps other readers from filling it, too.
     pub claim: Option<ExtentClaim>,
+    /// Space on the SSD beside its neighbours.
+    pub run: Option<Arc<FillRun>>,
+    /// Lets a removal of the content wait until the extent is stored.
+    pub content_use: Arc<ContentUse>,
 }
 
 impl Filler {
-    /// A filler for the bytes `span` of an object. Of the fillers with the same `shared`, one fills an extent.
-    pub fn new(tiers: Arc<Tiers>, head: Arc<Head>, span: Span, shared: Option<Arc<SharedFills>>) -> Self {
+    /// A filler for the bytes `span` of a content. Of the fillers with the same `shared`, one
+    /// fills an extent.
+    pub fn new(content_use: Arc<ContentUse>, span: Span, shared: Option<Arc<SharedFills>>) -> Self {
+        let (tiers, head) = (content_use.tiers().clone(), content_use.head().clone());
         let run = match &shared {
             Some(shared) => shared.run(&tiers, &head, span),
             None => tiers.fill_run(&head, span),
         };
-        Self { tiers, head, offset: span.offset, end: span.end(), run, current: None, shared }
+        let (offset, end) = (span.offset, span.end());
+        Self { tiers, head, offset, end, run, content_use, current: None, shared }
     }
 
     fn feed(&mut self, mut bytes: &[u8]) {
@@ -146,7 +150,7 @@ impl Filler {
             if self.offset == end
                 && let Some(fill) = self.current.take()
             {
-                self.tiers.put_data(&self.head, number, fill, self.run.clone());
+                self.tiers.put_data(&self.head, number, fill);
             }
         }
     }
@@ -167,7 +171,8 @@ impl Filler {
         }
         let length = usize::try_from(length).ok()?;
         let permit = self.tiers.try_fill_bytes(length)?;
-        Some(ExtentFill { buffer: ExtentBuffer::new(length), permit, claim })
+        let (run, content_use) = (self.run.clone(), self.content_use.clone());
+        Some(ExtentFill { buffer: ExtentBuffer::new(length), permit, claim, run, content_use })
     }
 }
 

@@ -37,6 +37,8 @@ struct JobQueueState {
     background: VecDeque<Job>,
     /// Jobs that a thread runs.
     running: usize,
+    /// Jobs that have ended.
+    finished: u64,
     is_closed: bool,
 }
 
@@ -70,6 +72,11 @@ impl IoThreads {
     pub fn is_busy(&self) -> bool {
         let state = self.queue.state.lock();
         state.running > 0 || !state.foreground.is_empty() || !state.background.is_empty()
+    }
+
+    /// Number of jobs that have ended.
+    pub fn finished_jobs(&self) -> u64 {
+        self.queue.state.lock().finished
     }
 
     /// Number of jobs that wait for a thread.
@@ -122,7 +129,9 @@ impl JobQueue {
             if std::panic::catch_unwind(AssertUnwindSafe(job)).is_err() {
                 tracing::error!("a job of an I/O thread of the cache panicked");
             }
-            self.state.lock().running -= 1;
+            let mut state = self.state.lock();
+            state.running -= 1;
+            state.finished += 1;
         }
     }
 }

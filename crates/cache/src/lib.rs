@@ -30,6 +30,7 @@ mod write_back;
 
 pub use cached::{Cached, CachedPart, OccupiedClass};
 pub use counters::{CacheCounters, NamedCount};
+pub use disk::MAX_SSD_BYTES;
 pub use options::{CachedOptions, DEFAULT_VERIFY_BYTES_PER_SECOND, TierOptions, Validation};
 pub use pins::PinnedPrefix;
 pub use policy::Eviction;

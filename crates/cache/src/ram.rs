@@ -102,6 +102,11 @@ impl RamTier {
         self.state.lock().find_head(fingerprint, address).map(|head| head.content)
     }
 
+    /// The head of an address. Not a use of it.
+    pub fn peek_head(&self, fingerprint: u64, address: &Address) -> Option<Arc<Head>> {
+        self.state.lock().find_head(fingerprint, address)
+    }
+
     /// The eviction policy.
     pub const fn eviction(&self) -> Eviction {
         self.eviction

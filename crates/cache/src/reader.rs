@@ -4,14 +4,13 @@
 
 mod opening_run;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use parking_lot::Mutex;
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::Result;
 use tradewind_core::store::{GetRequest, Select};
@@ -25,8 +24,8 @@ use crate::changes::KeyHash;
 use crate::disk::{DiskRead, MAX_READ_EXTENTS};
 use crate::extent::{EXTENT_BYTES, FRAME_BYTES};
 use crate::fill::{FillBody, Filler, SharedFills};
-use crate::head::{ContentId, Head};
-use crate::tiers::{RemovalReason, Tiers};
+use crate::head::Head;
+use crate::tiers::{ContentUse, Tier, Tiers};
 use crate::write_back::is_dirty_generation;
 
 /// Requests to the SSD ahead of the one that is delivered.
@@ -34,39 +33,6 @@ const MAX_READS_AHEAD: usize = 4;
 
 /// The wait for the backing store before a read begins with its cached slice. An error by then is that of the read.
 const MAX_WAIT_FOR_REST: Duration = Duration::from_millis(10);
-
-/// Contents that are being read. The extents of a replaced content are not freed until the read ends.
-#[derive(Debug, Default)]
-pub(crate) struct Pins(Mutex<HashMap<u64, usize>>);
-
-/// A content that is being read.
-pub(crate) struct Pin {
-    pins: Arc<Pins>,
-    content: ContentId,
-}
-
-impl Pins {
-    pub fn pin(self: &Arc<Self>, content: ContentId) -> Pin {
-        *self.0.lock().entry(content.0).or_default() += 1;
-        Pin { pins: self.clone(), content }
-    }
-
-    pub fn is_pinned(&self, content: ContentId) -> bool {
-        self.0.lock().contains_key(&content.0)
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        let mut pins = self.pins.0.lock();
-        if let Some(count) = pins.get_mut(&self.content.0) {
-            *count -= 1;
-            if *count == 0 {
-                pins.remove(&self.content.0);
-            }
-        }
-    }
-}
 
 /// The source of an object: where the extents are that the cache lacks.
 #[derive(Clone)]
@@ -77,8 +43,10 @@ pub(crate) struct Origin {
     pub hash: KeyHash,
     pub head: Arc<Head>,
     pub tiers: Arc<Tiers>,
-    pub pins: Arc<Pins>,
-    pub fills: Arc<SharedFills>,
+    /// Keeps the extents of the content.
+    pub content_use: Arc<ContentUse>,
+    /// `None` if the object was replaced since its head was found: extents of the content would have no head.
+    pub fills: Option<Arc<SharedFills>>,
 }
 
 impl Origin {
@@ -171,8 +139,7 @@ impl Origin {
 
     /// Drops the head: the backing store has another object.
     fn drop_head(&self) {
-        let pins = self.pins.clone();
-        self.tiers.remove_head(self.hash, RemovalReason::Changed, move |content| pins.is_pinned(content));
+        self.tiers.remove_head(self.hash);
     }
 
     /// The bytes of `span` that are in the extents of `run`, from the backing store. Fills these extents. Fails with
@@ -196,10 +163,10 @@ impl Origin {
         if !is_same_object(&found.info, &head.info) || found.span != wanted {
             return Err(changed(&self.address));
         }
-        let shared = Some(self.fills.clone());
-        let filler = Filler::new(self.tiers.clone(), head.clone(), wanted, shared);
+        let new_filler = |fills| Filler::new(self.content_use.clone(), wanted, Some(Arc::clone(fills)));
+        let filler = self.fills.as_ref().map(new_filler);
         let delivered = intersection(wanted, span);
-        Ok(FillBody::new(found.body, Some(filler), wanted, delivered, self.tiers.clone()))
+        Ok(FillBody::new(found.body, filler, wanted, delivered, self.tiers.clone()))
     }
 }
 
@@ -261,10 +228,11 @@ struct FinishedRead {
     _reservation: Option<Reservation>,
 }
 
-/// The extents that hold a span of at least one byte.
+/// The extents that hold a span; none for an empty span.
 pub(crate) fn extents(span: Span) -> Range<u32> {
     let number = |offset: u64| u32::try_from(offset / EXTENT_BYTES as u64).unwrap_or(u32::MAX - 1);
-    number(span.offset)..number(span.end() - 1) + 1
+    let first = number(span.offset);
+    if span.length == 0 { first..first } else { first..number(span.end() - 1) + 1 }
 }
 
 pub(crate) fn extents_span(extents: &Range<u32>, size: u64) -> Span {
@@ -291,25 +259,14 @@ pub(crate) struct CachedReader {
     run_end: u32,
     /// The request for all extents from its first one on.
     rest: Option<OpeningRun>,
-    _pin: Pin,
 }
 
 impl CachedReader {
-    /// A reader of a span of at least one byte.
-    pub fn new(origin: Origin, span: Span, pin: Pin) -> Self {
+    /// A reader of a span.
+    pub fn new(origin: Origin, span: Span) -> Self {
         let left = extents(span);
         let run_end = left.start;
-        Self {
-            origin,
-            span,
-            left,
-            ahead: VecDeque::new(),
-            finished: None,
-            run: None,
-            run_end,
-            rest: None,
-            _pin: pin,
-        }
+        Self { origin, span, left, ahead: VecDeque::new(), finished: None, run: None, run_end, rest: None }
     }
 
     /// Requests the extents from `first` on from the backing store, by one request, and waits for the response for up to
@@ -361,18 +318,27 @@ impl CachedReader {
                 self.left.start += 1;
                 return Ok(Some(bytes));
             }
-            let tiers = &self.origin.tiers;
-            let content = self.origin.head.content;
-            let is_missing = |number: &u32| tiers.locate(content, *number).is_none();
-            let next_cached = (number + 1..self.left.end).find(|number| !is_missing(number));
-            // Evicted before its turn: a second request must not wait for what the first one holds.
+            // Evicted before its turn. The request for the rest holds a connection that the next one may need.
             let is_rest_requested = self.rest.take().is_some();
-            let end = next_cached.filter(|_| !is_rest_requested).unwrap_or(self.left.end);
+            let end = if is_rest_requested { self.left.end } else { self.end_of_run(number) };
             self.ahead.clear();
             self.finished = None;
             let opened = self.origin.open_run(number..end, self.span).await;
             self.begin_run(end, opened)?;
         }
+    }
+
+    /// The end of a run that begins with an extent that could not be read: the next one that a tier can read. If the
+    /// SSD failed to read an extent that it has, only memory counts: further errors would cost a request each.
+    pub(crate) fn end_of_run(&self, first: u32) -> u32 {
+        let (tiers, content) = (&self.origin.tiers, self.origin.head.content);
+        let is_ssd_usable = tiers.locate(content, first).is_none();
+        let is_readable = |number: &u32| match tiers.locate(content, *number) {
+            Some(Tier::Ram) => true,
+            Some(Tier::Ssd) => is_ssd_usable,
+            None => false,
+        };
+        (first + 1..self.left.end).find(is_readable).unwrap_or(self.left.end)
     }
 
     /// Goes on with a run that ends before the extent `end`.
@@ -483,8 +449,10 @@ mod tests {
         assert_eq!(extents(Span { offset: 0, length: extent }), 0..1);
         assert_eq!(extents(Span { offset: extent - 1, length: 2 }), 0..2);
         assert_eq!(extents(Span { offset: extent, length: 1 }), 1..2);
+        assert_eq!(extents(Span::whole(0)), 0..0);
         assert_eq!(extents_span(&(1..3), extent * 2 + 5), Span { offset: extent, length: extent + 5 });
     }
+
     /// A service sets its own time when a dirty object is written back.
     #[test]
     fn dirty_object_is_the_same_with_the_time_of_a_service() {

@@ -1,5 +1,8 @@
 //! The tiers together: memory in front of the SSD, either of which may be missing.
 
+mod content_use;
+mod removal;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,6 +23,9 @@ use crate::head::{ContentId, Head, Stamp, decode_head, encode_head, encoded_byte
 use crate::ram::{Candidate, InsertedHead, Placement, RamExtent, RamTier, data_bytes, head_bytes};
 use crate::reader::{extents, extents_span};
 use crate::stamps::StampTable;
+use content_use::ContentUses;
+
+pub(crate) use content_use::ContentUse;
 
 /// Fills that wait for the SSD may have this part of the size of the memory tier, in addition to it. Further fills are
 /// skipped: a fill never delays a read.
@@ -33,8 +39,6 @@ const MAX_PENDING_BYTES: usize = 64 << 20;
 pub(crate) const MAX_SMALL_BYTES: u64 = 64 << 10;
 /// Like [`MAX_SMALL_BYTES`], but without an SSD.
 const MAX_SMALL_BYTES_IN_MEMORY: u64 = 48 << 10;
-/// Extents of a removed content that are freed at once.
-const MAX_FREED_EXTENTS: u32 = 1 << 16;
 
 /// Extents that a sweep ranks before it lets other tasks run.
 const MAX_BATCH_EXTENTS: u32 = 1024;
@@ -67,6 +71,7 @@ pub(crate) struct Tiers {
     /// Blocks of memory for fills that wait for the SSD.
     permits: Arc<Semaphore>,
     max_pending_blocks: usize,
+    content_uses: ContentUses,
 }
 
 impl Tiers {
@@ -82,13 +87,23 @@ impl Tiers {
         let max_pending_blocks = pending_bytes.clamp(MIN_PENDING_BYTES, MAX_PENDING_BYTES) / BLOCK_BYTES;
         let permits = Arc::new(Semaphore::new(max_pending_blocks));
         let (changes, policies) = (Changes::new(), CachePolicies::new(ram.eviction(), fingerprints, clock));
-        Self { ram, stamps, disk, fingerprints, changes, counters, policies, permits, max_pending_blocks }
+        Self {
+            ram,
+            stamps,
+            disk,
+            fingerprints,
+            changes,
+            counters,
+            policies,
+            permits,
+            max_pending_blocks,
+            content_uses: ContentUses::default(),
+        }
     }
 
-    /// The right to store one extent of any size that is no fill, unless too much is pending: a head that is
-    /// written again.
-    pub fn try_fill(&self) -> Option<OwnedSemaphorePermit> {
-        self.try_permit(EXTENT_BYTES)
+    /// The right to store a head that no fill stores, unless too much is pending, which is not counted.
+    pub fn try_head_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.try_permit(MAX_HEAD_BYTES)
     }
 
     fn try_permit(&self, payload_bytes: usize) -> Option<OwnedSemaphorePermit> {
@@ -118,10 +133,11 @@ impl Tiers {
     }
 
     /// The head of an address, and where it was.
-    pub async fn head(&self, address: &Address, hash: KeyHash, token: &Token) -> Option<(Arc<Head>, Tier)> {
+    pub async fn head(&self, address: &Address, token: &Token) -> Option<(Arc<Head>, Tier)> {
+        let hash = token.hash();
         if let Some(head) = self.ram.head(hash.key, address) {
             self.rank_again(&head, hash.key, || self.policies.of_head(&head));
-            self.policies.track(&head, hash.key);
+            self.track(&head, token);
             return Some((head, Tier::Ram));
         }
         let payload = self.disk.as_ref()?.read(ExtentKey::Head(hash.key)).await?;
@@ -133,18 +149,44 @@ impl Tiers {
         }
         let head = Arc::new(head);
         self.rank_on_ssd(&head, hash.key, self.policies.of_head(&head));
-        self.policies.track(&head, hash.key);
-        match self.insert_head(&head, hash, token) {
+        self.track(&head, token);
+        match self.insert_head(&head, token) {
             InsertedHead::Existing(head) => Some((head, Tier::Ram)),
             // A change began since: the read is concurrent with it, and may return either object.
             InsertedHead::New | InsertedHead::NotAdmitted | InsertedHead::Outdated => Some((head, Tier::Ssd)),
         }
     }
 
+    /// The head of an address. Not a use of it.
+    pub async fn peek_head(&self, address: &Address, hash: KeyHash) -> Option<Arc<Head>> {
+        if let Some(head) = self.ram.peek_head(hash.key, address) {
+            return Some(head);
+        }
+        let payload = self.disk.as_ref()?.peek(ExtentKey::Head(hash.key)).await?;
+        decode_head(&payload).filter(|head| head.address == *address).map(Arc::new)
+    }
+
+    /// Tracks the retention of a cached object, unless it was changed since the token was taken.
+    pub fn track(&self, head: &Head, token: &Token) {
+        let hash = token.hash();
+        self.policies.track(head, hash.key);
+        // A change that began before may have removed its retention already; a later one removes it.
+        if !self.changes.is_current(token) {
+            self.policies.retained().remove(hash.key);
+        }
+    }
+
+    /// Returns true if a content may be filled: its head was not replaced since the token was taken, as far as is known.
+    /// The caller uses the content: a later removal then waits for the fill.
+    pub fn may_fill(&self, head: &Head, token: &Token) -> bool {
+        let cached = self.ram.head_content(token.hash().key, &head.address);
+        self.changes.is_current(token) && cached.is_none_or(|content| content == head.content)
+    }
+
     /// Caches a head in memory.
-    pub fn insert_head(&self, head: &Arc<Head>, hash: KeyHash, token: &Token) -> InsertedHead {
+    pub fn insert_head(&self, head: &Arc<Head>, token: &Token) -> InsertedHead {
         let placement = self.policies.of_head(head);
-        let inserted = self.ram.insert_head(hash.key, head, placement, &self.changes, token);
+        let inserted = self.ram.insert_head(token.hash().key, head, placement, &self.changes, token);
         if let InsertedHead::Existing(existing) = &inserted {
             // It has the later stamp of both; on the SSD, it may have an earlier one.
             self.stamps.record(existing.content, existing.stamp());
@@ -161,7 +203,8 @@ impl Tiers {
     /// Stores a head with its new stamp, in place of its older form on the SSD. A small object that was cached when it was
     /// written comes to the SSD here. Does nothing if memory has a head with another content: that one is newer, and so is
     /// the one on the SSD. Nor if neither tier has the head.
-    pub fn store_renewed_head(&self, head: &Head, hash: KeyHash, token: &Token) {
+    pub fn store_renewed_head(&self, head: &Head, token: &Token) {
+        let hash = token.hash();
         let is_current = match self.ram.head_content(hash.key, &head.address) {
             Some(content) => content == head.content && (head.data.is_some() || self.is_on_ssd(hash.key)),
             None => self.is_on_ssd(hash.key),
@@ -169,59 +212,61 @@ impl Tiers {
         if !is_current {
             return;
         }
-        if let Some(permit) = self.try_fill() {
-            self.store_head(head, hash, token, permit);
+        if let Some(permit) = self.try_head_permit() {
+            self.store_head(head, token, permit, None);
         }
     }
 
-    fn is_on_ssd(&self, fingerprint: u64) -> bool {
+    /// Returns true if the index of the SSD has an entry.
+    pub fn is_on_ssd(&self, fingerprint: u64) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.contains(fingerprint))
     }
 
     /// Caches a head with the data that it has. Returns the head whose content the caller fills: another one if an
     /// equal head is cached already. `None` if the object was changed or no tier can hold it. Without a permit, it is cached
-    /// in memory only.
+    /// in memory only. The use of its content, if any, ends when it is stored.
     pub fn put_head(
         &self,
         head: Arc<Head>,
-        hash: KeyHash,
         token: &Token,
         permit: Option<OwnedSemaphorePermit>,
+        content_use: Option<Arc<ContentUse>>,
     ) -> Option<Arc<Head>> {
-        match self.insert_head(&head, hash, token) {
+        match self.insert_head(&head, token) {
             InsertedHead::Outdated => return None,
             InsertedHead::Existing(existing) => {
                 if let Some(permit) = permit {
-                    self.ensure_head_is_stored(&existing, hash, token, permit);
+                    self.ensure_head_is_stored(&existing, token, permit);
                 }
-                self.policies.track(&existing, hash.key);
+                self.track(&existing, token);
                 return Some(existing);
             }
             InsertedHead::NotAdmitted if self.disk.is_none() || permit.is_none() => return None,
             InsertedHead::NotAdmitted | InsertedHead::New => {}
         }
         if let Some(permit) = permit {
-            self.store_head(&head, hash, token, permit);
+            self.store_head(&head, token, permit, content_use);
         }
-        self.policies.track(&head, hash.key);
+        self.track(&head, token);
         Some(head)
     }
 
     /// Stores a head on the SSD unless it is there: without it, its data on the SSD is lost when memory is short.
-    pub fn ensure_head_is_stored(
-        &self,
-        head: &Head,
-        hash: KeyHash,
-        token: &Token,
-        permit: OwnedSemaphorePermit,
-    ) {
-        if self.disk.as_ref().is_some_and(|disk| !disk.contains(hash.key)) {
-            self.store_head(head, hash, token, permit);
+    pub fn ensure_head_is_stored(&self, head: &Head, token: &Token, permit: OwnedSemaphorePermit) {
+        if self.disk.as_ref().is_some_and(|disk| !disk.contains(token.hash().key)) {
+            self.store_head(head, token, permit, None);
         }
     }
 
-    /// Stores a head on the SSD.
-    pub fn store_head(&self, head: &Head, hash: KeyHash, token: &Token, permit: OwnedSemaphorePermit) {
+    /// Stores a head on the SSD. The use of its content, if any, ends when that is done.
+    pub fn store_head(
+        &self,
+        head: &Head,
+        token: &Token,
+        permit: OwnedSemaphorePermit,
+        content_use: Option<Arc<ContentUse>>,
+    ) {
+        let hash = token.hash();
         let Some(disk) = &self.disk else {
             self.counters.fills.increment();
             return;
@@ -244,6 +289,7 @@ impl Tiers {
             miss_key,
             head_key: None,
             run: None,
+            content_use,
             permit,
             claim: None,
         });
@@ -382,79 +428,13 @@ impl Tiers {
         }
     }
 
-    /// Removes the head of a key, and in the background its content.
-    pub fn remove_head(
-        self: &Arc<Self>,
-        hash: KeyHash,
-        reason: RemovalReason,
-        is_pinned: impl Fn(ContentId) -> bool + Send + 'static,
-    ) {
-        self.policies.retained().remove(hash.key);
-        let head = match reason {
-            RemovalReason::Changed => self.ram.remove(hash.key),
-            RemovalReason::Refilled => self.ram.release(hash.key),
-        };
-        let location = self.disk.as_ref().and_then(|disk| disk.remove(hash.key));
-        let tiers = self.clone();
-        let remove_content = move |head: &Head| {
-            if head.data.is_none() && !is_pinned(head.content) {
-                tiers.remove_content(head, hash.key, reason);
-            }
-        };
-        match (&self.disk, head, location) {
-            // Its data went with it.
-            (_, Some(head), _) if head.data.is_some() => {}
-            (None, Some(head), _) => remove_content(&head),
-            (Some(disk), Some(head), _) => disk.remove_in_background(move || remove_content(&head)),
-            (Some(disk), None, Some(location)) => {
-                let reader = disk.clone();
-                disk.remove_in_background(move || {
-                    let payload = reader.read_freed(ExtentKey::Head(hash.key), location);
-                    if let Some(head) = payload.and_then(|payload| decode_head(&payload)) {
-                        remove_content(&head);
-                    }
-                });
-            }
-            _ => {}
-        }
-    }
-
-    /// Removes the data of an object that no head refers to, in the background.
-    pub fn discard_content(self: &Arc<Self>, head: &Arc<Head>) {
-        let key = self.fingerprints.key(&head.address).key;
-        let (tiers, head) = (self.clone(), head.clone());
-        // The object is the same: what the simulations have of its key is right.
-        let remove = move || tiers.remove_content(&head, key, RemovalReason::Refilled);
-        match &self.disk {
-            None => remove(),
-            Some(disk) => disk.remove_in_background(remove),
-        }
-    }
-
-    /// Frees the first extents of a content; eviction frees the rest, which no head refers to.
-    fn remove_content(&self, head: &Head, head_fingerprint: u64, reason: RemovalReason) {
-        let extents = u32::try_from(head.info.size.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX);
-        for number in 0..extents.min(MAX_FREED_EXTENTS) {
-            let fingerprint = self.fingerprints.data(head.content, number);
-            match reason {
-                RemovalReason::Changed => {
-                    self.ram.remove_data(fingerprint, self.reuse_key(head_fingerprint, number));
-                }
-                RemovalReason::Refilled => self.ram.release_data(fingerprint),
-            }
-            if let Some(disk) = &self.disk {
-                disk.remove(fingerprint);
-            }
-        }
-    }
-
-    /// Where a data extent is. Not a use of it.
+    /// Where a data extent can be read; an SSD that is switched off does not count. Not a use of it.
     pub fn locate(&self, content: ContentId, number: u32) -> Option<Tier> {
         let fingerprint = self.fingerprints.data(content, number);
         if self.ram.contains(fingerprint) {
             return Some(Tier::Ram);
         }
-        self.disk.as_ref().filter(|disk| disk.contains(fingerprint)).map(|_| Tier::Ssd)
+        self.disk.as_ref().filter(|disk| disk.has_readable(fingerprint)).map(|_| Tier::Ssd)
     }
 
     /// A data extent in memory.
@@ -517,8 +497,9 @@ impl Tiers {
     }
 
     /// Caches a data extent.
-    pub fn put_data(&self, head: &Head, number: u32, fill: ExtentFill, run: Option<Arc<FillRun>>) {
-        let ExtentFill { buffer, permit, claim } = fill;
+    pub fn put_data(&self, head: &Head, number: u32, fill: ExtentFill) {
+        let ExtentFill { buffer, permit, claim, run, content_use } = fill;
+        content_use.set_filled();
         let cache_id = self.disk.as_ref().map_or(0, |disk| disk.cache_id());
         let placement = self.policies.of_extent(head, number);
         let extent = buffer.seal(cache_id, ExtentKey::Data(head.content, number), placement.class);
@@ -538,6 +519,7 @@ impl Tiers {
                     miss_key,
                     head_key,
                     run,
+                    content_use: Some(content_use),
                     permit,
                     claim,
                 });

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use tempfile::TempDir;
 use tradewind_cache::{Cached, CachedOptions, OccupiedClass, Validation};
 use tradewind_core::object::Expected;
@@ -412,4 +413,33 @@ async fn too_many_pinned_prefixes_are_rejected() {
     }
     assert_eq!(reason(desk.cached.pin(&bucket(), "more/").await), Reason::InvalidArgument);
     assert_eq!(desk.cached.pins().len(), 64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unpin_of_a_prefix_that_is_not_pinned_ends_no_pin() {
+    for tiers in [MEMORY_ONLY, SSD_ONLY] {
+        let desk = Desk::open(tiers).await;
+        desk.cached.pin(&bucket(), "keep/").await.unwrap();
+        desk.put_all("keep/it-", 4, LARGE_BYTES / 4, &Classes::default()).await;
+        desk.hits("keep/it-", 4).await;
+        desk.cached.unpin(&bucket(), "keep/typo/").await.unwrap();
+        replace_all(&desk, "a-").await;
+        assert_eq!(desk.hits("keep/it-", 4).await, 4, "{tiers:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unpin_whose_future_is_dropped_unpins_what_is_cached() {
+    for tiers in [MEMORY_ONLY, SSD_ONLY] {
+        let desk = Desk::open(tiers).await;
+        desk.cached.pin(&bucket(), "keep/").await.unwrap();
+        desk.put_all("keep/it-", 4, LARGE_BYTES / 4, &Classes::default()).await;
+        desk.hits("keep/it-", 4).await;
+        let _dropped = desk.cached.unpin(&bucket(), "keep/").now_or_never();
+        while !desk.cached.pins().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        replace_all(&desk, "a-").await;
+        assert!(desk.hits("keep/it-", 4).await < 4, "{tiers:?}");
+    }
 }

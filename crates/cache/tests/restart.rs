@@ -48,11 +48,15 @@ impl Desk {
     }
 
     fn try_open(&self, volume: &str) -> Result<Arc<Cached>> {
+        self.try_open_validating(volume, Validation::Owner)
+    }
+
+    fn try_open_validating(&self, volume: &str, validation: Validation) -> Result<Arc<Cached>> {
         let options = CachedOptions {
             directory: Some(self.directory()),
             disk_bytes: DISK_BYTES,
             memory_bytes: 0,
-            validation: Validation::Owner,
+            validation,
             volume_id: volume.to_owned(),
         };
         Cached::open(Arc::new(Lasting(self.store.clone())), options, SystemClock::shared())
@@ -60,8 +64,12 @@ impl Desk {
 
     /// Opens the cache, when the one before is gone, and waits for its index.
     async fn open(&self) -> Arc<Cached> {
+        self.open_validating(Validation::Owner).await
+    }
+
+    async fn open_validating(&self, validation: Validation) -> Arc<Cached> {
         loop {
-            match self.try_open("photos") {
+            match self.try_open_validating("photos", validation) {
                 Ok(cached) => {
                     while !cached.is_loaded() {
                         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -455,4 +463,20 @@ async fn directory_removed_while_in_use_costs_only_hits() {
     desk.read_all(&cached).await;
     assert_eq!(cached.counters().ssd_errors, 0, "the directory is created again");
     cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn first_reads_after_a_restart_write_only_lasting_heads() {
+    let age = Validation::MaxAge(Duration::from_secs(600));
+    for (validation, is_written) in [(Validation::Owner, true), (age, false), (Validation::Always, false)] {
+        let desk = Desk::new().await;
+        let cached = desk.open_validating(validation).await;
+        desk.read_all(&cached).await;
+        cached.close().await.unwrap();
+        drop(cached);
+        let cached = desk.open_validating(validation).await;
+        assert_eq!(desk.read_all(&cached).await, ALL_COMPARED, "{validation:?}");
+        assert_eq!(cached.counters().ssd_written_bytes > 0, is_written, "{validation:?}");
+        cached.close().await.unwrap();
+    }
 }

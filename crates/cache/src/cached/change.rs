@@ -15,14 +15,12 @@ use super::Cached;
 use crate::changes::{Change, Scope, Token};
 use crate::head::{ContentId, Head, Stamp};
 use crate::ram::InsertedHead;
-use crate::reader::Pins;
-use crate::tiers::{RemovalReason, Tiers};
+use crate::tiers::Tiers;
 
 /// Applies changes. What a task of a change needs of the cache.
 #[derive(Clone)]
 pub(super) struct Changer {
     tiers: Arc<Tiers>,
-    pins: Arc<Pins>,
     clock: Arc<dyn Clock>,
     in_flight: Arc<RwLock<()>>,
 }
@@ -31,7 +29,6 @@ impl Cached {
     pub(super) fn changer(&self) -> Changer {
         Changer {
             tiers: self.tiers.clone(),
-            pins: self.pins.clone(),
             clock: self.clock.clone(),
             in_flight: self.changes_in_flight.clone(),
         }
@@ -113,7 +110,7 @@ struct AppliedChange {
 
 impl Drop for AppliedChange {
     fn drop(&mut self) {
-        let Changer { tiers, pins, clock, .. } = &self.changer;
+        let Changer { tiers, clock, .. } = &self.changer;
         if !self.is_certain {
             tiers.counters.uncertain_changes.increment();
             self.change.set_uncertain(clock.now());
@@ -121,10 +118,7 @@ impl Drop for AppliedChange {
         match self.scope {
             Scope::Bucket(_) if self.is_rejected => {}
             Scope::Bucket(_) => self.change.set_bucket_changed(),
-            Scope::Key(hash) => {
-                let pins = pins.clone();
-                tiers.remove_head(hash, RemovalReason::Changed, move |content| pins.is_pinned(content));
-            }
+            Scope::Key(hash) => tiers.remove_head(hash),
         }
     }
 }
@@ -196,12 +190,12 @@ impl Staged for CachedStaged {
         let Self { inner, changer, scope, written } = *self;
         let tiers = changer.tiers.clone();
         let fill = move |(committed, _): &(Committed, Observation), token: &Token| {
-            let (Some(written), Scope::Key(hash)) = (written, scope) else { return };
+            let Some(written) = written else { return };
             if written.bytes.len() as u64 == committed.size {
                 let head = Arc::new(written.into_head(committed));
                 // Without memory for it, the first read fills the cache.
-                if let InsertedHead::New = tiers.insert_head(&head, hash, token) {
-                    tiers.policies.track(&head, hash.key);
+                if let InsertedHead::New = tiers.insert_head(&head, token) {
+                    tiers.track(&head, token);
                 }
             }
         };

@@ -104,9 +104,7 @@ impl Cached {
             pins.retain(|other| *other != pin);
             Ok(())
         })
-        .await?;
-        self.tiers.unpin_prefixes();
-        Ok(())
+        .await
     }
 
     /// The pinned prefixes, in the order in which they were pinned.
@@ -115,17 +113,26 @@ impl Cached {
         self.tiers.policies.prefixes().to_vec()
     }
 
-    /// Changes the file and then the pins. If the future is dropped, both go on, and the next change waits for them.
+    /// Changes the file, then the pins, and then unpins what is cached if a pin has ended. If the future is dropped, all of
+    /// it goes on, and the next change waits for it. Does nothing if the pins stay the same.
     async fn change_pins(&self, change: impl FnOnce(&mut Vec<PinnedPrefix>) -> Result<()>) -> Result<()> {
         let path = self.pinned_prefixes.path.clone().lock_owned().await;
         let mut pins = self.pins();
         change(&mut pins)?;
+        let previous = self.tiers.policies.prefixes();
+        if pins == *previous {
+            return Ok(());
+        }
+        let has_ended = previous.iter().any(|pin| !pins.contains(pin));
         let tiers = self.tiers.clone();
         let write = move || {
             if let Some(path) = path.as_ref() {
                 write_pins(path, &pins)?;
             }
             tiers.policies.set_prefixes(pins);
+            if has_ended {
+                tiers.unpin_prefixes();
+            }
             Ok::<_, std::io::Error>(())
         };
         let written = tokio::task::spawn_blocking(write).await;

@@ -31,14 +31,13 @@ impl Cached {
     /// The part of an object that is cached. The object is the one with the entity tag `etag`.
     pub async fn cached_part(&self, address: &Address, etag: &ETag) -> CachedPart {
         let hash = self.tiers.fingerprints.key(address);
-        let Some(token) = self.tiers.changes.token(hash) else { return CachedPart::Nothing };
-        let Some((head, _)) = self.tiers.head(address, hash, &token).await else {
-            return CachedPart::Nothing;
-        };
-        if head.info.etag != *etag {
+        if self.tiers.changes.token(hash).is_none() {
             return CachedPart::Nothing;
         }
-        self.part_of(&head, hash)
+        match self.tiers.peek_head(address, hash).await {
+            Some(head) if head.info.etag == *etag => self.part_of(&head, hash),
+            _ => CachedPart::Nothing,
+        }
     }
 
     fn part_of(&self, head: &Head, hash: KeyHash) -> CachedPart {
@@ -65,8 +64,9 @@ impl Cached {
         is_cached
     }
 
-    /// Waits until the space of objects that were dropped so far is free. It does not wait for those that are left to
-    /// eviction, which [`CacheCounters::removals_skipped`](crate::CacheCounters::removals_skipped) counts.
+    /// Waits until the space of objects that were dropped so far is free. It does not wait for those that are being read
+    /// or stored, whose last use frees them, and for those that are left to eviction, which
+    /// [`CacheCounters::removals_skipped`](crate::CacheCounters::removals_skipped) counts.
     pub async fn finish_evictions(&self) {
         if let Some(disk) = &self.tiers.disk {
             disk.finish_removals().await;
@@ -199,6 +199,32 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    async fn empty_object_known_by_a_head_is_stored_when_it_is_read() {
+        let scene = Scene::new().await;
+        let address = Address::parse("bucket", "empty").unwrap();
+        let etag = scene.write(&address, Bytes::new()).await;
+        scene.cached.head(&context(), &address, GetRequest::default()).await.unwrap();
+        assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::All);
+        scene.read(&address).await;
+        assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::Stored);
+        scene.cached.close().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn query_of_the_cached_part_is_no_use() {
+        let scene = Scene::new().await;
+        let address = Address::parse("bucket", "key").unwrap();
+        let etag = scene.write(&address, pattern(SMALL as usize, 1)).await;
+        scene.read(&address).await;
+        let tiers = &scene.cached.tiers;
+        let hash = tiers.fingerprints.key(&address);
+        tiers.ram.release(hash.key);
+        assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::Stored);
+        assert!(!tiers.ram.contains(hash.key), "the head stays on the SSD only");
+        scene.cached.close().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn object_with_a_missing_extent_is_cached_in_part() {
         let scene = Scene::new().await;
         let address = Address::parse("bucket", "key").unwrap();
@@ -207,7 +233,7 @@ mod tests {
         assert!(scene.cached.ssd_used_bytes() >= LARGE);
         let hash = scene.cached.tiers.fingerprints.key(&address);
         let token = scene.cached.tiers.changes.token(hash).unwrap();
-        let (head, _) = scene.cached.tiers.head(&address, hash, &token).await.unwrap();
+        let (head, _) = scene.cached.tiers.head(&address, &token).await.unwrap();
         let fingerprint = scene.cached.tiers.fingerprints.data(head.content, 2);
         scene.cached.tiers.disk.as_ref().unwrap().remove(fingerprint);
         assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::All, "it is in memory");

@@ -20,13 +20,17 @@ use crate::head::{Head, Stamp, is_one_extent};
 use crate::options::Validation;
 use crate::ram::Candidate;
 use crate::reader::{CachedReader, Gathered, Origin, extents, is_same_object, slice_of_extent};
-use crate::tiers::{RemovalReason, Tier};
+use crate::tiers::Tier;
 
 /// Extents of which is examined whether they are cached before a body begins.
 const MAX_EXAMINED_EXTENTS: u32 = 4096;
 
 /// A read of at most these extents of which one is missing is forwarded as a whole.
 const MAX_BRIEF_EXTENTS: u32 = 16;
+
+/// If more than the examined extents divided by this are missing, one request to the backing store is for all from the
+/// first missing one on.
+const MAX_MISSING_DIVISOR: u32 = 4;
 
 /// A read that the cache may serve.
 struct ReadAttempt<'a> {
@@ -105,7 +109,7 @@ impl Cached {
             let found = self.inner.head(context, address, request).await?;
             return Ok(self.with_status(address, found, ForwardReason::Bypass));
         };
-        let cached = self.tiers.head(address, attempt.hash, &attempt.token).await;
+        let cached = self.tiers.head(address, &attempt.token).await;
         if let Some((head, tier)) = &cached
             && self.is_trusted(&attempt, head)
         {
@@ -166,7 +170,7 @@ impl Cached {
 
     /// The current object, if it is cached.
     async fn lookup(&self, attempt: &ReadAttempt<'_>) -> Result<Lookup> {
-        let found = self.tiers.head(attempt.address, attempt.hash, &attempt.token);
+        let found = self.tiers.head(attempt.address, &attempt.token);
         let Some((head, tier)) = found.await else { return Ok(Lookup::Absent) };
         if self.is_trusted(attempt, &head) {
             return Ok(Lookup::Current(head, tier));
@@ -221,11 +225,12 @@ impl Cached {
         self.tiers.renew_head(head, stamp);
         // A later read from the SSD would have to compare again. A stamp that expires is not worth a write: the table of
         // stamps has it. Nor is one that is too early after a change with an unknown outcome: each read until then
-        // compares, and would write.
+        // compares, and would write. A small object that was cached when it was written is not on the SSD yet.
         let is_final = self.validation == Validation::Owner;
+        let is_first = !is_of_this_session && !self.tiers.is_on_ssd(attempt.hash.key);
         let is_certain = stamp.time >= self.tiers.changes.uncertain_until(attempt.hash);
-        if is_certain && (is_final || !is_of_this_session) {
-            self.tiers.store_renewed_head(head, attempt.hash, &attempt.token);
+        if is_certain && (is_final || is_first) {
+            self.tiers.store_renewed_head(head, &attempt.token);
         }
     }
 
@@ -234,8 +239,7 @@ impl Cached {
     }
 
     pub(super) fn drop_head(&self, hash: KeyHash) {
-        let pins = self.pins.clone();
-        self.tiers.remove_head(hash, RemovalReason::Changed, move |content| pins.is_pinned(content));
+        self.tiers.remove_head(hash);
     }
 
     /// Serves a read from a current head, unless the backing store has another object after all, or the object is small
@@ -264,6 +268,9 @@ impl Cached {
         if is_whole && span.length <= self.tiers.max_small_bytes() {
             return Ok(Err(ForwardReason::Miss));
         }
+        let content_use = self.tiers.use_content(head, &attempt.token);
+        // The content is in use: a removal from now on waits for the fill.
+        let may_fill = self.tiers.may_fill(head, &attempt.token);
         let origin = Origin {
             store: self.inner.clone(),
             context: attempt.context.clone(),
@@ -271,15 +278,15 @@ impl Cached {
             hash: attempt.hash,
             head: head.clone(),
             tiers: self.tiers.clone(),
-            pins: self.pins.clone(),
-            fills: self.shared_fills.clone(),
+            content_use,
+            fills: may_fill.then(|| self.shared_fills.clone()),
         };
         let wanted = extents(span);
         let presence = self.presence(head, span, tier);
         let is_brief = wanted.len() <= MAX_BRIEF_EXTENTS as usize;
-        let is_mostly_missing = presence.missing * 4 > presence.examined;
+        let is_much_missing = presence.missing * MAX_MISSING_DIVISOR > presence.examined;
         let has_first_slice = self.has_first_slice(head, span);
-        let mut is_forwarded = presence.missing > 0 && (is_brief || is_mostly_missing) && !has_first_slice;
+        let mut is_forwarded = presence.missing > 0 && (is_brief || is_much_missing) && !has_first_slice;
         let mut gathered = None;
         if is_brief && !is_forwarded {
             match origin.gather(span).await {
@@ -308,17 +315,17 @@ impl Cached {
             CacheSource::Backing(_) => counters.partial_hits.increment(),
         }
         if presence.missing > 0
-            && let Some(permit) = self.tiers.try_fill()
+            && let Some(permit) = self.tiers.try_head_permit()
         {
-            self.tiers.ensure_head_is_stored(head, attempt.hash, &attempt.token, permit);
+            self.tiers.ensure_head_is_stored(head, &attempt.token, permit);
         }
         let opened = if let Some(body) = gathered {
             Ok(body)
         } else if is_forwarded {
             origin.open_run(wanted, span).await.map(FillBody::into_body)
         } else {
-            let reader = CachedReader::new(origin, span, self.pins.pin(head.content));
-            match presence.first_missing.filter(|_| is_mostly_missing) {
+            let reader = CachedReader::new(origin, span);
+            match presence.first_missing.filter(|_| is_much_missing) {
                 Some(first) => {
                     reader.with_rest_from(first, self.clock.as_ref()).await.map(CachedReader::into_body)
                 }
@@ -337,9 +344,6 @@ impl Cached {
 
     /// The bytes of a span that is one buffer: of a small object, or within one extent.
     async fn small_data(&self, head: &Arc<Head>, span: Span) -> Option<SmallData> {
-        if span.length == 0 {
-            return Some(SmallData { bytes: Bytes::new(), tier: Tier::Ram });
-        }
         if let Some(data) = &head.data {
             let start = usize::try_from(span.offset).ok()?;
             let bytes = data.slice(start..start + usize::try_from(span.length).ok()?);
@@ -437,14 +441,13 @@ impl Cached {
         let data = Some(Bytes::copy_from_slice(&bytes));
         let (address, info) = (attempt.address.clone(), info.clone());
         let head = Head::new(address, info, self.new_content(), data, self.stamp(attempt));
-        self.tiers.put_head(Arc::new(head), attempt.hash, &attempt.token, permit);
+        self.tiers.put_head(Arc::new(head), &attempt.token, permit, None);
         Ok(Body::from_bytes(bytes))
     }
 
     /// Caches a large object while it passes.
     fn fill_whole(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo, body: Body) -> Body {
-        let (tiers, pins) = (self.tiers.clone(), self.pins.clone());
-        let target = FillTarget { tiers, pins, hash: attempt.hash, token: attempt.token };
+        let target = FillTarget { tiers: self.tiers.clone(), token: attempt.token };
         let fill = WholeFill::begin(&self.fills, self.new_head(attempt, info), target);
         FillBody::of_whole_object(body, info.size, fill, self.tiers.clone()).into_body()
     }
@@ -462,12 +465,14 @@ impl Cached {
         };
         let head = self.new_head(attempt, &info);
         let permit = self.tiers.try_fill_bytes(crate::extent::EXTENT_BYTES);
-        let is_filled = permit.is_some();
-        let head =
-            if is_filled { self.tiers.put_head(head, attempt.hash, &attempt.token, permit) } else { None };
-        let filler = head.map(|head| {
-            let shared = Some(self.shared_fills.clone());
-            Filler::new(self.tiers.clone(), head, span, shared)
+        let head = permit.and_then(|permit| {
+            let content_use = self.tiers.use_content(&head, &attempt.token);
+            self.tiers.put_head(head, &attempt.token, Some(permit), Some(content_use))
+        });
+        let filler = head.and_then(|head| {
+            let content_use = self.tiers.use_content(&head, &attempt.token);
+            let may_fill = self.tiers.may_fill(&head, &attempt.token);
+            may_fill.then(|| Filler::new(content_use, span, Some(self.shared_fills.clone())))
         });
         FillBody::new(body, filler, span, span, self.tiers.clone()).into_body()
     }
@@ -476,7 +481,7 @@ impl Cached {
     fn cache_head_only(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo) {
         let head = self.new_head(attempt, info);
         // Without memory for it, the next read asks the backing store again.
-        let _inserted = self.tiers.insert_head(&head, attempt.hash, &attempt.token);
+        let _inserted = self.tiers.insert_head(&head, &attempt.token);
     }
 
     fn new_head(&self, attempt: &ReadAttempt<'_>, info: &ObjectInfo) -> Arc<Head> {

@@ -1,6 +1,7 @@
 //! The cache on SSDs that fail, hang, lie and are full; single flight of misses.
 
 mod heads;
+mod removals;
 mod ssd;
 
 use std::io::{self, IoSliceMut};
@@ -150,7 +151,7 @@ impl Desk {
         let clock = SimulatedClock::new();
         let store = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
         let options = CachedOptions {
-            directory: Some(root.path().to_owned()),
+            directory: (disk_bytes > 0).then(|| root.path().to_owned()),
             disk_bytes,
             memory_bytes,
             validation,

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,6 +21,8 @@ pub(crate) const TRIAL_INTERVAL: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Health {
     is_off: AtomicBool,
+    /// Changed under the lock of the state.
+    sequential_errors: AtomicU32,
     state: Mutex<HealthState>,
     clock: Arc<dyn Clock>,
     counters: Arc<Counters>,
@@ -28,13 +30,18 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 struct HealthState {
-    sequential_errors: u32,
     next_trial: Duration,
 }
 
 impl Health {
     pub fn new(clock: Arc<dyn Clock>, counters: Arc<Counters>) -> Self {
-        Self { is_off: AtomicBool::new(false), state: Mutex::default(), clock, counters }
+        Self {
+            is_off: AtomicBool::new(false),
+            sequential_errors: AtomicU32::new(0),
+            state: Mutex::default(),
+            clock,
+            counters,
+        }
     }
 
     /// Returns true if an operation may use the SSD: always, or as a trial.
@@ -51,11 +58,19 @@ impl Health {
         is_due
     }
 
+    /// Returns true if the SSD is not switched off, or is due for a trial.
+    pub fn is_usable(&self) -> bool {
+        !self.is_off() || self.clock.now() >= self.state.lock().next_trial
+    }
+
     /// Records a successful operation.
     pub fn record_success(&self) {
-        // Cheap in the common case: no lock if there was no error.
-        let mut state = self.state.lock();
-        state.sequential_errors = 0;
+        // The common case takes no lock. An SSD that is switched off has errors.
+        if self.sequential_errors.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let _state = self.state.lock();
+        self.sequential_errors.store(0, Ordering::Release);
         if self.is_off.swap(false, Ordering::AcqRel) {
             tracing::info!("the SSD of the cache works again");
         }
@@ -76,9 +91,10 @@ impl Health {
     pub fn record_error(&self, error: &dyn Display) {
         self.counters.ssd_errors.increment();
         let mut state = self.state.lock();
-        state.sequential_errors = state.sequential_errors.saturating_add(1);
+        let errors = self.sequential_errors.load(Ordering::Acquire).saturating_add(1);
+        self.sequential_errors.store(errors, Ordering::Release);
         state.next_trial = self.clock.now() + TRIAL_INTERVAL;
-        if state.sequential_errors >= MAX_SEQUENTIAL_ERRORS && !self.is_off.swap(true, Ordering::AcqRel) {
+        if errors >= MAX_SEQUENTIAL_ERRORS && !self.is_off.swap(true, Ordering::AcqRel) {
             self.counters.ssd_switched_off.increment();
             tracing::warn!(%error, "the SSD of the cache fails and is switched off; it is tried again later");
         }

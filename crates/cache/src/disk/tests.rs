@@ -154,6 +154,7 @@ fn request(extent: SealedExtent) -> StoreRequest {
         miss_key: None,
         head_key: None,
         run: None,
+        content_use: None,
         permit,
         claim: None,
     }
@@ -335,4 +336,15 @@ fn lookups_do_not_wait_for_the_index() {
 #[ignore = "takes a GiB of memory, and is meant for a release build"]
 fn index_of_16_million_extents_loads() {
     load(1 << 24);
+}
+
+#[test]
+fn blocks_of_the_largest_tier_have_numbers() {
+    assert_eq!(frame_count(MAX_SSD_BYTES), (MAX_SSD_BYTES / FRAME_BYTES as u64) as u32);
+    for bytes in [MAX_SSD_BYTES, 16 << 40, 17 << 40, u64::MAX] {
+        let last = frame_count(bytes) - 1;
+        let space = Space::at_frame(last, WHOLE_FRAME);
+        let is_exact = u64::from(space.block) == u64::from(last) * FRAME_BLOCKS as u64;
+        assert!(is_exact && space.block.checked_add(space.blocks()).is_some(), "{bytes} bytes");
+    }
 }

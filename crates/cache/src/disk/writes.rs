@@ -20,7 +20,8 @@ pub(super) const MAX_VICTIMS: usize = 16;
 impl Disk {
     /// Stores an extent, unless it is there, outdated, not admitted, over the budget or without space.
     pub(super) fn write_extent(self: &Arc<Self>, request: StoreRequest) {
-        let StoreRequest { extent, pin, validity, miss_key, head_key, run, permit, claim } = request;
+        let StoreRequest { extent, pin, validity, miss_key, head_key, run, content_use, permit, claim } =
+            request;
         let is_valid = || validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token));
         let fingerprint = self.fingerprints.extent(extent.key);
         let is_present = matches!(extent.key, ExtentKey::Data(..)) && self.contains(fingerprint);
@@ -76,6 +77,7 @@ impl Disk {
         }
         self.counters.fills.increment();
         drop(claim);
+        drop(content_use);
         drop(permit);
     }
 

@@ -16,7 +16,7 @@ use super::routed::{RoutedSettings, RoutedTier};
 use super::source::{SettingSource, Sourced};
 use super::transformed::TransformedSettings;
 use super::value::SettingValue;
-use tradewind_cache::{DEFAULT_VERIFY_BYTES_PER_SECOND, Eviction};
+use tradewind_cache::{DEFAULT_VERIFY_BYTES_PER_SECOND, Eviction, MAX_SSD_BYTES};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 /// A `[volume.NAME]`.
@@ -147,6 +147,7 @@ const LAYERS: [&str; 7] =
     ["cached", "routed", "striped", "transformed", "deduplicated", "observed", "scheduled"];
 const STACK_EXAMPLE: &str = "stack = [\"disk\"]";
 const MIN_CACHE_SIZE: ByteSize = ByteSize(64 << 20);
+const MAX_CACHE_SIZE: ByteSize = ByteSize(MAX_SSD_BYTES);
 const MIN_CACHE_MEMORY: ByteSize = ByteSize(1 << 20);
 const DEFAULT_CACHE_MEMORY: ByteSize = ByteSize(64 << 20);
 const DEFAULT_VERIFY_RATE: ByteSize = ByteSize(DEFAULT_VERIFY_BYTES_PER_SECOND);
@@ -315,6 +316,12 @@ impl CachedSettings {
                 problems.add(&set.source, format!("volume.{volume}.cached.{key} must be at least {min}"));
             }
         }
+        if self.size.value > MAX_CACHE_SIZE {
+            let message = format!(
+                "volume.{volume}.cached.size must be at most {MAX_CACHE_SIZE}, which the index of a cache can hold"
+            );
+            problems.add(&self.size.source, message);
+        }
         if let Some(rate) = &self.max_write_rate
             && rate.value < MIN_MAX_WRITE_RATE
         {
@@ -334,7 +341,7 @@ impl CachedSettings {
             |key, default: Option<String>, text| Declaration { key, default: default.map(Into::into), text };
         vec![
             declared("disk", None, "Directory of the cache on a fast disk. Required."),
-            declared("size", None, "Size of the cache in that directory, at least 64MiB. Required."),
+            declared("size", None, "Size of the cache in that directory, 64MiB to 7TiB. Required."),
             declared(
                 "memory",
                 Some(DEFAULT_CACHE_MEMORY.to_string()),

@@ -1,6 +1,6 @@
 //! Heads in memory and on the SSD, and the stamps of their comparisons.
 
-use tradewind_core::ObjectInfo;
+use tradewind_core::{Classes, Metadata, ObjectInfo, Retention, Timestamp};
 
 use super::*;
 use crate::changes::{Scope, UNCERTAIN_WINDOW};
@@ -123,12 +123,12 @@ async fn stamp_of_a_head_is_not_used_for_the_next_one_of_its_key() {
     };
     let (old, new) = (new_head(&found.info), new_head(&found.info));
     tiers.renew_head(&old, stamp(100));
-    tiers.store_head(&new, hash, &token, tiers.try_fill().unwrap());
+    tiers.store_head(&new, &token, tiers.try_head_permit().unwrap(), None);
     desk.cached.flush().await;
-    let (read, _) = tiers.head(&large(0), hash, &token).await.unwrap();
+    let (read, _) = tiers.head(&large(0), &token).await.unwrap();
     assert_eq!((read.content, read.stamp()), (new.content, stamp(1)));
     tiers.renew_head(&new, stamp(50));
-    let (read, _) = tiers.head(&large(0), hash, &token).await.unwrap();
+    let (read, _) = tiers.head(&large(0), &token).await.unwrap();
     assert_eq!((read.content, read.stamp()), (new.content, stamp(50)));
     desk.cached.close().await.unwrap();
 }
@@ -190,18 +190,18 @@ async fn renewed_head_replaces_no_newer_one_and_no_absent_one() {
     let tiers = &desk.cached.tiers;
     let hash = tiers.fingerprints.key(&large(0));
     let token = tiers.changes.token(hash).unwrap();
-    let (newer, _) = tiers.head(&large(0), hash, &token).await.unwrap();
+    let (newer, _) = tiers.head(&large(0), &token).await.unwrap();
     let older = Head::new(large(0), newer.info.clone(), desk.cached.new_content(), None, newer.stamp());
-    tiers.store_renewed_head(&older, hash, &token);
+    tiers.store_renewed_head(&older, &token);
     desk.cached.flush().await;
     tiers.ram.remove(hash.key);
-    let (read, tier) = tiers.head(&large(0), hash, &token).await.unwrap();
+    let (read, tier) = tiers.head(&large(0), &token).await.unwrap();
     assert_eq!((read.content, tier), (newer.content, crate::tiers::Tier::Ssd));
     tiers.ram.remove(hash.key);
     tiers.disk.as_ref().unwrap().remove(hash.key).unwrap();
-    tiers.store_renewed_head(&older, hash, &token);
+    tiers.store_renewed_head(&older, &token);
     desk.cached.flush().await;
-    assert!(tiers.head(&large(0), hash, &token).await.is_none());
+    assert!(tiers.head(&large(0), &token).await.is_none());
     desk.cached.close().await.unwrap();
 }
 
@@ -280,5 +280,35 @@ async fn small_object_that_was_written_comes_to_the_ssd_with_its_first_read() {
     drain(found.body).await.unwrap();
     desk.cached.flush().await;
     assert!(is_on_ssd());
+    desk.cached.close().await.unwrap();
+}
+
+/// Its change has removed its retention.
+#[tokio::test(flavor = "multi_thread")]
+async fn read_from_before_a_change_tracks_no_retention() {
+    let desk = Desk::open(MEMORY_BYTES, 64 << 20).await;
+    let retention = Retention::new(2_000_000_000, 1600).ok();
+    let classes = Classes { retention, ..Classes::default() };
+    let metadata = Metadata { classes, ..Metadata::default() };
+    let request = StageRequest { metadata, ..StageRequest::default() };
+    let mut staged = desk.store.stage(&context(), &large(0), request).await.unwrap();
+    write_all(&mut *staged, pattern(LARGE_BYTES, 0)).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+    desk.read_large(0, 0).await;
+    let tiers = &desk.cached.tiers;
+    let retained = tiers.policies.retained();
+    let end = Timestamp::from_millis(i64::MAX);
+    assert_eq!(retained.take_due(end).len(), 1);
+    let hash = tiers.fingerprints.key(&large(0));
+    for is_in_memory in [true, false] {
+        let token = tiers.changes.token(hash).unwrap();
+        drop(tiers.changes.begin(Scope::Key(hash)));
+        retained.remove(hash.key);
+        if !is_in_memory {
+            tiers.ram.release(hash.key);
+        }
+        assert!(tiers.head(&large(0), &token).await.is_some());
+        assert!(retained.take_due(end).is_empty(), "in memory: {is_in_memory}");
+    }
     desk.cached.close().await.unwrap();
 }

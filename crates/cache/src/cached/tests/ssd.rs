@@ -1,12 +1,17 @@
 //! Costs of reads on the SSD, and data that does not enter it.
 
-use tradewind_core::ByteRange;
+use tradewind_core::observation::{CacheSource, ForwardReason};
 use tradewind_core::store::Select;
+use tradewind_core::{ByteRange, Span};
 
 use super::*;
+use crate::reader::{CachedReader, Origin};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
+/// The size of an object whose first slice is a class of its own.
+const STREAM_BYTES: usize = 5 << 20;
+
 fn without_verification() -> TierOptions {
     TierOptions { verify_bytes_per_second: 0, ..TierOptions::default() }
 }
@@ -33,7 +38,8 @@ async fn hit_of_a_mib_is_two_device_reads() {
     }
     desk.cached.flush().await;
     for number in 100..110 {
-        assert_eq!(desk.read(number, MIB).await, 2, "its head and its data");
+        let calls = desk.read(number, MIB).await;
+        assert_eq!(calls, 2, "its head and its data: {:?}", desk.cached.counters());
     }
     desk.cached.close().await.unwrap();
 }
@@ -176,7 +182,7 @@ async fn second_miss_is_stored_beyond_the_write_budget() {
 async fn full_queue_counts_skipped_fills_only() {
     let desk = Desk::open(0, 64 << 20).await;
     let tiers = &desk.cached.tiers;
-    let permits: Vec<_> = std::iter::from_fn(|| tiers.try_fill()).collect();
+    let permits: Vec<_> = std::iter::from_fn(|| tiers.try_head_permit()).collect();
     assert_eq!(desk.cached.counters().fills_queue_full, 0);
     assert!(tiers.try_fill_bytes(EXTENT_BYTES).is_none());
     assert_eq!(desk.cached.counters().fills_queue_full, 1);
@@ -211,7 +217,6 @@ async fn unreadable_block_of_a_large_object_is_one_miss() {
 /// The rest of the stream was requested by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn slice_evicted_before_it_is_read_comes_from_the_store() {
-    const STREAM_BYTES: usize = 5 << 20;
     let desk = Desk::open(0, 64 << 20).await;
     desk.write(100, STREAM_BYTES).await;
     let select = Select::Range(ByteRange::Inclusive { first: 0, last: 4 * EXTENT_BYTES as u64 - 1 });
@@ -224,10 +229,94 @@ async fn slice_evicted_before_it_is_read_comes_from_the_store() {
     let tiers = &desk.cached.tiers;
     let hash = tiers.fingerprints.key(&address(100));
     let token = tiers.changes.token(hash).unwrap();
-    let (head, _) = tiers.head(&address(100), hash, &token).await.unwrap();
+    let (head, _) = tiers.head(&address(100), &token).await.unwrap();
     tiers.disk.as_ref().unwrap().remove(tiers.fingerprints.data(head.content, 2));
     assert!(drain(found.body).await.unwrap() == pattern(STREAM_BYTES, 100));
     assert_eq!(desk.store.calls(Operation::Get), gets + 2);
     assert_eq!(desk.cached.counters().ssd_bytes, 2 * EXTENT_BYTES as u64);
+    desk.cached.close().await.unwrap();
+}
+
+impl Desk {
+    /// Reads an object, whose data is then on the SSD only, and its head in memory.
+    async fn read_to_ssd(&self) {
+        self.read(100, STREAM_BYTES).await;
+        self.cached.flush().await;
+        self.release_data().await;
+    }
+
+    /// Drops the data of the object from memory.
+    async fn release_data(&self) {
+        let tiers = &self.cached.tiers;
+        let hash = tiers.fingerprints.key(&address(100));
+        let head = tiers.peek_head(&address(100), hash).await.unwrap();
+        assert!(tiers.ram.contains(hash.key));
+        for number in 0..STREAM_BYTES.div_ceil(EXTENT_BYTES) as u32 {
+            tiers.ram.release_data(tiers.fingerprints.data(head.content, number));
+        }
+    }
+
+    /// Reads the object, and returns the number of GETs that reached the store and the reported source.
+    async fn read_source(&self) -> (u64, CacheSource) {
+        let gets = self.store.calls(Operation::Get);
+        let found = self.cached.get(&context(), &address(100), GetRequest::default()).await.unwrap();
+        let source = found.observation.cache.unwrap().source;
+        assert!(drain(found.body).await.unwrap() == pattern(STREAM_BYTES, 100));
+        (self.store.calls(Operation::Get) - gets, source)
+    }
+}
+
+/// Not one for each extent. The SSD is tried again by reads of what its index has.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_read_from_an_ssd_that_fails_is_one_request() {
+    let desk = Desk::open(16 * MIB, 64 << 20).await;
+    desk.write(100, STREAM_BYTES).await;
+    desk.read_to_ssd().await;
+    desk.set(Mode::Fails);
+    assert_eq!(desk.read_source().await, (1, CacheSource::Ssd), "the first error");
+    desk.read_all().await;
+    desk.cached.flush().await;
+    assert_eq!(desk.cached.counters().ssd_switched_off, 1);
+    desk.set(Mode::Works);
+    desk.release_data().await;
+    desk.clock.advance(Duration::from_secs(60));
+    assert_eq!(desk.read_source().await, (0, CacheSource::Ssd), "a trial");
+    desk.cached.flush().await;
+    desk.release_data().await;
+    desk.set(Mode::Fails);
+    for number in 200..204 {
+        desk.write(number, 4 * KIB).await;
+        desk.read(number, 4 * KIB).await;
+        desk.cached.flush().await;
+    }
+    assert_eq!(desk.cached.counters().ssd_switched_off, 2);
+    assert_eq!(desk.read_source().await, (1, CacheSource::Backing(ForwardReason::Miss)), "it is off");
+    desk.set(Mode::Works);
+    desk.cached.close().await.unwrap();
+}
+
+/// Errors that do not follow one another switch nothing off.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_read_after_one_error_of_the_ssd_is_one_request() {
+    let desk = Desk::open(16 * MIB, 64 << 20).await;
+    desk.write(100, STREAM_BYTES).await;
+    desk.read_to_ssd().await;
+    let tiers = desk.cached.tiers.clone();
+    let head = tiers.peek_head(&address(100), tiers.fingerprints.key(&address(100))).await.unwrap();
+    let token = tiers.changes.token(tiers.fingerprints.key(&address(100))).unwrap();
+    let content_use = tiers.use_content(&head, &token);
+    let origin = Origin {
+        store: desk.store.clone(),
+        context: context(),
+        address: address(100),
+        hash: tiers.fingerprints.key(&address(100)),
+        head,
+        tiers,
+        content_use,
+        fills: None,
+    };
+    let extents = STREAM_BYTES.div_ceil(EXTENT_BYTES) as u32;
+    let reader = CachedReader::new(origin, Span::whole(STREAM_BYTES as u64));
+    assert_eq!(reader.end_of_run(3), extents, "the SSD has extent 3, and did not read it");
     desk.cached.close().await.unwrap();
 }

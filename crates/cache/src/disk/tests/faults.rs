@@ -210,3 +210,41 @@ fn checkpoint_of_an_unchanged_index_is_recognized() {
     desk.disk.remove(desk.entry(0).unwrap().fingerprint);
     assert!(!desk.disk.is_checkpointed());
 }
+
+/// A read that waits in a queue that moves says nothing about the SSD; one in a queue that stands still does.
+#[tokio::test]
+async fn time_out_in_the_queue_is_an_error_only_if_no_job_ends() {
+    for is_moving in [true, false] {
+        let device = Arc::new(MemoryDevice::new(8 * FRAME_BYTES));
+        let clock = tradewind_core::testing::SimulatedClock::new();
+        let bytes = 8 * FRAME_BYTES as u64;
+        let disk = Disk::new(device, bytes, Eviction::default(), 1, clock.clone(), Arc::default()).unwrap();
+        store(&disk, 0, FRAME_BLOCKS, CLASS);
+        let block = |disk: &Disk| {
+            let (release, released) = mpsc::channel::<()>();
+            let job = move || {
+                // An error means that the test releases it.
+                let _ = released.recv();
+            };
+            assert!(disk.io.spawn(Urgency::Foreground, job));
+            release
+        };
+        let mut jobs: Vec<_> = (0..=IO_THREADS).map(|_| block(&disk)).collect();
+        while disk.queued_jobs() > 1 {
+            std::thread::yield_now();
+        }
+        let read = disk.start_read(std::iter::once(data_key(0))).unwrap();
+        if is_moving {
+            let finished = disk.io.finished_jobs();
+            jobs.remove(0);
+            while disk.io.finished_jobs() == finished {
+                std::thread::yield_now();
+            }
+        }
+        clock.advance(Duration::from_secs(3));
+        assert_eq!(disk.finish_read(read).await, [None]);
+        assert_eq!(disk.counters.ssd_errors.value(), u64::from(!is_moving));
+        jobs.clear();
+        disk.close().unwrap();
+    }
+}

@@ -74,8 +74,8 @@ pub(in super::super) struct Stage {
 
 /// Keep the objects under a prefix in the cache of a running server
 ///
-/// Their cached data is not evicted, also after a restart, until the prefix is unpinned. Objects that are cached
-/// already are pinned at their next read. All pins together fill at most half of the cache; volume status lists them.
+/// Their cached data is not evicted until the prefix is unpinned. Objects that are cached already are pinned at their
+/// next read, also after a restart. All pins together fill at most half of the cache; volume status lists them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind volume pin photos/2026/ --config tradewind.toml\n  \

@@ -198,6 +198,7 @@ fn invalid_stacks_are_rejected_with_line_and_remedy() {
         (layer("size = \"1GiB\""), "volume.v.cached needs disk, for example disk = \"/ssd/cache\""),
         (layer("disk = \"c\""), "volume.v.cached needs size, for example size = \"1GiB\""),
         (layer("disk = \"c\", size = \"1MiB\""), "volume.v.cached.size must be at least 64MiB"),
+        (layer("disk = \"c\", size = \"8TiB\""), "volume.v.cached.size must be at most 7TiB"),
         (layer("disk = \"c\", size = \"big\""), "volume.v.cached.size: \"big\""),
         (layer(&format!("{disk}, memory = \"4KiB\"")), "volume.v.cached.memory must be at least 1MiB"),
         (

@@ -1,0 +1,157 @@
+//! Removals of objects that are being read or filled, of large ones, and of many. Extents that stayed behind could be
+//! pinned, and eviction would never free them.
+
+use futures::StreamExt;
+use tradewind_core::ByteRange;
+use tradewind_core::store::Select;
+
+use super::*;
+use crate::extent::ExtentBuffer;
+use crate::fill::ExtentFill;
+use crate::head::{Head, Stamp};
+
+const NUMBER: u64 = 100;
+/// More extents than a read gathers before its body begins.
+const LARGE_BYTES: usize = 3 << 20;
+
+impl Desk {
+    async fn with_large_object(memory_bytes: usize) -> Self {
+        let desk = Self::open(memory_bytes, 64 << 20).await;
+        desk.write(NUMBER, LARGE_BYTES).await;
+        desk
+    }
+
+    async fn get(&self, select: Select) -> Body {
+        let request = GetRequest { select, ..GetRequest::default() };
+        self.cached.get(&context(), &address(NUMBER), request).await.unwrap().body
+    }
+
+    async fn delete(&self) {
+        self.cached.delete(&context(), &address(NUMBER), Precondition::default()).await.unwrap();
+    }
+
+    async fn assert_empty(&self, case: impl fmt::Debug) {
+        self.cached.flush().await;
+        self.cached.finish_evictions().await;
+        let occupied = self.cached.occupancy();
+        assert!(self.cached.ssd_extents() == 0 && occupied.is_empty(), "{case:?}: {occupied:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn object_deleted_while_it_is_read_leaves_no_extent() {
+    for memory_bytes in [0, 4 << 20] {
+        let desk = Desk::with_large_object(memory_bytes).await;
+        desk.read(NUMBER, LARGE_BYTES).await;
+        desk.cached.flush().await;
+        let mut body = desk.get(Select::Whole).await;
+        let mut bytes = body.next().await.unwrap().unwrap().to_vec();
+        desk.delete().await;
+        bytes.extend_from_slice(&drain(body).await.unwrap());
+        assert!(bytes == pattern(LARGE_BYTES, NUMBER), "the read ends with its content");
+        desk.assert_empty(memory_bytes).await;
+        desk.cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn object_deleted_while_a_range_fills_leaves_no_extent() {
+    for memory_bytes in [0, 4 << 20] {
+        let desk = Desk::with_large_object(memory_bytes).await;
+        let select = || Select::Range(ByteRange::Inclusive { first: 0, last: (2 << 20) - 1 });
+        let body = desk.get(select()).await;
+        desk.delete().await;
+        drain(body).await.unwrap();
+        desk.assert_empty(("a miss", memory_bytes)).await;
+        desk.write(NUMBER, LARGE_BYTES).await;
+        drain(desk.get(Select::Range(ByteRange::Inclusive { first: 0, last: 0 })).await).await.unwrap();
+        let body = desk.get(select()).await;
+        desk.delete().await;
+        drain(body).await.unwrap();
+        desk.assert_empty(("a known head", memory_bytes)).await;
+        desk.cached.close().await.unwrap();
+    }
+}
+
+/// Some of its writes are in the queue of the SSD.
+#[tokio::test(flavor = "multi_thread")]
+async fn fill_that_is_abandoned_leaves_no_extent() {
+    let desk = Desk::with_large_object(0).await;
+    for round in 0..20 {
+        let mut body = desk.get(Select::Whole).await;
+        let first = body.next().await.unwrap().unwrap();
+        assert!(first.len() < LARGE_BYTES, "the body has several pieces");
+        drop(body);
+        desk.assert_empty(round).await;
+    }
+    desk.cached.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn content_in_use_is_removed_after_its_last_use() {
+    let desk = Desk::with_large_object(0).await;
+    desk.read(NUMBER, LARGE_BYTES).await;
+    desk.cached.flush().await;
+    let tiers = &desk.cached.tiers;
+    let hash = tiers.fingerprints.key(&address(NUMBER));
+    let (head, token) =
+        (tiers.peek_head(&address(NUMBER), hash).await.unwrap(), tiers.changes.token(hash).unwrap());
+    let uses = [tiers.use_content(&head, &token), tiers.use_content(&head, &token)];
+    desk.delete().await;
+    desk.cached.finish_evictions().await;
+    let extents = LARGE_BYTES.div_ceil(EXTENT_BYTES);
+    for one in uses {
+        assert_eq!(desk.cached.ssd_extents(), extents);
+        drop(one);
+        desk.cached.finish_evictions().await;
+    }
+    desk.assert_empty("no use").await;
+    desk.cached.close().await.unwrap();
+}
+
+/// Its removal is in several steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn last_extents_of_a_huge_object_are_removed() {
+    const EXTENTS: u32 = 200_000;
+    for disk_bytes in [64 << 20, 0] {
+        let desk = Desk::open(4 << 20, disk_bytes).await;
+        let tiers = &desk.cached.tiers;
+        let found = desk.store.head(&context(), &address(0), GetRequest::default()).await.unwrap();
+        let info =
+            tradewind_core::ObjectInfo { size: u64::from(EXTENTS) * EXTENT_BYTES as u64, ..found.info };
+        let head = Head::new(address(0), info, desk.cached.new_content(), None, Stamp::NEVER);
+        let head = Arc::new(head);
+        let token = tiers.changes.token(tiers.fingerprints.key(&address(0))).unwrap();
+        for number in [0, EXTENTS / 2, EXTENTS - 1] {
+            let mut buffer = ExtentBuffer::new(EXTENT_BYTES);
+            buffer.append(&pattern(EXTENT_BYTES, 1));
+            let permit = tiers.try_fill_bytes(EXTENT_BYTES).unwrap();
+            let content_use = tiers.use_content(&head, &token);
+            tiers.put_data(&head, number, ExtentFill { buffer, permit, claim: None, run: None, content_use });
+        }
+        desk.cached.flush().await;
+        tiers.discard_content(&head);
+        for _ in 0..2000 {
+            if desk.cached.occupancy().is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        desk.assert_empty(disk_bytes).await;
+        desk.cached.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removal_beyond_the_bound_of_removals_frees_a_known_content() {
+    let desk = Desk::with_large_object(4 << 20).await;
+    desk.read(NUMBER, LARGE_BYTES).await;
+    desk.cached.flush().await;
+    let disk = desk.cached.tiers.disk.clone().unwrap();
+    let removals: Vec<_> = std::iter::from_fn(|| disk.begin_removal()).collect();
+    desk.delete().await;
+    assert_eq!(desk.cached.ssd_extents(), 0);
+    drop(removals);
+    desk.assert_empty("known").await;
+    desk.cached.close().await.unwrap();
+}
