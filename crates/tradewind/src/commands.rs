@@ -18,6 +18,7 @@ mod limits;
 mod objects;
 mod plan_output;
 mod profiles;
+mod running_server;
 mod serve;
 mod settings;
 mod signals;

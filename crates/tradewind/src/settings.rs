@@ -5,6 +5,7 @@
 //! the message suggests the nearest known one. Secrets are never printed.
 
 mod access;
+mod class_overrides;
 mod class_policies;
 mod class_rules;
 mod class_transforms;
@@ -37,6 +38,7 @@ use std::path::{Path, PathBuf};
 use tradewind_cache::MIN_WRITE_BACK_MEMORY_BYTES;
 
 pub use access::{AccessKey, RootKey};
+pub use class_overrides::{ChangedClasses, ClassOverrides};
 pub use class_policies::ClassSettings;
 pub(crate) use class_rules::read_class_rules;
 pub use deduplicated::DeduplicatedSettings;

@@ -215,7 +215,7 @@ fn a_second_signal_stops_the_server_immediately() {
     assert!(server.terminate().unwrap().success());
 }
 
-/// As on a file server that is away: the settings file is read to no end.
+/// The read of the settings file does not end, like that from a file server that does not respond.
 #[test]
 fn a_signal_ends_a_server_that_cannot_read_its_settings() {
     let dir = TestDir::new();

@@ -7,6 +7,8 @@
 mod administered;
 #[path = "volumes/cached.rs"]
 mod cached;
+#[path = "volumes/class_calls.rs"]
+mod class_calls;
 #[path = "volumes/class_policies.rs"]
 mod class_policies;
 #[path = "volumes/dirty_limit.rs"]

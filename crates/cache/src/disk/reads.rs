@@ -30,7 +30,7 @@ pub(crate) struct DiskRead {
     deadline: Duration,
     count: usize,
     /// The time at which an I/O thread began it.
-    begun: Arc<OnceLock<Duration>>,
+    started: Arc<OnceLock<Duration>>,
     /// Jobs that the I/O threads had finished when it was queued.
     finished_jobs: u64,
 }
@@ -86,18 +86,18 @@ impl Disk {
         }
         let (sender, receiver) = oneshot::channel();
         let (disk, count) = (self.clone(), extents.len());
-        let (begun, finished_jobs) = (Arc::new(OnceLock::new()), self.io.finished_jobs());
-        let job_begun = begun.clone();
+        let (started, finished_jobs) = (Arc::new(OnceLock::new()), self.io.finished_jobs());
+        let job_started = started.clone();
         let is_accepted = self.io.spawn(Urgency::Foreground, move || {
             // The reader may have stopped waiting, before the read or during it.
             if !sender.is_closed() {
-                job_begun.get_or_init(|| disk.clock.now());
+                job_started.get_or_init(|| disk.clock.now());
                 let read = disk.read_extents(&extents, || sender.is_closed());
                 let _ = sender.send(read);
             }
         });
         let deadline = self.clock.now() + READ_TIMEOUT;
-        is_accepted.then_some(DiskRead { receiver, deadline, count, begun, finished_jobs })
+        is_accepted.then_some(DiskRead { receiver, deadline, count, started, finished_jobs })
     }
 
     /// Waits for a read. An extent is `None` if it is not there after all, or the SSD fails or is too slow.
@@ -106,7 +106,7 @@ impl Disk {
         let found = match select(read.receiver, time_out).await {
             Either::Left((found, _)) => found.ok(),
             Either::Right(_) => {
-                if self.is_hung(&read.begun, read.finished_jobs) {
+                if self.is_hung(&read.started, read.finished_jobs) {
                     self.health.record_error(&format!("a read took over {READ_TIMEOUT:?}"));
                 }
                 None
@@ -117,9 +117,9 @@ impl Disk {
 
     /// Returns true if a read that has timed out shows that the SSD hangs: most of the time it was with the SSD, or no job
     /// has ended since it was queued. Otherwise it was in a queue that moves.
-    fn is_hung(&self, begun: &OnceLock<Duration>, finished_jobs: u64) -> bool {
-        match begun.get() {
-            Some(begun) => self.clock.now().saturating_sub(*begun) >= READ_TIMEOUT / 2,
+    fn is_hung(&self, started: &OnceLock<Duration>, finished_jobs: u64) -> bool {
+        match started.get() {
+            Some(started) => self.clock.now().saturating_sub(*started) >= READ_TIMEOUT / 2,
             None => self.io.finished_jobs() == finished_jobs,
         }
     }

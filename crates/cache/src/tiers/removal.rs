@@ -71,7 +71,7 @@ impl Tiers {
         let (reader, tiers) = (disk.clone(), self.clone());
         disk.run_in_background(move || {
             let payload = reader.read_freed(ExtentKey::Head(hash.key), location);
-            // The replacement may be stored in this place by now.
+            // The replacement may have been stored in this place meanwhile.
             let head = payload.and_then(|payload| decode_head(&payload));
             let head = head.filter(|head| Some(head.content) != replacement);
             if let Some(orphan) = head.and_then(|head| OrphanedContent::of_head(&head, hash.key, reason))

@@ -270,8 +270,8 @@ fn with_positions(tier: usize, entries: Vec<ListEntry<UploadInfo>>) -> Entries {
     entries.into_iter().enumerate().map(positioned).collect()
 }
 
-/// What is wrong with a completion besides its condition, which fails. Our own stores find it before they compare a
-/// condition. A service may ignore the condition of a completion, so it is only asked for the upload.
+/// Fails with another error of a completion whose condition fails. Our own stores find such errors before they compare
+/// a condition. A service may ignore the condition of a completion: there, only the upload is examined.
 async fn find_other_error(
     store: &dyn ObjectStore,
     change: &Change,

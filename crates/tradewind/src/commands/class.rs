@@ -1,5 +1,7 @@
-//! `tradewind class encode | decode | set | show`: classes of data (`docs/classes.md`).
+//! `tradewind class encode | decode | set | show`: classes of data (`docs/classes.md`). `policy` and `reload` ask a running
+//! server ([`policy`]).
 
+mod policy;
 mod sections;
 
 use std::io::{self, Write as _};
@@ -32,6 +34,8 @@ pub(super) enum Command {
     Decode(sections::Decode),
     Set(Set),
     Show(Show),
+    Policy(policy::Policy),
+    Reload(policy::Reload),
 }
 
 /// Change the classes of an object without writing it again
@@ -127,6 +131,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
         Command::Decode(arguments) => sections::decode(&arguments),
         Command::Set(arguments) => block_on(set(arguments)),
         Command::Show(arguments) => block_on(show(arguments)),
+        Command::Policy(arguments) => policy::policy(arguments),
+        Command::Reload(arguments) => policy::reload(&arguments),
     }
 }
 

@@ -3,6 +3,9 @@
 //! the rules in it again.
 
 mod admin_calls;
+mod cache_status;
+mod changeable_settings;
+mod class_calls;
 mod layer_status;
 mod prefix_work;
 mod rewrap_work;
@@ -27,7 +30,7 @@ use tradewind_gateway::admin::api::GuardedApi;
 use tradewind_gateway::admin::{self, Admin};
 
 use super::limits::{OpenFiles, raise_file_limit};
-use super::signals::{CaughtSignal, Signals};
+use super::signals::Signals;
 use super::{CommandOutcome, SettingsFlags};
 use crate::assemble::{OpenedStore, ServedStore, ServedStores, StackedStore};
 use crate::banner::Banner;
@@ -42,6 +45,7 @@ use crate::settings::{RootKey, Settings};
 use crate::tier_mover::TierMover;
 use crate::{assemble, logs, memory_limit};
 use admin_calls::AdminCalls;
+use changeable_settings::ChangeableSettings;
 use served_rules::ServedRules;
 
 /// Serve S3
@@ -50,8 +54,8 @@ use served_rules::ServedRules;
 /// several stores and volumes (tradewind volume list). A root key
 /// is created at the first start, saved in DIR/root-key and printed once; TRADEWIND_ACCESS_KEY and
 /// TRADEWIND_SECRET_KEY set another one. On SIGTERM or SIGINT, requests in flight are finished; a
-/// second SIGTERM or SIGINT ends the process at once. SIGHUP reloads the policies and rules of classes in the settings
-/// file; without a settings file, it acts like SIGTERM.
+/// second SIGTERM or SIGINT ends the process at once. SIGHUP and tradewind class reload read the policies and rules of
+/// classes in the settings file again; without a settings file, SIGHUP acts like SIGTERM.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind serve --data ./data\n  \
@@ -160,7 +164,7 @@ async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener,
     Ok((listener, bound))
 }
 
-/// `flags` are those by which SIGHUP reads the settings again.
+/// `flags` are those by which a reload reads the settings again.
 async fn serve(
     settings: Arc<Settings>,
     flags: SettingsFlags,
@@ -170,8 +174,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let server = &settings.scalars.server;
     let mut signals = Signals::new()?;
-    let has_file = flags.name_a_file();
-    if has_file {
+    if flags.name_a_file() {
         signals.listen_to_hangup()?;
     }
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
@@ -200,8 +203,10 @@ async fn serve(
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
+    let changeable = Arc::new(ChangeableSettings::new(settings.clone(), flags, served.clone(), rules));
     let calls = AdminCalls {
         settings: settings.clone(),
+        changeable: changeable.clone(),
         served: served.clone(),
         budget: gateway.budget().clone(),
         min_window_bytes,
@@ -221,7 +226,6 @@ async fn serve(
     Banner { settings: &settings, root: &root, endpoint, admin: admin_address, stores: &served.stores }
         .print()?;
     info!(%endpoint, admin = %admin_address, "serving");
-    let reload = Reload { settings: &settings, flags, has_file, served: &served, rules: &rules };
     let shut_down = async {
         let listener_failed = "the S3 listener failed";
         let mut outcome = tokio::select! {
@@ -242,7 +246,7 @@ async fn serve(
     let mut shut_down = std::pin::pin!(shut_down);
     let outcome = tokio::select! {
         outcome = &mut shut_down => outcome,
-        caught = reload.until_stopped(&mut signals) => {
+        caught = changeable.reload_until_stopped(&mut signals) => {
             info!(signal = caught.name(), "finishing requests in flight; a second signal ends at once");
             stop.cancel();
             tokio::select! {
@@ -268,72 +272,6 @@ fn first_failure(first: anyhow::Result<()>, second: anyhow::Result<()>) -> anyho
         error!(error = %format!("{error:#}"), "another step of the shutdown failed, too");
     }
     first.and(second)
-}
-
-/// Reloads what can be changed without a restart: the policies and the rules of classes.
-struct Reload<'a> {
-    settings: &'a Settings,
-    flags: SettingsFlags,
-    /// Without a settings file there is nothing to reload, and SIGHUP stops the server.
-    has_file: bool,
-    served: &'a ServedStores,
-    rules: &'a ServedRules,
-}
-
-impl Reload<'_> {
-    /// Reloads at each SIGHUP, until another signal is caught.
-    async fn until_stopped(&self, signals: &mut Signals) -> CaughtSignal {
-        loop {
-            match signals.next().await {
-                CaughtSignal::Hangup if self.has_file => {
-                    if let Some(caught) = self.reload_until_stopped(signals).await {
-                        return caught;
-                    }
-                }
-                caught => return caught,
-            }
-        }
-    }
-
-    /// Reloads, and once more if a SIGHUP is caught meanwhile. Another signal ends it: a file that cannot be read, as of a
-    /// file server that is away, does not delay a shutdown.
-    async fn reload_until_stopped(&self, signals: &mut Signals) -> Option<CaughtSignal> {
-        loop {
-            let mut is_requested_again = false;
-            let mut reload = std::pin::pin!(self.reload());
-            loop {
-                tokio::select! {
-                    () = &mut reload => break,
-                    caught = signals.next() => match caught {
-                        CaughtSignal::Hangup => is_requested_again = true,
-                        caught => return Some(caught),
-                    }
-                }
-            }
-            if !is_requested_again {
-                return None;
-            }
-        }
-    }
-
-    async fn reload(&self) {
-        let flags = self.flags.clone();
-        let settings = match tokio::task::spawn_blocking(move || flags.read()).await {
-            Ok(Ok(settings)) => settings,
-            Ok(Err(problems)) => return error!(%problems, "the settings are not reloaded: the old ones stay"),
-            Err(error) => return error!(%error, "the settings are not reloaded: the old ones stay"),
-        };
-        if let Err(error) = self.served.set_class_policies(&Arc::new(settings.named.class_policies())) {
-            return error!(error = %format!("{error:#}"), "the settings are not reloaded: the old ones stay");
-        }
-        self.rules.replace(&settings);
-        info!(rules = settings.named.class_rules.len(), "the policies and rules of classes are reloaded");
-        if settings.differs_beyond_classes(self.settings) {
-            warn!(
-                "settings other than [class.N] and [[class_rule]] have changed; they take effect at a restart"
-            );
-        }
-    }
 }
 
 /// The components that the background tasks of a server use.

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU16;
 
+use serde_json::{Map, Value as Json, json};
 use tradewind_core::Class;
 use tradewind_model::class_policy::{
     self, ClassChanges, ClassPolicyTable, ClassPriority, ClassWrite, is_store_metadata,
@@ -100,6 +101,73 @@ impl ClassSettings {
         fields.finish(&PLANNED_KEYS, problems);
         read.check(problems);
         Some(read)
+    }
+
+    /// A table without a value.
+    pub(super) const fn empty(class: Sourced<Class>) -> Self {
+        Self {
+            class,
+            name: None,
+            priority: None,
+            occupancy: None,
+            write: None,
+            pin: None,
+            tier: None,
+            share: None,
+            compress: None,
+            encrypt: None,
+        }
+    }
+
+    /// The values of this table, and those of `base` for the keys that this one lacks.
+    pub(super) fn or(self, base: &Self) -> Self {
+        Self {
+            class: self.class,
+            name: self.name.or_else(|| base.name.clone()),
+            priority: self.priority.or_else(|| base.priority.clone()),
+            occupancy: self.occupancy.or_else(|| base.occupancy.clone()),
+            write: self.write.or_else(|| base.write.clone()),
+            pin: self.pin.or_else(|| base.pin.clone()),
+            tier: self.tier.or_else(|| base.tier.clone()),
+            share: self.share.or_else(|| base.share.clone()),
+            compress: self.compress.or_else(|| base.compress.clone()),
+            encrypt: self.encrypt.or_else(|| base.encrypt.clone()),
+        }
+    }
+
+    /// Removes the value of a key. Returns false if there is no such key.
+    pub(super) fn remove(&mut self, key: &str) -> bool {
+        match key {
+            "name" => self.name = None,
+            "priority" => self.priority = None,
+            "occupancy" => self.occupancy = None,
+            "write" => self.write = None,
+            "pin" => self.pin = None,
+            "tier" => self.tier = None,
+            "share" => self.share = None,
+            "compress" => self.compress = None,
+            "encrypt" => self.encrypt = None,
+            _ => return false,
+        }
+        true
+    }
+
+    /// The values that are set, in the form of the settings.
+    #[must_use]
+    pub fn values(&self) -> Map<String, Json> {
+        let text = |value: Option<String>| value.map(Json::String);
+        let values = [
+            ("name", text(self.name.as_ref().map(|set| set.value.clone()))),
+            ("priority", self.priority.as_ref().map(|set| json!(set.value.value()))),
+            ("occupancy", text(self.occupancy.as_ref().map(|set| set.value.to_text()))),
+            ("write", text(self.write.as_ref().map(|set| set.value.to_text()))),
+            ("pin", self.pin.as_ref().map(|set| json!(set.value))),
+            ("tier", text(self.tier.as_ref().map(|set| set.value.clone()))),
+            ("share", self.share.as_ref().map(|set| json!(set.value.get()))),
+            ("compress", self.compress.as_ref().map(|set| json!(set.value))),
+            ("encrypt", self.encrypt.as_ref().map(|set| json!(set.value))),
+        ];
+        values.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }
 
     fn check(&self, problems: &mut Problems) {

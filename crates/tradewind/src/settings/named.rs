@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tradewind_core::BucketName;
+use tradewind_core::{BucketName, Class};
 use tradewind_model::class_policy::ClassPolicyTable;
 use tradewind_transfer::class_rules::ClassRule;
 
@@ -156,8 +156,7 @@ impl NamedSettings {
             }
         }
         volumes::check(&self.volumes, &self.stores, problems);
-        class_policies::check(&self.classes, &stores, problems);
-        class_transforms::check(&self.classes, &self.volumes, problems);
+        self.check_classes(problems);
         self.check_directories(problems);
         let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
         for volume in self.buckets.iter().filter_map(|bucket| bucket.volume.as_ref()) {
@@ -169,6 +168,19 @@ impl NamedSettings {
                 problems.add(&key.id.source, message);
             }
         }
+    }
+
+    /// Checks the policies of classes against each other, the stores and the layers of the volumes.
+    pub(super) fn check_classes(&self, problems: &mut Problems) {
+        let stores: Vec<&str> = self.stores.iter().map(|store| store.name.value.as_str()).collect();
+        class_policies::check(&self.classes, &stores, problems);
+        class_transforms::check(&self.classes, &self.volumes, problems);
+    }
+
+    /// The table of a class.
+    #[must_use]
+    pub fn class_settings(&self, class: Class) -> Option<&ClassSettings> {
+        self.classes.iter().find(|set| set.class.value == class)
     }
 
     /// Settings that are valid and have no effect, one sentence each.

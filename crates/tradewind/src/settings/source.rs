@@ -19,6 +19,8 @@ pub enum SettingSource {
     Environment(String),
     /// A flag of the command line.
     Flag(&'static str),
+    /// A call of the admin API.
+    AdminApi,
 }
 
 impl SettingSource {
@@ -30,6 +32,7 @@ impl SettingSource {
             Self::File { .. } => "file",
             Self::Environment(_) => "environment",
             Self::Flag(_) => "flag",
+            Self::AdminApi => "admin-api",
         }
     }
 }
@@ -41,6 +44,7 @@ impl fmt::Display for SettingSource {
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Environment(name) => f.write_str(name),
             Self::Flag(name) => f.write_str(name),
+            Self::AdminApi => f.write_str("admin API"),
         }
     }
 }

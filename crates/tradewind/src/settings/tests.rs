@@ -1,6 +1,7 @@
 use super::*;
 
 mod bad_values;
+mod class_overrides;
 mod class_rules;
 mod classes;
 mod deduplicated;

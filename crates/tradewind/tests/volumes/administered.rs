@@ -22,11 +22,11 @@ const CACHED: &str = "default_volume = \"plain\"\n\
     [bucket.bkt]\nvolume = \"fast one\"\n\
     [[access_key]]\nid = \"second\"\nsecret = \"secret-of-second\"\n";
 
-fn admin(server: &Server, credentials: Credentials) -> S3 {
+pub(super) fn admin(server: &Server, credentials: Credentials) -> S3 {
     S3::new(server.admin, credentials).for_service(ADMIN_SERVICE)
 }
 
-fn post(client: &mut S3, path: &str, body: &str) -> Response {
+pub(super) fn post(client: &mut S3, path: &str, body: &str) -> Response {
     client.send(Request { method: "POST", path, body: body.as_bytes(), ..Request::default() }).unwrap()
 }
 
@@ -40,7 +40,7 @@ pub(super) fn ask(scene: &Scene, server: &Server, arguments: &[&str]) -> Output 
     command.output().unwrap()
 }
 
-fn answered(scene: &Scene, server: &Server, arguments: &[&str]) -> String {
+pub(super) fn answered(scene: &Scene, server: &Server, arguments: &[&str]) -> String {
     let ended = ask(scene, server, arguments);
     assert!(ended.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ended.stderr));
     String::from_utf8(ended.stdout).unwrap()
@@ -210,6 +210,15 @@ fn flood_of_bad_calls_gets_reasons_and_changes_nothing() {
         }
         assert_eq!(rejected("POST", &path, b"{\"bucket\":\"plain-bucket\"}").0, 400, "{path}");
     }
+    for path in ["v1/classes/25", "v1/reload"] {
+        for body in bad_bodies() {
+            let (status, shown) = rejected("POST", path, &body);
+            assert_eq!(status, 400, "{path} {shown}");
+        }
+        for method in ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+            assert_eq!(rejected(method, path, b"").0, 405, "{method} {path}");
+        }
+    }
     let long = "v".repeat(3000);
     for path in [
         "v1",
@@ -221,7 +230,8 @@ fn flood_of_bad_calls_gets_reasons_and_changes_nothing() {
         "v1/volumes/plain",
         "v1/volumes/plain/status/more",
         "v1/volumes/plain/Status",
-        "v1/classes/25",
+        "v1/classes/25/priority",
+        "v1/reload/now",
         "v1/volumes/\u{0}/status",
         &format!("v1/volumes/{long}/status"),
         "v2/volumes",

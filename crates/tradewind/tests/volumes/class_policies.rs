@@ -8,20 +8,20 @@ use super::{Scene, client, metrics, put, read};
 use crate::support::eventually;
 use rustix::process::Signal;
 
-const CACHED: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
+pub(super) const CACHED: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
     [volume.v]\nstack = [{ cached = { disk = \"ssd\", size = \"64MiB\", memory = \"8MiB\" } }, \"disk\"]\n";
 
 fn settings(classes: &str) -> String {
     format!("{CACHED}{classes}")
 }
 
-fn put_of_class(s3: &mut S3, path: &str, class: &str, body: &[u8]) {
+pub(super) fn put_of_class(s3: &mut S3, path: &str, class: &str, body: &[u8]) {
     let headers = vec![("x-dss-object-class", class.to_owned())];
     let response = s3.send(Request { method: "PUT", path, headers, body, ..Request::default() }).unwrap();
     assert_eq!(response.status, 200, "{path}: {}", response.text());
 }
 
-fn cache_status(s3: &mut S3, path: &str) -> String {
+pub(super) fn cache_status(s3: &mut S3, path: &str) -> String {
     let response: Response = s3.get(path).unwrap();
     assert_eq!(response.status, 200, "{path}: {}", response.text());
     response.header("cache-status").unwrap_or_default().to_owned()

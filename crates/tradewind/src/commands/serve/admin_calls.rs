@@ -1,20 +1,21 @@
-//! The calls of the admin API: the status of volumes, the classes of data, and work on the cached objects under a
-//! prefix. Documents are objects whose keys may become more; a client ignores those that it does not know.
+//! The calls of the admin API: the status of volumes and work on the cached objects under a prefix, and the paths of
+//! all calls. Those about classes are in [`class_calls`](super::class_calls). Documents are objects whose keys may become more; a client ignores those that it does not know.
 
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 use tokio_util::sync::CancellationToken;
-use tradewind_cache::{Cached, OccupiedClass, PinnedPrefix, WriteBackStatus};
-use tradewind_core::{BucketName, Budget, Class, Clock, Error, ErrorKind, ObjectStore as _, Reason};
+use tradewind_cache::Cached;
+use tradewind_core::{BucketName, Budget, Clock, Error, ErrorKind, ObjectStore as _, Reason};
 use tradewind_gateway::admin::api::{AdminApi, AdminCall, AdminResponse};
 use tradewind_layers::Transformed;
-use tradewind_model::class_policy::{ClassPolicyTable, all_classes};
 
 use super::super::volume;
+use super::cache_status::{cache_json, pin_json, write_back_json};
+use super::changeable_settings::ChangeableSettings;
 use super::layer_status::{deduplicated_json, disk_json};
 use super::prefix_work::{MAX_REQUEST_TIME, PrefixAction, PrefixWork, WorkResources};
 use super::rewrap_work::{RewrapScope, RewrapWork};
@@ -23,7 +24,9 @@ use crate::settings::Settings;
 
 /// The server as the calls see it.
 pub(super) struct AdminCalls {
+    /// The settings at the start.
     pub settings: Arc<Settings>,
+    pub changeable: Arc<ChangeableSettings>,
     pub served: Arc<ServedStores>,
     /// The memory that work on objects reserves its windows from.
     pub budget: Budget,
@@ -37,18 +40,18 @@ pub(super) struct AdminCalls {
 }
 
 /// A call that cannot be executed.
-struct Failure {
-    status: StatusCode,
-    code: &'static str,
-    message: String,
+pub(super) struct Failure {
+    pub status: StatusCode,
+    pub code: &'static str,
+    pub message: String,
 }
 
 impl Failure {
-    fn invalid(message: impl Into<String>) -> Self {
+    pub fn invalid(message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, code: "InvalidRequest", message: message.into() }
     }
 
-    fn not_found(message: impl Into<String>) -> Self {
+    pub fn not_found(message: impl Into<String>) -> Self {
         Self { status: StatusCode::NOT_FOUND, code: "NotFound", message: message.into() }
     }
 }
@@ -105,9 +108,18 @@ impl AdminCalls {
                 read()?;
                 self.status(name).await
             }
-            ["classes"] => read().map(|()| {
-                classes(&self.served.layers.class_writes.policies(), &self.settings.named.class_policies())
-            }),
+            ["classes"] => {
+                read()?;
+                Ok(self.classes())
+            }
+            ["classes", number] => {
+                change()?;
+                self.change_class(number, &call.body)
+            }
+            ["reload"] => {
+                change()?;
+                self.reload(&call.body).await
+            }
             ["volumes", name, "evict"] => {
                 change()?;
                 self.start_work(name, call, PrefixAction::Evict).await
@@ -129,8 +141,8 @@ impl AdminCalls {
                 self.start_rewrap(name, call).await
             }
             _ => Err(Failure::not_found(
-                "the calls are GET /v1/volumes, GET /v1/volumes/NAME/status, GET /v1/classes, and POST \
-                 /v1/volumes/NAME/evict, stage, pin, unpin and rewrap",
+                "the calls are GET /v1/volumes, GET /v1/volumes/NAME/status, GET /v1/classes, POST /v1/classes/N, POST \
+                 /v1/reload, and POST /v1/volumes/NAME/evict, stage, pin, unpin and rewrap",
             )),
         }
     }
@@ -325,68 +337,6 @@ fn require_method(call: &AdminCall, method: &Method) -> Result<(), Failure> {
     }
     let message = format!("this call is a {method}");
     Err(Failure { status: StatusCode::METHOD_NOT_ALLOWED, code: "MethodNotAllowed", message })
-}
-
-fn cache_json(cache: &Cached) -> Json {
-    let counters: Map<String, Json> =
-        cache.counters().named().map(|counter| (counter.name.to_owned(), json!(counter.count))).collect();
-    let ssd = cache.ssd_size_bytes().map(|size| {
-        json!({
-            "size_bytes": size,
-            "used_bytes": cache.ssd_used_bytes(),
-            "extents": cache.ssd_extents(),
-            "loaded": cache.is_loaded(),
-        })
-    });
-    json!({
-        "memory": { "size_bytes": cache.memory_size_bytes(), "used_bytes": cache.memory_used_bytes() },
-        "ssd": ssd,
-        "classes": cache.occupancy().iter().map(occupancy_json).collect::<Vec<Json>>(),
-        "pins": cache.pins().iter().map(pin_json).collect::<Vec<Json>>(),
-        "counters": counters,
-    })
-}
-
-fn occupancy_json(occupied: &OccupiedClass) -> Json {
-    json!({
-        "class": occupied.class.value(),
-        "memory_bytes": occupied.ram_bytes,
-        "ssd_bytes": occupied.ssd_bytes,
-        "ssd_extents": occupied.ssd_extents,
-    })
-}
-
-fn pin_json(pin: &PinnedPrefix) -> Json {
-    json!({ "bucket": pin.bucket.as_str(), "prefix": pin.prefix })
-}
-
-fn write_back_json(status: &WriteBackStatus) -> Json {
-    json!({
-        "dirty_bytes": status.dirty_bytes,
-        "dirty_objects": status.dirty_objects,
-        "oldest_seconds": status.oldest_age.as_secs_f64(),
-        "written_back": status.written_back,
-        "failures": status.failures,
-        "rejected": status.rejected,
-    })
-}
-
-/// All classes, with the policies in force. A new tier is in force after a restart.
-fn classes(policies: &ClassPolicyTable, at_start: &ClassPolicyTable) -> AdminResponse {
-    let describe = |class: Class| {
-        json!({
-            "class": class.value(),
-            "name": policies.name(class),
-            "priority": policies.priority(class).value(),
-            "by_reuse": policies.is_ranked_by_reuse(class),
-            "pin": policies.is_pinned(class),
-            "tier": at_start.tier(class),
-            "compress": policies.compress(class),
-            "encrypt": policies.encrypt(class),
-        })
-    };
-    let classes: Vec<Json> = all_classes().map(describe).collect();
-    AdminResponse::document(&json!({ "classes": classes }))
 }
 
 /// A change of the pinned prefixes.

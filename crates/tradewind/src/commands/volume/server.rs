@@ -1,27 +1,25 @@
-//! `tradewind volume status | evict | stage | pin | unpin | rewrap`: calls of a running server through its admin API. Address
-//! and root key are those of the settings, which flags and environment override.
+//! `tradewind volume status | evict | stage | pin | unpin | rewrap`: calls of a [running server](RunningServer) about its
+//! volumes.
 
 mod layers_text;
 mod rewrap;
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::Args;
-use http::StatusCode;
 use serde_json::{Value as Json, json};
 use tradewind_core::BucketName;
 use tradewind_wire::sigv4::encode_query;
 
+use super::super::CommandOutcome;
+use super::super::running_server::{RunningServer, ServerFlags};
 use super::super::terminal::{Names, print_error_line, printable_json};
 use super::super::transfer::block_on;
-use super::super::{CommandOutcome, UsageError};
 use super::rounded;
-use crate::admin_client::{AdminClient, AdminError, ResponseLines};
-use crate::root_key;
-use crate::settings::{ByteSize, FlagValue, Inputs, Settings};
+use crate::admin_client::ResponseLines;
+use crate::settings::ByteSize;
 
 /// Show the volumes of a running server: stack, store, and what their caches hold
 ///
@@ -100,23 +98,6 @@ pub(in super::super) struct Unpin {
     server: ServerFlags,
 }
 
-/// Flags of the commands that ask a server.
-#[derive(Debug, Args)]
-struct ServerFlags {
-    /// Settings file of the server (TOML)
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Directory of the root key [default: that of the settings]
-    #[arg(long, value_name = "DIR")]
-    data: Option<String>,
-    /// Address and port of the admin listener [default: that of the settings, 127.0.0.1:9001]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
 /// Objects of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ObjectPrefix {
@@ -141,51 +122,7 @@ impl FromStr for ObjectPrefix {
     }
 }
 
-/// The server that the flags and settings describe.
-struct RunningServer {
-    client: AdminClient,
-    /// Where the root key is from.
-    key_source: String,
-}
-
-impl ServerFlags {
-    fn find(&self) -> anyhow::Result<RunningServer> {
-        let flag = |setting, flag, value: &Option<String>| {
-            value.clone().map(|value| FlagValue { setting, flag, value })
-        };
-        let given = [flag("data", "--data", &self.data), flag("server.admin", "--admin", &self.admin)];
-        let inputs = Inputs::gather(self.config.clone(), given.into_iter().flatten().collect())?;
-        let settings = Settings::read(&inputs)?;
-        let address = settings.scalars.server.admin.value;
-        if address.port() == 0 {
-            let message = "the settings let the system choose the port of the admin listener; give the one that the \
-                           server printed by --admin ADDR";
-            return Err(UsageError(message.to_owned()).into());
-        }
-        let (id, secret, key_source) = match &settings.root_key {
-            Some(key) => (key.id.value.clone(), key.secret.value.clone(), key.id.source.to_string()),
-            None => {
-                let directory = settings.data_directory();
-                let path = directory.join(root_key::FILE_NAME).display().to_string();
-                let key = root_key::load(directory)?.ok_or_else(|| {
-                    anyhow!(
-                        "there is no root key in {path}; name the directory of the server by --data or its settings by \
-                         --config, or set TRADEWIND_ACCESS_KEY and TRADEWIND_SECRET_KEY"
-                    )
-                })?;
-                (key.id, key.secret, path)
-            }
-        };
-        let client = AdminClient::new(address, id, secret.reveal().to_owned());
-        Ok(RunningServer { client, key_source })
-    }
-}
-
 impl RunningServer {
-    async fn read(&self, path: &str) -> anyhow::Result<Json> {
-        self.client.read(path).await.map_err(|error| self.explain(error))
-    }
-
     /// Starts work on objects, in the volume of their bucket.
     async fn start(&self, call: &str, objects: &ObjectPrefix) -> anyhow::Result<ResponseLines> {
         let path = self.path_of(call, objects).await?;
@@ -193,40 +130,15 @@ impl RunningServer {
     }
 
     /// Makes a change that concerns objects, in the volume of their bucket.
-    async fn change(&self, call: &str, objects: &ObjectPrefix) -> anyhow::Result<Json> {
+    async fn change_objects(&self, call: &str, objects: &ObjectPrefix) -> anyhow::Result<Json> {
         let path = self.path_of(call, objects).await?;
-        self.client.change(&path, &objects.to_json()).await.map_err(|error| self.explain(error))
+        self.change(&path, &objects.to_json()).await
     }
 
     async fn path_of(&self, call: &str, objects: &ObjectPrefix) -> anyhow::Result<String> {
         let volumes = self.read("/v1/volumes").await?;
         let name = volume_of(&volumes, &objects.bucket).context("the server reports no volume")?;
         Ok(volume_path(name, call))
-    }
-
-    /// Says what to do about an error.
-    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        let address = self.client.address();
-        if let Some(denied) =
-            error.downcast_ref::<AdminError>().filter(|error| error.status == StatusCode::FORBIDDEN)
-        {
-            let message = denied.message.trim_end_matches('.');
-            return anyhow!(
-                "the server at {address} rejects the root key from {}: {message}; give its own by --config, --data, or \
-                 TRADEWIND_ACCESS_KEY and TRADEWIND_SECRET_KEY",
-                self.key_source
-            );
-        }
-        if error
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-        {
-            return anyhow!(
-                "no server has its admin listener at {address}; start one by tradewind serve, or give the address that \
-                 it printed by --admin ADDR"
-            );
-        }
-        if error.is::<AdminError>() { error } else { error.context(format!("the server at {address}")) }
     }
 }
 
@@ -357,7 +269,7 @@ pub(in super::super) fn unpin(arguments: Unpin) -> anyhow::Result<CommandOutcome
 fn change_pin(call: &str, objects: &ObjectPrefix, flags: &ServerFlags) -> anyhow::Result<CommandOutcome> {
     let server = flags.find()?;
     block_on(async move {
-        let document = server.change(call, objects).await?;
+        let document = server.change_objects(call, objects).await?;
         let mut stdout = io::stdout().lock();
         match flags.json {
             true => writeln!(stdout, "{}", printable_json(&format!("{document:#}")))?,

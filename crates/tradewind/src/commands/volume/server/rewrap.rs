@@ -4,9 +4,10 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value as Json, json};
 
+use super::super::super::running_server::ServerFlags;
 use super::super::super::transfer::block_on;
 use super::super::super::{CommandOutcome, UsageError};
-use super::{ObjectPrefix, ServerFlags, follow_lines, number, volume_of, volume_path};
+use super::{ObjectPrefix, follow_lines, number, volume_of, volume_path};
 
 /// Wrap the data keys of encrypted objects by the current key of their volume
 ///
