@@ -41,7 +41,9 @@ impl MemoryLimit {
         });
         let limits = files.flat_map(|(root, path, name)| {
             let path = PathBuf::from(path.trim_start_matches('/'));
-            path.ancestors().map(|group| root.join(group).join(name)).collect::<Vec<_>>()
+            let groups: Vec<PathBuf> = path.ancestors().map(|group| root.join(group)).collect();
+            let last = groups.iter().position(|group| is_separate(group)).unwrap_or(groups.len());
+            groups.into_iter().take(last + 1).map(|group| group.join(name)).collect::<Vec<_>>()
         });
         limits.filter_map(Self::read).min_by_key(|limit| limit.bytes)
     }
@@ -53,7 +55,13 @@ impl MemoryLimit {
     }
 }
 
-/// The memory that a server uses at most, without its connections: the rule in `docs/deployment.md`.
+/// True for a group of version 1 to which the limits of its parents do not apply.
+fn is_separate(group: &Path) -> bool {
+    fs::read_to_string(group.join("memory.use_hierarchy")).is_ok_and(|text| text.trim() == "0")
+}
+
+/// The memory that a server with one local store uses at most, without its connections: the rule in
+/// `docs/deployment.md`.
 #[must_use]
 pub const fn needed_bytes(budget_bytes: u64) -> u64 {
     budget_bytes.saturating_add(budget_bytes / 10 * 6).saturating_add(BASE_BYTES)
@@ -113,6 +121,10 @@ mod tests {
         write("memory/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(find("5:cpu:/x\n4:memory:/x\n0::/\n").unwrap().bytes, 256 << 20);
         assert_eq!(find("4:memory:/\n"), None);
+        write("memory/x/y/memory.limit_in_bytes", "536870912\n");
+        assert_eq!(find("4:memory:/x/y\n").unwrap().bytes, 256 << 20);
+        write("memory/x/y/memory.use_hierarchy", "0\n");
+        assert_eq!(find("4:memory:/x/y\n").unwrap().bytes, 512 << 20);
         assert_eq!(find("nonsense\n"), None);
     }
 }
