@@ -30,6 +30,7 @@ mod stage;
 mod through;
 mod uncertain;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -52,7 +53,8 @@ use tradewind_core::store::{
 use tradewind_core::stored_form::{DescriptionChange, Redescribed};
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
-    Address, Body, BucketName, Budget, Clock, Context, ObjectStore, Precondition, Staged, Tags, Versioning,
+    Address, Body, BucketName, Budget, Clock, Context, Generation, ObjectStore, Precondition, Staged, Tags,
+    Versioning,
 };
 
 use buckets::Buckets;
@@ -97,6 +99,8 @@ struct Shared {
     commit_locks: Arc<KeyLocks>,
     transfer_locks: Arc<KeyLocks>,
     uncertain: UncertainKeys,
+    /// Dirty keys whose generation in the journal the backing store has already: only their removal from the journal failed.
+    unremoved: Mutex<HashMap<Address, Generation>>,
     counters: Counters,
     budget: Budget,
     /// Keys that are written back at once for changes of buckets: half the drain's, so that others are drained meanwhile.
@@ -138,6 +142,7 @@ impl WriteBack {
             commit_locks: Arc::default(),
             transfer_locks: Arc::default(),
             uncertain: UncertainKeys::default(),
+            unremoved: Mutex::default(),
             counters: Counters::default(),
             budget: Budget::new(drain_bytes),
             bucket_flushes,
@@ -256,9 +261,10 @@ impl Shared {
     /// A context for requests of write-back itself, which transfer `bytes`.
     async fn own_context(&self, bytes: u64) -> Result<Context> {
         let timeout = REQUEST_TIMEOUT + Duration::from_secs(bytes / MIN_BYTES_PER_SECOND);
-        let deadline = Deadline::after(self.clock.clone(), timeout);
-        let window = self.budget.admit(DRAIN_WINDOW_BYTES, &deadline).await?;
-        Ok(Context::new(deadline, window))
+        // The time of the transfer begins with the window: the wait says nothing about the backing store.
+        let wait = Deadline::after(self.clock.clone(), REQUEST_TIMEOUT);
+        let window = self.budget.admit(DRAIN_WINDOW_BYTES, &wait).await?;
+        Ok(Context::new(Deadline::after(self.clock.clone(), timeout), window))
     }
 
     /// Rejects a request that is over, or that comes after the store was closed.

@@ -9,6 +9,8 @@ mod admission;
 mod bucket_changes;
 #[path = "write_back/interrupted.rs"]
 mod interrupted;
+#[path = "support/lasting.rs"]
+mod lasting;
 #[path = "write_back/listing_races.rs"]
 mod listing_races;
 #[path = "write_back/outcomes.rs"]

@@ -3,9 +3,11 @@
 //! Most of it is written back while the bucket is used as before, except that no write begins in the journal. The gate is
 //! then held for the rest, which the commits in flight left, and for the change itself.
 
+use std::future::ready;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::ListRequest;
 use tradewind_core::{Address, BucketName, Context, Versioning};
@@ -103,7 +105,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes back what is dirty of a bucket now, several keys concurrently.
+    /// Writes back what is dirty of a bucket now, several keys concurrently. Returns the first error.
+    ///
+    /// After an error of one key, the others are written back too. After another one, no key is begun. All that were begun
+    /// end first: a request that is dropped may be applied later, over a newer object.
     async fn flush_bucket(
         self: &Arc<Self>,
         context: &Context,
@@ -111,11 +116,23 @@ impl Shared {
         gate: BucketGate,
     ) -> Result<()> {
         let keys = futures::stream::iter(self.index.keys(name));
+        let is_stopped = Arc::new(AtomicBool::new(false));
         let flushes = keys.map(|address| {
-            let (shared, context) = (self.clone(), context.clone());
-            async move { shared.flush_key(context, address, gate).await }
+            let (shared, context, is_stopped) = (self.clone(), context.clone(), is_stopped.clone());
+            async move {
+                if is_stopped.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                let is_uncertain = shared.uncertain_until(&address).is_some();
+                let flushed = shared.flush_key(context, address, gate).await;
+                if flushed.as_ref().is_err_and(|e| !is_uncertain && !is_error_of_key(e)) {
+                    is_stopped.store(true, Ordering::Relaxed);
+                }
+                flushed
+            }
         });
-        flushes.buffer_unordered(self.options.concurrency.max(1)).try_collect().await
+        let ended = flushes.buffer_unordered(self.options.concurrency.max(1));
+        ended.fold(Ok(()), |first, flushed| ready(first.and(flushed))).await
     }
 
     async fn flush_key(self: Arc<Self>, context: Context, address: Address, gate: BucketGate) -> Result<()> {
@@ -124,9 +141,16 @@ impl Shared {
             BucketGate::Held => None,
             BucketGate::Free => Some(self.enter(&context, &address.bucket, OwnerCheck::Strict).await?),
         };
-        let acquired = context.guard(self.bucket_flushes.acquire()).await?;
-        let closed = |e| Error::with_source(Reason::Defect, "the permits of bucket changes are closed", e);
-        let _permit = acquired.map_err(closed)?;
+        let _permit = match gate {
+            // The few keys for which all of the bucket waits do not wait for those of another bucket.
+            BucketGate::Held => None,
+            BucketGate::Free => {
+                let acquired = context.guard(self.bucket_flushes.acquire()).await?;
+                let closed =
+                    |e| Error::with_source(Reason::Defect, "the permits of bucket changes are closed", e);
+                Some(acquired.map_err(closed)?)
+            }
+        };
         // A window of its own: that of the request is for the bytes of one object.
         let window = self.budget.admit(DRAIN_WINDOW_BYTES, &context.deadline).await?;
         let context = Context { window, ..context };
@@ -152,6 +176,36 @@ impl Shared {
     }
 }
 
+/// True if other keys of the bucket can be written back although one failed with this error.
+fn is_error_of_key(error: &Error) -> bool {
+    !error.kind().is_retryable() && !error.affects_whole_bucket()
+}
+
 fn not_empty(name: &BucketName) -> Error {
     Error::new(Reason::BucketNotEmpty, format!("bucket {name:?} holds objects"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tradewind_core::testing::context;
+
+    use super::super::tests::{Fixture, bucket, key};
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(60);
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn flush_with_the_gate_held_waits_for_no_other_bucket() {
+        let fixture = Fixture::open(WAIT).await;
+        let shared = fixture.layer.shared.clone();
+        let (key, name) = (key("first"), bucket("first"));
+        fixture.put(&key).await;
+        shared.bucket_flushes.forget_permits(usize::MAX);
+        let context = context();
+        let flush = shared.flush_bucket(&context, &name, BucketGate::Held);
+        tokio::time::timeout(WAIT, flush).await.expect("no permit is awaited").unwrap();
+        assert!(fixture.has(&key).await && !shared.index.has_bucket(&name));
+    }
 }

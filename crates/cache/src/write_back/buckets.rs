@@ -23,6 +23,9 @@ use super::marker::{OwnerRecord, read_marker};
 /// The longest time for which a change waits for the response of a backing store that is taken for away.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The time after which a bucket with versions is examined again: the backing store may have hidden that there are none.
+const VERSIONED_CHECK_INTERVAL: Duration = Duration::from_secs(300);
+
 /// The message to a client whose change neither the journal nor the backing store can accept.
 const AWAY: &str = "The server keeps writes in its journal while the store behind it is away. The journal has no room \
                     for this request. Nothing was changed: send the request again later.";
@@ -56,8 +59,8 @@ pub(super) enum BucketState {
     Unclaimed { checked: Duration },
     /// The marker names this journal.
     Claimed(Claim),
-    /// The bucket has versions: writes go through.
-    Versioned,
+    /// The bucket has versions, or the backing store did not tell, at this time: writes go through.
+    Versioned { checked: Duration },
 }
 
 /// A marker that names this journal.
@@ -71,6 +74,8 @@ pub(super) struct Claim {
     pub is_renewed: bool,
     /// The bucket has versions: writes go through, and the marker stays until nothing is dirty.
     pub has_versions: bool,
+    /// False if the backing store did not tell at the last comparison: `has_versions` is of an earlier one, or assumed.
+    pub is_versioning_known: bool,
 }
 
 /// The behaviour of an access if the marker cannot be compared because the backing store is away.
@@ -90,14 +95,14 @@ impl Bucket {
 
     /// True if the bucket has versions and no marker.
     pub fn is_versioned(&self) -> bool {
-        self.state() == BucketState::Versioned
+        matches!(self.state(), BucketState::Versioned { .. })
     }
 
     /// True if the bucket has versions, whose writes never enter the journal.
     pub fn has_versions(&self) -> bool {
         match self.state() {
             BucketState::Claimed(claim) => claim.has_versions,
-            state => state == BucketState::Versioned,
+            state => matches!(state, BucketState::Versioned { .. }),
         }
     }
 
@@ -293,7 +298,7 @@ impl Shared {
         let is_recent = |checked: Duration| now.saturating_sub(checked) < self.options.ownership_check;
         match bucket.state() {
             BucketState::Unknown => false,
-            BucketState::Versioned => true,
+            BucketState::Versioned { checked } => now.saturating_sub(checked) < VERSIONED_CHECK_INTERVAL,
             BucketState::Unclaimed { checked } => is_recent(checked),
             BucketState::Claimed(claim) => {
                 is_recent(claim.checked) || (check == OwnerCheck::Lenient && now < claim.paused_until)

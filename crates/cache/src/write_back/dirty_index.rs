@@ -155,15 +155,12 @@ impl DirtyIndex {
         Inserted { is_first, totals: content.totals }
     }
 
-    /// Removes the entry of a key if it still has this generation.
-    pub fn remove(&self, address: &Address, generation: Generation) {
+    /// Removes the entry of a key, of which the journal has nothing any more. The caller holds the commit lock of the key.
+    pub fn remove(&self, address: &Address) {
         let mut content = self.content.lock();
         let IndexContent { buckets, queued, unqueued, totals, removed_tombstones, reservations, .. } =
             &mut *content;
         let Some(entries) = buckets.get_mut(&address.bucket) else { return };
-        if entries.keys.get(&address.key).is_none_or(|entry| entry.generation != generation) {
-            return;
-        }
         if let Some(entry) = entries.keys.remove(&address.key) {
             totals.bytes -= entry.size();
             totals.entries -= 1;

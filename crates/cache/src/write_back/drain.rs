@@ -317,7 +317,7 @@ impl Shared {
     pub async fn release_clean_buckets(&self) {
         let deadline = Deadline::after(self.clock.clone(), RELEASE_TIMEOUT.min(self.options.close_timeout));
         let owned: Vec<_> = self.buckets.records.lock().keys().cloned().collect();
-        let clean = owned.into_iter().filter(|name| !self.index.has_bucket(name));
+        let clean = owned.into_iter().filter(|name| !self.may_have_data(name));
         let release = async |name: BucketName| {
             let released = async {
                 let window = self.budget.admit(DRAIN_WINDOW_BYTES, &deadline).await?;
@@ -350,7 +350,7 @@ mod tests {
         }
         schedule.prune(&index, Duration::ZERO);
         assert!(schedule.reported.iter().eq([&dirty]) && schedule.blocked.keys().eq([&dirty.bucket]));
-        index.remove(&dirty, Generation(1));
+        index.remove(&dirty);
         schedule.prune(&index, PRUNE_INTERVAL / 2);
         assert_eq!(schedule.reported.len(), 1);
         schedule.prune(&index, PRUNE_INTERVAL);

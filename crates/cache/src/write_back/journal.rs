@@ -45,7 +45,9 @@ pub(super) struct Journal {
 /// The journal after the removal of one generation of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// It has nothing of the key.
+    /// It had the generation, and has nothing of the key now.
+    Removed,
+    /// It had nothing of the key. It may have a write after a restart that was reported as failed.
     Absent,
     /// It has a newer generation, which stays.
     Replaced,
@@ -102,7 +104,7 @@ impl Journal {
     ) -> Result<Removal> {
         let precondition = Precondition::MatchesGeneration(generation);
         match self.store.delete(context, address, precondition).await {
-            Ok(_) => Ok(Removal::Absent),
+            Ok(_) => Ok(Removal::Removed),
             // Stores report an absent key as either.
             Err(e) if matches!(e.reason(), Reason::Conflict | Reason::NoSuchKey) => {
                 Ok(if self.is_absent(context, address).await? { Removal::Absent } else { Removal::Replaced })
@@ -196,9 +198,18 @@ impl Journal {
         }
     }
 
-    /// True if the journal may hold a write to this bucket that was reported as failed.
+    /// True if the journal may hold a write to this bucket that was reported as failed. The bucket counts as dirty: after a
+    /// restart, the journal has data of it.
     pub fn is_doubtful(&self, bucket: &BucketName) -> bool {
         self.doubtful.lock().iter().any(|address| address.bucket == *bucket)
+    }
+
+    /// An error if [`Self::is_doubtful`].
+    pub fn check_bucket_certain(&self, bucket: &BucketName) -> Result<()> {
+        match self.doubtful.lock().iter().find(|address| address.bucket == *bucket) {
+            Some(address) => Err(doubt(address)),
+            None => Ok(()),
+        }
     }
 
     /// An error if the journal may hold a write of this key that was reported as failed. After a restart it would replace
@@ -208,13 +219,18 @@ impl Journal {
         if doubtful.is_empty() || !doubtful.contains(address) {
             return Ok(());
         }
-        let message = format!(
-            "an earlier write of key {:?} failed in the journal and may be found in it after a restart; restart the \
-             server, and check the device of the journal first",
-            address.key
-        );
-        Err(Error::new(Reason::ReadOnly, message))
+        Err(doubt(address))
     }
+}
+
+/// The error of a change that an earlier write could replace after a restart.
+fn doubt(address: &Address) -> Error {
+    let message = format!(
+        "an earlier write of key {:?} failed in the journal and may be found in it after a restart; restart the \
+         server, and check the device of the journal first",
+        address.key
+    );
+    Error::new(Reason::ReadOnly, message)
 }
 
 /// True if a write with this metadata would be taken for a deletion.

@@ -29,7 +29,8 @@ enum MarkerWrite {
 struct BackingBucket {
     /// When it was read.
     checked: Duration,
-    has_versions: bool,
+    /// `None` if the backing store does not tell this client.
+    has_versions: Option<bool>,
     marker: Option<FoundMarker>,
 }
 
@@ -41,10 +42,13 @@ impl Shared {
             Some(marker) => {
                 self.check_owner(&bucket.name, &marker)?;
                 let found = BackingBucket { marker: None, ..found };
-                self.owned_state(context, bucket, found, marker, false).await
+                self.owned_state(context, bucket, found, marker, None).await
             }
-            None if self.index.has_bucket(&bucket.name) => Err(self.lost_ownership(&bucket.name)),
-            None if found.has_versions => Ok(BucketState::Versioned),
+            None if self.may_have_data(&bucket.name) => Err(self.lost_ownership(&bucket.name)),
+            // Unknown: as if there were versions.
+            None if found.has_versions.unwrap_or(true) => {
+                Ok(BucketState::Versioned { checked: found.checked })
+            }
             None => self.claim(context, &bucket.name, found.checked).await,
         }
     }
@@ -77,53 +81,60 @@ impl Shared {
             found => found?,
         };
         let Some(marker) = found.marker.take() else {
-            if self.index.has_bucket(name) {
+            if self.may_have_data(name) {
                 return Err(self.lost_ownership(name));
             }
             return self.find_state(context, bucket).await;
         };
         self.check_owner(name, &marker)?;
-        let is_latest =
-            self.buckets.record(name).and_then(|own| own.current()).as_ref() == Some(&marker.owner);
-        let is_renewed = claim.is_renewed && is_latest;
-        self.owned_state(context, bucket, found, marker, is_renewed).await
+        self.owned_state(context, bucket, found, marker, Some(claim)).await
     }
 
     /// The versioning and the marker of a bucket.
     async fn read_backing_bucket(&self, context: &Context, name: &BucketName) -> Result<BackingBucket> {
         let versioning = async {
             match self.backing.versioning(context, name).await {
-                // Unknown to this client: as if there were versions.
-                Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Invalid) => {
-                    Ok(Versioning::Suspended)
+                Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Invalid) => {
+                    tracing::debug!(?error, bucket = %name, "the versioning of a bucket cannot be read");
+                    Ok(None)
                 }
-                other => other,
+                other => other.map(|versioning| Some(versioning != Versioning::Off)),
             }
         };
         let checked = self.clock.now();
         let marker = read_marker(&*self.backing, context, name);
-        let (versioning, marker) = futures::try_join!(versioning, marker)?;
-        Ok(BackingBucket { checked, has_versions: versioning != Versioning::Off, marker })
+        let (has_versions, marker) = futures::try_join!(versioning, marker)?;
+        Ok(BackingBucket { checked, has_versions, marker })
     }
 
     /// The state of a bucket whose marker is of this journal. The marker of a bucket with versions is removed once nothing of
-    /// the bucket is dirty; until then, no write enters the journal.
+    /// the bucket is dirty; until then, no write enters the journal. `claim` is that of this opening of the journal, if there
+    /// is one: what it knows of versions counts if the backing store does not tell.
     async fn owned_state(
         &self,
         context: &Context,
         bucket: &Bucket,
         found: BackingBucket,
         marker: FoundMarker,
-        is_renewed: bool,
+        claim: Option<Claim>,
     ) -> Result<BucketState> {
         let (name, etag) = (&bucket.name, marker.etag.clone());
-        let BackingBucket { checked, has_versions, .. } = found;
+        let checked = found.checked;
+        let is_versioning_known = found.has_versions.is_some();
+        let known_before = claim.map(|claim| claim.has_versions);
+        let has_versions = found.has_versions.or(known_before).unwrap_or(true);
+        if !is_versioning_known && claim.is_none_or(|claim| claim.is_versioning_known) {
+            tracing::warn!(bucket = %name, has_versions, "the versioning of a bucket cannot be read; a value is assumed");
+        }
+        let is_latest =
+            self.buckets.record(name).and_then(|own| own.current()).as_ref() == Some(&marker.owner);
+        let is_renewed = is_latest && claim.is_some_and(|claim| claim.is_renewed);
         if has_versions {
             // In this order: no commit begins after the first line, and those in flight are counted by it.
             let is_idle = bucket.close_to_writes();
-            if is_idle && !self.index.has_bucket(name) && !self.journal.is_doubtful(name) {
+            if is_idle && !self.may_have_data(name) {
                 match remove_marker(&*self.backing, context, name, marker).await {
-                    Ok(()) => return Ok(BucketState::Versioned),
+                    Ok(()) => return Ok(BucketState::Versioned { checked }),
                     Err(error) => {
                         tracing::warn!(?error, bucket = %name, "the marker of a bucket with versions stays");
                     }
@@ -131,7 +142,14 @@ impl Shared {
             }
         }
         let is_renewed = is_renewed || self.renew(context, name, etag).await?;
-        Ok(BucketState::Claimed(Claim { checked, paused_until: checked, is_renewed, has_versions }))
+        let paused_until = checked;
+        Ok(BucketState::Claimed(Claim {
+            checked,
+            paused_until,
+            is_renewed,
+            has_versions,
+            is_versioning_known,
+        }))
     }
 
     /// An error if a marker is not of this journal.
@@ -149,10 +167,13 @@ impl Shared {
             return Ok(BucketState::Unclaimed { checked });
         }
         match self.write_owner(context, name, None).await? {
-            MarkerWrite::Written => {
-                let claim = Claim { checked, paused_until: checked, is_renewed: true, has_versions: false };
-                Ok(BucketState::Claimed(claim))
-            }
+            MarkerWrite::Written => Ok(BucketState::Claimed(Claim {
+                checked,
+                paused_until: checked,
+                is_renewed: true,
+                has_versions: false,
+                is_versioning_known: true,
+            })),
             MarkerWrite::Refused(error) => {
                 tracing::debug!(?error, bucket = %name, "the marker of a bucket cannot be written");
                 Ok(BucketState::Unclaimed { checked })
@@ -223,9 +244,11 @@ impl Shared {
         write_record(&*self.journal.store, context, name, record).await
     }
 
-    /// Ends the ownership of a bucket of which nothing is dirty. The caller holds its gate for writing.
+    /// Ends the ownership of a bucket of which nothing is dirty. The caller holds its gate for writing. Fails if the journal
+    /// may have data of the bucket after a restart: without the marker, the next start would find its ownership lost.
     pub async fn release_owner(&self, context: &Context, bucket: &Bucket) -> Result<()> {
         let name = &bucket.name;
+        self.journal.check_bucket_certain(name)?;
         if self.buckets.record(name).is_none() || self.index.has_bucket(name) {
             return Ok(());
         }
@@ -234,6 +257,11 @@ impl Shared {
         let Some(found) = read_marker(&*self.backing, context, name).await? else { return Ok(()) };
         self.check_owner(name, &found)?;
         remove_marker(&*self.backing, context, name, found).await
+    }
+
+    /// True if the journal has data of a bucket, or may have it after a restart.
+    pub fn may_have_data(&self, bucket: &BucketName) -> bool {
+        self.index.has_bucket(bucket) || self.journal.is_doubtful(bucket)
     }
 
     fn lost_ownership(&self, bucket: &BucketName) -> Error {

@@ -1,3 +1,4 @@
+use futures::FutureExt;
 use tradewind_core::object::Expected;
 use tradewind_core::testing::{MemoryStore, SimulatedClock, context};
 
@@ -6,17 +7,17 @@ use super::*;
 const WAIT: Duration = Duration::from_secs(60);
 
 /// A layer over memory stores, with a clock that stands still.
-struct Fixture {
+pub(super) struct Fixture {
     backing: Arc<MemoryStore>,
     clock: Arc<SimulatedClock>,
-    layer: Arc<WriteBack>,
+    pub(super) layer: Arc<WriteBack>,
 }
 
 impl Fixture {
-    async fn open(delay: Duration) -> Self {
+    pub(super) async fn open(delay: Duration) -> Self {
         let clock = SimulatedClock::new();
         let (backing, journal) = (MemoryStore::new(clock.clone()), MemoryStore::new(clock.clone()));
-        let options = WriteBackOptions { delay, ..WriteBackOptions::default() };
+        let options = WriteBackOptions { delay, uncertain_window: WAIT, ..WriteBackOptions::default() };
         let policy = Arc::new(AllowAll);
         let layer = WriteBack::open(backing.clone(), journal, policy, options, clock.clone()).await.unwrap();
         for name in ["first", "second"] {
@@ -25,7 +26,7 @@ impl Fixture {
         Self { backing, clock, layer }
     }
 
-    async fn put(&self, address: &Address) {
+    pub(super) async fn put(&self, address: &Address) {
         let mut staged = self.layer.stage(&context(), address, one_byte()).await.unwrap();
         staged.write("x".into()).await.unwrap();
         staged.commit(Expected::default()).await.unwrap();
@@ -42,16 +43,16 @@ impl Fixture {
         assert!(ended.await.is_ok(), "{what}");
     }
 
-    async fn has(&self, address: &Address) -> bool {
+    pub(super) async fn has(&self, address: &Address) -> bool {
         self.backing.head(&context(), address, GetRequest::default()).await.is_ok()
     }
 }
 
-fn bucket(name: &str) -> BucketName {
+pub(super) fn bucket(name: &str) -> BucketName {
     BucketName::new(name).unwrap()
 }
 
-fn key(bucket: &str) -> Address {
+pub(super) fn key(bucket: &str) -> Address {
     Address::parse(bucket, "k").unwrap()
 }
 
@@ -90,4 +91,32 @@ async fn bucket_whose_gate_is_held_is_no_outage() {
     assert!(!shared.is_backing_away.load(Ordering::Relaxed));
     drop(exclusive);
     fixture.advance_until("the bucket is drained", async || fixture.has(&key("first")).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_for_a_window_takes_no_time_of_the_transfer() {
+    let fixture = Fixture::open(WAIT).await;
+    let shared = &fixture.layer.shared;
+    let never = Deadline::none(fixture.clock.clone());
+    let mut windows = Vec::new();
+    while let Some(window) = shared.budget.admit(DRAIN_WINDOW_BYTES, &never).now_or_never() {
+        windows.push(window.unwrap());
+    }
+    let mut waiting = Box::pin(shared.own_context(0));
+    assert!((&mut waiting).now_or_never().is_none());
+    fixture.clock.advance(REQUEST_TIMEOUT * 3 / 4);
+    drop(windows);
+    let context = waiting.await.unwrap();
+    fixture.clock.advance(REQUEST_TIMEOUT * 3 / 4);
+    context.check().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_of_a_request_that_is_dropped_is_uncertain() {
+    let fixture = Fixture::open(WAIT).await;
+    let (shared, key) = (&fixture.layer.shared, key("first"));
+    assert!(shared.request(&key, async { Ok(()) }).now_or_never().is_some());
+    assert!(shared.uncertain_until(&key).is_none());
+    assert!(shared.request(&key, std::future::pending::<Result<()>>()).now_or_never().is_none());
+    assert!(shared.uncertain_until(&key).is_some());
 }

@@ -48,7 +48,7 @@ impl Shared {
             shared.journal.check_certain(address)?;
             shared.flush(context, address, CommitLock::Held).await?;
             // It may have been applied, or be applied later, although it failed.
-            let changed = work.await.map_err(|e| shared.note_uncertain(address, shared.note_away(e)))?;
+            let changed = shared.request(address, work).await.map_err(|e| shared.note_away(e))?;
             shared.is_backing_away.store(false, Ordering::Relaxed);
             shared.counters.through.increment();
             Ok(changed)
@@ -107,9 +107,12 @@ impl Shared {
         // A repeated request would succeed while the first one may still be applied, over a newer object.
         let context = &context.clone().with_on_unknown_outcome(OnUnknownOutcome::Fail);
         let (generation, bytes) = (found.info.generation, found.info.size);
+        if self.is_unremoved(address, generation) {
+            return self.remove_from_journal(context, address, generation, commit_lock).await;
+        }
         if is_tombstone(&found.info) {
-            match self.backing.delete(context, address, Precondition::None).await {
-                Err(e) if e.reason() != Reason::NoSuchKey => return Err(self.note_uncertain(address, e)),
+            match self.request(address, self.backing.delete(context, address, Precondition::None)).await {
+                Err(e) if e.reason() != Reason::NoSuchKey => return Err(e),
                 _ => {}
             }
         } else {
@@ -117,6 +120,22 @@ impl Shared {
         }
         self.counters.written_back.increment();
         self.counters.written_back_bytes.add(bytes);
+        self.unremoved.lock().insert(address.clone(), generation);
+        self.remove_from_journal(context, address, generation, commit_lock).await
+    }
+
+    /// True if the backing store has this generation of a key already, and only its removal from the journal failed.
+    fn is_unremoved(&self, address: &Address, generation: Generation) -> bool {
+        self.unremoved.lock().get(address) == Some(&generation)
+    }
+
+    async fn remove_from_journal(
+        self: &Arc<Self>,
+        context: &Context,
+        address: &Address,
+        generation: Generation,
+        commit_lock: CommitLock,
+    ) -> Result<()> {
         let context = Journal::change_context(context);
         let removal = self.clone().remove_written(context, address.clone(), generation, commit_lock);
         run_to_end(removal).await
@@ -150,24 +169,22 @@ impl Shared {
             staged.write(Bytes::copy_from_slice(&piece?)).await?;
         }
         let expected = Expected { size: Some(info.size), checksums, ..Expected::default() };
-        match staged.commit(expected).await {
-            Ok(_) => Ok(()),
-            Err(e) => Err(self.note_uncertain(address, e)),
-        }
+        self.request(address, staged.commit(expected)).await.map(drop)
+    }
+
+    /// Awaits a request to the backing store that changes a key. The key is uncertain if the request may be applied later:
+    /// after an error, a panic, or a drop before its end.
+    pub async fn request<T>(&self, address: &Address, request: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut outcome = PendingOutcome { shared: self, address, is_uncertain: true };
+        let result = request.await;
+        outcome.is_uncertain = result.as_ref().is_err_and(|e| e.kind().is_retryable());
+        result
     }
 
     /// Records that the backing store could not be reached, or the request's deadline passed, if that is the error.
     pub fn note_away(&self, error: Error) -> Error {
         if matches!(error.reason(), Reason::Io | Reason::DeadlineExceeded) {
             self.is_backing_away.store(true, Ordering::Relaxed);
-        }
-        error
-    }
-
-    /// Records that a request to the backing store failed and may be applied later.
-    fn note_uncertain(&self, address: &Address, error: Error) -> Error {
-        if error.kind().is_retryable() {
-            self.uncertain.add(address, self.clock.now(), self.options.uncertain_window);
         }
         error
     }
@@ -192,19 +209,46 @@ impl Shared {
             CommitLock::Free => Some(self.commit_locks.lock(&address).await),
         };
         match self.journal.remove(&context, &address, generation).await {
-            Ok(Removal::Absent) => self.index.remove(&address, generation),
-            Ok(Removal::Replaced) => {}
+            Ok(Removal::Removed) => {
+                self.journal.note_change(&address);
+                self.forget_written(&address);
+            }
+            Ok(Removal::Absent) => self.forget_written(&address),
+            Ok(Removal::Replaced) => drop(self.unremoved.lock().remove(&address)),
             Err(e) => {
                 self.journal.note_error(&e, self.clock.now());
                 if self.journal.is_absent(&context, &address).await.is_ok_and(|is_absent| is_absent) {
                     // The backing store has it. The journal may have it again after a restart.
                     self.journal.note_failed_change(&address, &e, self.clock.now());
-                    self.index.remove(&address, generation);
+                    self.forget_written(&address);
                 }
                 return Err(e);
             }
         }
         Ok(())
+    }
+
+    /// Removes a key that the journal does not have any more from the index. The caller holds the commit lock: the entry, if
+    /// it has another generation, is of a write that a failed but applied one replaced.
+    fn forget_written(&self, address: &Address) {
+        self.index.remove(address);
+        self.unremoved.lock().remove(address);
+    }
+}
+
+/// A request to the backing store whose outcome is not known yet. Dropping it records the uncertainty.
+struct PendingOutcome<'a> {
+    shared: &'a Shared,
+    address: &'a Address,
+    is_uncertain: bool,
+}
+
+impl Drop for PendingOutcome<'_> {
+    fn drop(&mut self) {
+        if self.is_uncertain {
+            let (now, window) = (self.shared.clock.now(), self.shared.options.uncertain_window);
+            self.shared.uncertain.add(self.address, now, window);
+        }
     }
 }
 

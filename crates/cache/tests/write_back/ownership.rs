@@ -1,5 +1,6 @@
 //! Owners of a bucket: a second journal, a lost one, a copy, and a marker whose write has an unknown outcome.
 
+use super::lasting::Lasting;
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,4 +236,47 @@ async fn all_markers_are_removed_within_one_deadline() {
     let closed = tokio::time::timeout(Duration::from_secs(30), layer.close()).await;
     assert!(closed.is_ok(), "the releases wait for each other");
     assert!(stores.backing.calls(Operation::Delete) > 1, "they run concurrently");
+}
+
+/// After a restart the journal has the write: without the marker, the bucket would count as lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bucket_with_a_write_of_unknown_outcome_keeps_its_marker() {
+    let stores = Stores::new().await;
+    let open = async || {
+        let (backing, journal) = (Lasting(stores.backing.clone()), Lasting(stores.journal.clone()));
+        let (policy, clock) = (Arc::new(AllowAll), SystemClock::shared());
+        WriteBack::open(Arc::new(backing), Arc::new(journal), policy, options(NEVER), clock).await.unwrap()
+    };
+    let layer = open().await;
+    assert!(names(&*layer).await.is_empty());
+    let plan =
+        FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Always, Fault::FailAfter(Reason::Io));
+    stores.journal.set_plan(plan);
+    assert_eq!(reason(try_put(&*layer, "k", "unknown", Precondition::None).await), Reason::Io);
+    stores.journal.set_plan(FaultPlan::none());
+    let versioning = layer.set_versioning(&context(), &bucket(), Versioning::Enabled).await;
+    assert_eq!(reason(versioning), Reason::ReadOnly);
+    assert_eq!(reason(layer.delete_bucket(&context(), &bucket()).await), Reason::ReadOnly);
+    layer.close().await.unwrap();
+    assert!(head(&*stores.backing, MARKER_KEY).await.is_ok());
+    let layer = open().await;
+    assert_eq!(get(&*layer, "k").await.unwrap(), b"unknown");
+    put(&*layer, "k", "newer").await;
+    assert_eq!(get(&*layer, "k").await.unwrap(), b"newer");
+}
+
+/// Another owner may have written the bucket: after a restart, the failed write would replace newer data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bucket_with_a_write_of_unknown_outcome_is_not_claimed_again() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    assert!(names(&*layer).await.is_empty());
+    let plan =
+        FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Always, Fault::FailAfter(Reason::Io));
+    stores.journal.set_plan(plan);
+    assert_eq!(reason(try_put(&*layer, "k", "unknown", Precondition::None).await), Reason::Io);
+    stores.journal.set_plan(FaultPlan::none());
+    stores.backing.delete(&context(), &key(MARKER_KEY), Precondition::None).await.unwrap();
+    assert_eq!(reason(get(&*layer, "k").await), Reason::Io);
+    assert_eq!(reason(head(&*stores.backing, MARKER_KEY).await), Reason::NoSuchKey);
 }

@@ -142,3 +142,37 @@ async fn parts_of_a_key_that_is_deleted_since_the_lookup_are_absent() {
     permits.add_permits(100);
     assert!(deletion.await.unwrap());
 }
+
+/// The backing store could keep versions: each repetition would be one more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_whose_removal_fails_is_written_back_once() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    put(&*layer, "k", "bytes").await;
+    stores.journal.set_plan(all_fail(&[Operation::Delete], Reason::ReadOnly));
+    let commits = stores.backing.calls(Operation::Commit);
+    for _ in 0..3 {
+        assert_eq!(reason(get_null(&layer, &context(), "k").await), Reason::ReadOnly);
+    }
+    assert_eq!(get(&*layer, "k").await.unwrap(), b"bytes");
+    stores.journal.set_plan(FaultPlan::none());
+    get_null(&layer, &context(), "k").await.unwrap();
+    assert_eq!((stores.backing.calls(Operation::Commit) - commits, layer.status().dirty_objects), (1, 0));
+    assert_eq!(get(&*stores.backing, "k").await.unwrap(), b"bytes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_write_that_was_applied_is_written_back_and_removed() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    put(&*layer, "k", "acknowledged").await;
+    let plan =
+        FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Always, Fault::FailAfter(Reason::Io));
+    stores.journal.set_plan(plan);
+    assert_eq!(reason(try_put(&*layer, "k", "applied", Precondition::None).await), Reason::Io);
+    stores.journal.set_plan(FaultPlan::none());
+    get_null(&layer, &context(), "k").await.unwrap();
+    assert_eq!(layer.status().dirty_objects, 0);
+    assert_eq!(get(&*layer, "k").await.unwrap(), b"applied");
+    layer.set_tags(&context(), &key("k"), Tags::default()).await.unwrap();
+}

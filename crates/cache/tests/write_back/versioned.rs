@@ -1,5 +1,6 @@
 //! Buckets that get versions while the journal owns them.
 
+use tradewind_core::testing::SimulatedClock;
 use tradewind_core::version::ListVersions;
 
 use super::*;
@@ -84,4 +85,57 @@ async fn dirty_data_of_a_bucket_with_versions_is_written_back() {
         assert!(put(&*layer, "k", "newest").await.version.is_some());
         assert_eq!(reason(head(&*stores.backing, MARKER_KEY).await), Reason::NoSuchKey);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versions_are_listed_after_all_but_a_rejected_key_is_written_back() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    for number in 0..40 {
+        put(&*layer, &format!("k{number:02}"), "dirty").await;
+    }
+    enable(&stores).await;
+    let request = ListVersions { limit: 1000, ..ListVersions::default() };
+    let list = async || layer.list_versions(&context(), &bucket(), &request).await;
+    assert_eq!(names(&*layer).await.len(), 40);
+    let plan = FaultPlan::none().with_fault(
+        Operation::Commit,
+        FaultSchedule::Nth(stores.backing.calls(Operation::Commit) + 1),
+        Fault::FailBefore(Reason::AccessDenied),
+    );
+    stores.backing.set_plan(plan);
+    assert_eq!(reason(list().await), Reason::AccessDenied);
+    assert_eq!(layer.status().dirty_objects, 1);
+    assert_eq!(list().await.unwrap().entries.len(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_outlasts_a_request_for_the_versioning_that_is_denied() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    put(&*layer, "k", "first").await;
+    stores.backing.set_plan(all_fail(&[Operation::Versioning], Reason::AccessDenied));
+    put(&*layer, "other", "second").await;
+    assert_eq!((layer.status().dirty_objects, layer.status().through), (2, 0));
+    stores.backing.set_plan(FaultPlan::none());
+    enable(&stores).await;
+    assert!(put(&*layer, "k", "newer").await.version.is_some());
+    stores.backing.set_plan(all_fail(&[Operation::Versioning], Reason::AccessDenied));
+    assert!(put(&*layer, "k", "newest").await.version.is_some(), "the last known versioning counts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bucket_whose_versioning_was_denied_is_claimed_later() {
+    let (stores, clock) = (Stores::new().await, SimulatedClock::new());
+    let (backing, journal) = (stores.backing.clone(), stores.journal.clone());
+    let layer = WriteBack::open(backing, journal, Arc::new(AllowAll), options(NEVER), clock.clone()).await;
+    let layer = layer.unwrap();
+    stores.backing.set_plan(all_fail(&[Operation::Versioning], Reason::AccessDenied));
+    put(&*layer, "k", "through").await;
+    stores.backing.set_plan(FaultPlan::none());
+    put(&*layer, "k", "through").await;
+    assert_eq!((layer.status().dirty_objects, layer.status().through), (0, 2));
+    clock.advance(Duration::from_secs(300));
+    put(&*layer, "k", "dirty").await;
+    assert_eq!(layer.status().dirty_objects, 1);
 }

@@ -47,10 +47,8 @@ fn totals_follow_changes() {
     assert_eq!(index.totals(), DirtyTotals { bytes: 12, entries: 2 });
     index.insert(&address("b"), DirtyState::Tombstone, Generation(4), seconds(4));
     assert_eq!(index.totals(), DirtyTotals { bytes: 7, entries: 2 });
-    index.remove(&address("a"), Generation(1));
-    assert!(index.get(&address("a")).is_some(), "a newer write stays");
-    index.remove(&address("a"), Generation(3));
-    index.remove(&address("b"), Generation(4));
+    index.remove(&address("a"));
+    index.remove(&address("b"));
     assert_eq!(index.totals(), DirtyTotals::default());
     assert!(!index.has_bucket(&address("a").bucket) && index.oldest().is_none());
 }
@@ -67,7 +65,7 @@ fn tombstones_of_a_bucket_follow_changes() {
     index.insert(&key, object(1), Generation(3), seconds(1));
     assert_eq!(known(), (false, true));
     index.insert(&key, DirtyState::Tombstone, Generation(4), seconds(1));
-    index.remove(&key, Generation(4));
+    index.remove(&key);
     assert_eq!((known(), index.removed_tombstones()), ((false, false), 1));
 }
 
@@ -151,7 +149,7 @@ fn overwrite_of_a_dirty_key_needs_room_for_its_growth_only() {
     index.release(&key, smaller);
     assert!(index.reserve(&key, 81, limits).is_none(), "the charge follows the smaller entry");
     // Written back before the overwrite ends, the key leaves no room to others.
-    index.remove(&key, Generation(2));
+    index.remove(&key);
     assert!(index.reserve(&address("b"), 0, limits).is_none());
     assert_eq!(index.content.lock().reservations.totals, limits);
     index.insert(&key, object(100), Generation(3), seconds(3));
