@@ -392,7 +392,8 @@ impl ObjectStore for Deduplicated {
         if !request.algorithms.contains(&required) {
             request.algorithms.push(required);
         }
-        let part = Some(PartTarget { upload: upload.clone(), number });
+        // The id as the store lists it: clients may write it in another form.
+        let part = Some(PartTarget { upload: created.id, number });
         let target = WriteTarget { part, ..self.write_target(context, address, request) };
         Ok(Box::new(DeduplicatedStaged::begin(target).await?))
     }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
+#[path = "deduplicated/admission.rs"]
+mod admission;
 #[path = "deduplicated/collection.rs"]
 mod collection;
 #[path = "deduplicated/collection_damage.rs"]
@@ -11,6 +13,8 @@ mod collection_damage;
 mod collection_faults;
 #[path = "deduplicated/damage.rs"]
 mod damage;
+#[path = "deduplicated/doubt.rs"]
+mod doubt;
 #[path = "deduplicated/examination.rs"]
 mod examination;
 #[path = "deduplicated/marker.rs"]

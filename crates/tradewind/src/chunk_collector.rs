@@ -68,11 +68,12 @@ impl ChunkCollector {
                 None
             }
         };
-        let due_in = last.map_or(Duration::ZERO, |last| {
-            // A clock that was set back does not delay it further.
-            let elapsed = self.clock.wall().millis().saturating_sub(last.millis());
-            interval.saturating_sub(Duration::from_millis(u64::try_from(elapsed).unwrap_or(0)))
+        let elapsed = last.and_then(|last| {
+            // A time in the future says nothing: the clock was set back since.
+            u64::try_from(self.clock.wall().millis().saturating_sub(last.millis())).ok()
         });
+        let due_in =
+            elapsed.map_or(Duration::ZERO, |elapsed| interval.saturating_sub(Duration::from_millis(elapsed)));
         due_in.max(START_DELAY).min(interval)
     }
 

@@ -26,8 +26,8 @@ const COLLECTIONS: Family = Family::counter(
 );
 const DAMAGED: Family = Family::gauge(
     "tradewind_deduplicated_damaged_objects",
-    "Objects, versions and parts that the last collection could not read, at most 1,000. While there is one, no unused \
-     chunk is deleted.",
+    "Objects, versions, parts and uploads that the last collection could not read, at most 1,000. A collection that \
+     fails because of them deletes no unused chunk.",
 );
 const READY: Family = Family::gauge(
     "tradewind_deduplicated_ready",

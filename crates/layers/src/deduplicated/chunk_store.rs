@@ -18,7 +18,9 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{ETagForm, GetRequest, StageRequest};
-use tradewind_core::{Address, BucketName, Checksum, Context, ObjectKey, ObjectStore, Precondition};
+use tradewind_core::{
+    Address, BucketName, Checksum, Context, ObjectInfo, ObjectKey, ObjectStore, Precondition,
+};
 
 use super::damage::DamagedObject;
 use super::examination::{self, Examination, ExaminationProgress};
@@ -46,7 +48,7 @@ pub(super) struct ChunkStore {
     /// The examination before the first use, which goes on after an error.
     examination: Mutex<Option<Examination>>,
     pub examination_progress: ExaminationProgress,
-    /// Objects and parts that the last mark of a collection could not read.
+    /// Objects, parts and uploads that the last collection could not read.
     pub damaged: parking_lot::Mutex<Vec<DamagedObject>>,
     stripes: Vec<Arc<RwLock<()>>>,
     pending_kib: Arc<Semaphore>,
@@ -121,13 +123,11 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Fails if the bucket has objects of someone else, or chunks without the object that marks it.
+    /// Fails if the bucket has objects of someone else, or chunks or references without the object that marks it.
     async fn check_empty(&self, context: &Context) -> Result<()> {
-        match self.page(context, None).await {
-            Ok(page) if page.entries.is_empty() => return Ok(()),
-            Err(error) if error.reason() == Reason::NoSuchBucket => return Ok(()),
-            page => page?,
-        };
+        if self.has_records_only(context).await? {
+            return Ok(());
+        }
         // Deduplicated objects have an error of their own, which names one of them.
         Examination::begin(self, context).await?.run(self, context).await?;
         let message = format!(
@@ -135,6 +135,24 @@ impl ChunkStore {
              delete it"
         );
         Err(Error::new(Reason::InvalidArgument, message))
+    }
+
+    /// Returns true if there is no bucket of chunks, or if it has only objects that a bucket without chunks may have.
+    async fn has_records_only(&self, context: &Context) -> Result<bool> {
+        let mut after = None;
+        loop {
+            let page = match self.page(context, after).await {
+                Err(error) if error.reason() == Reason::NoSuchBucket => return Ok(true),
+                page => page?,
+            };
+            if !page.entries.iter().all(|entry| marker::is_record_key(entry.name())) {
+                return Ok(false);
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(true);
+            }
+        }
     }
 
     /// The error of a deduplicated object without a bucket of chunks.
@@ -156,16 +174,27 @@ impl ChunkStore {
             .map_err(|closed| Error::with_source(Reason::Defect, "the memory of chunks is closed", closed))
     }
 
-    /// Stores a chunk, unless it is there. The caller has pinned it.
-    pub async fn ensure(self: &Arc<Self>, context: &Context, chunk: ChunkId, bytes: Bytes) -> Result<()> {
+    /// Stores a chunk, unless it is there. Returns true if it was stored. The caller has pinned it.
+    pub async fn ensure(self: &Arc<Self>, context: &Context, chunk: ChunkId, bytes: Bytes) -> Result<bool> {
         // A deletion or a mark of doubt that began before the pin ends first.
         let lock = context.guard(self.stripe(&chunk).clone().read_owned()).await?;
         let (key, length) = (chunk.key()?, bytes.len() as u64);
-        let is_doubtful = self.pins.is_doubtful(&chunk);
-        if !is_doubtful && self.size(context, &key).await? == Some(length) {
-            self.counters.found_chunks.fetch_add(1, Ordering::Relaxed);
-            self.counters.found_bytes.fetch_add(length, Ordering::Relaxed);
-            return Ok(());
+        let mut is_doubtful = self.pins.is_doubtful(&chunk);
+        if !is_doubtful {
+            match self.size(context, &key).await {
+                Ok(size) if size == Some(length) => {
+                    self.counters.found_chunks.fetch_add(1, Ordering::Relaxed);
+                    self.counters.found_bytes.fetch_add(length, Ordering::Relaxed);
+                    return Ok(false);
+                }
+                Ok(_) => {}
+                Err(error) if error.reason() == Reason::CorruptData => {
+                    // Writes that found it before must not be acknowledged until it is stored again.
+                    self.pins.doubt(&chunk);
+                    is_doubtful = true;
+                }
+                Err(error) => return Err(error),
+            }
         }
         self.put(context, &key, bytes).await?;
         if is_doubtful {
@@ -173,7 +202,7 @@ impl ChunkStore {
         }
         self.counters.stored_chunks.fetch_add(1, Ordering::Relaxed);
         self.counters.stored_bytes.fetch_add(length, Ordering::Relaxed);
-        Ok(())
+        Ok(true)
     }
 
     /// The verified bytes of a chunk. Fails with [`CorruptData`](Reason::CorruptData) if it is damaged or missing. A damaged
@@ -287,8 +316,13 @@ impl ChunkStore {
     }
 
     async fn size(&self, context: &Context, key: &ObjectKey) -> Result<Option<u64>> {
+        Ok(self.find(context, key).await?.map(|info| info.size))
+    }
+
+    /// The record of an object in the bucket; `None` if there is none.
+    pub async fn find(&self, context: &Context, key: &ObjectKey) -> Result<Option<ObjectInfo>> {
         match self.inner.head(context, &self.address(key), GetRequest::default()).await {
-            Ok(found) => Ok(Some(found.info.size)),
+            Ok(found) => Ok(Some(found.info)),
             Err(error) if error.reason() == Reason::NoSuchKey => Ok(None),
             Err(error) => self.own(Err(error)),
         }

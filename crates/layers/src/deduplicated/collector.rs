@@ -6,7 +6,9 @@
 //! 3. It **waits** for the reads that began before. Later ones cannot find a manifest with a chunk that is not marked. If
 //!    a read does not end within an hour, nothing is deleted this time.
 //! 4. It **sweeps**: each chunk that is neither marked nor kept is deleted.
-//! 5. It removes the references of parts whose uploads have ended, and counts the others.
+//! 5. It removes marks of chunks that do not exist (`doubt`).
+//! 6. It removes the references of parts whose uploads have ended, and counts the others. Uploads and references that are
+//!    damaged are recorded, and their references stay.
 //!
 //! Any error before the sweep ends the collection, and nothing is deleted. Damaged objects and parts end it at the end of
 //! the mark, so that all of them are known (`damage`). Single requests that the store is too busy for are repeated.
@@ -23,10 +25,10 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::busy_retry::retry_busy;
 use super::chunk_store::ChunkStore;
-use super::damage::FoundDamage;
+use super::damage::{DamagedObject, FoundDamage};
 use super::mark::MarkedChunks;
 use super::marking::{MarkedObjects, Marking};
-use super::part_references::{self, PartReference};
+use super::part_references::{self, PartReference, UploadName};
 use super::pins::Collecting;
 use crate::transformed::keys::random;
 
@@ -74,6 +76,8 @@ struct Collection<'a> {
     context: &'a Context,
     collecting: Arc<Collecting>,
     marked: MarkedChunks,
+    /// Uploads and references of parts that could not be read after the mark.
+    damage: FoundDamage,
     report: CollectionReport,
 }
 
@@ -92,14 +96,17 @@ pub(super) async fn collect(store: &Arc<ChunkStore>, context: &Context) -> Resul
     }
     has_marked?;
     let report = CollectionReport { objects, referenced_bytes: bytes, ..CollectionReport::default() };
-    let mut collection = Collection { store, context, collecting, marked: marked.into_inner(), report };
+    let (marked, damage) = (marked.into_inner(), FoundDamage::default());
+    let mut collection = Collection { store, context, collecting, marked, damage, report };
     let have_reads_ended = collection.wait_for_reads().await?;
     if !have_reads_ended {
         let hours = MAX_READ_WAIT.as_secs() / 3600;
         warn!(hours, "a read lasts too long: unused chunks stay until the next collection");
     }
     collection.sweep(have_reads_ended).await?;
+    collection.remove_stale_doubts().await?;
     collection.remove_ended().await?;
+    *store.damaged.lock() = std::mem::take(&mut collection.damage.objects);
     Ok(Some(collection.report))
 }
 
@@ -192,6 +199,40 @@ impl Collection<'_> {
         }
     }
 
+    async fn remove_stale_doubts(&self) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page =
+                retry_busy(self.context, || self.store.doubt_page(self.context, after.clone())).await?;
+            for chunk in page.chunks {
+                let remove = || self.store.remove_stale_doubt(self.context, &self.collecting, chunk);
+                retry_busy(self.context, remove).await?;
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Records what could not be read after the mark. The mark has read all manifests, so that this ends nothing.
+    fn record_damage(&mut self, object: DamagedObject, error: &Error) {
+        warn!(%object, %error, "cannot tell whether an upload has ended: its list of chunks is kept");
+        self.damage.record_bounded(object);
+    }
+
+    /// Returns true if the upload has ended. One whose record is damaged is recorded, and has not.
+    async fn has_ended(&mut self, name: &UploadName) -> Result<bool> {
+        match name.has_ended(self.store, self.context).await {
+            Err(error) if error.reason() == Reason::CorruptData => {
+                let UploadName { address, upload } = name.clone();
+                self.record_damage(DamagedObject { address, upload: Some(upload) }, &error);
+                Ok(false)
+            }
+            has_ended => has_ended,
+        }
+    }
+
     /// Removes the references of uploads that have ended, and counts the others. The objects that the uploads have become
     /// are visible to the next collection.
     async fn remove_ended(&mut self) -> Result<()> {
@@ -199,11 +240,17 @@ impl Collection<'_> {
         loop {
             let page = part_references::page(self.store, self.context, after).await?;
             for key in page.keys {
-                let PartReference { name, bytes } =
-                    part_references::read(self.store, self.context, &key, |_| {}).await?;
+                let read = part_references::read(self.store, self.context, &key, |_| {}).await;
+                let PartReference { name, bytes } = match read {
+                    Err(error) if error.reason() == Reason::CorruptData => {
+                        self.record_damage(DamagedObject::object(self.store.address(&key)), &error);
+                        continue;
+                    }
+                    read => read?,
+                };
                 let has_ended = match known.take() {
                     Some((upload, has_ended)) if upload == name => has_ended,
-                    _ => name.has_ended(self.store, self.context).await?,
+                    _ => self.has_ended(&name).await?,
                 };
                 if has_ended {
                     retry_busy(self.context, || self.store.delete(self.context, &key)).await?;

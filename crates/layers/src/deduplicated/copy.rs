@@ -11,7 +11,7 @@ use tradewind_core::{Algorithm, ChecksumScope, ETag, ObjectInfo, Span};
 use super::decoder::{EntryBounds, Piece, ReadPlan, truncated};
 use super::manifest::SegmentForm;
 use super::read::{Reader, StoredBytes};
-use super::staged::{ManifestWriter, WriteTarget};
+use super::staged::{ChunkSource, ManifestWriter, WriteTarget};
 use crate::transformed::staged::unique_etag;
 
 /// The attributes of a copy.
@@ -39,7 +39,7 @@ pub(super) async fn copy_manifest(
     metadata.tags = request.tags.clone().unwrap_or_else(|| found.info.metadata.tags.clone());
     let precondition = request.precondition.clone();
     target.request = StageRequest { metadata, precondition, ..StageRequest::default() };
-    let mut writer = ManifestWriter::begin(&target).await?;
+    let mut writer = ManifestWriter::begin(&target, ChunkSource::Copied).await?;
     loop {
         while let Some(piece) = decoder.next()? {
             let Piece::Chunk(part) = piece else { return Ok(None) };

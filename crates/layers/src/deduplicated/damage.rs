@@ -1,5 +1,6 @@
 //! Objects and parts that a collection could not read: their chunks are unknown. While there is one, no chunk is deleted,
-//! so that operators must learn which ones they are.
+//! so that operators must learn which ones they are. Uploads with damaged records are named with them: they keep the chunks
+//! of their parts only.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::UploadId;
 use tradewind_core::{Address, VersionId, printable};
 
-/// Objects and parts that one collection records. It ends at the last one.
+/// Objects and parts that one collection records. A mark ends at the last one.
 const MAX_DAMAGED_OBJECTS: usize = 1_000;
 
 /// An object, a version of one, or a part of an unfinished upload that a collection could not read.
@@ -60,6 +61,13 @@ impl FoundDamage {
         match self.objects.len() < MAX_DAMAGED_OBJECTS {
             true => Ok(()),
             false => self.check(),
+        }
+    }
+
+    /// Records an object that ends nothing, once, unless there are too many.
+    pub fn record_bounded(&mut self, object: DamagedObject) {
+        if self.objects.len() < MAX_DAMAGED_OBJECTS && !self.objects.contains(&object) {
+            self.objects.push(object);
         }
     }
 

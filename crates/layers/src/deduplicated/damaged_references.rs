@@ -1,5 +1,6 @@
 //! References of parts that are damaged. One whose upload has ended is needed no more: the object, if there is one, has a
-//! manifest. It is removed unread. The keys of the others name their uploads by a hash.
+//! manifest. That is certain only without unfinished uploads: then it is removed unread. Its key names the upload by a hash
+//! of the id, which clients may write in several forms. So a hash without a match proves nothing.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +19,13 @@ use super::part_references::{UploadName, digest_in};
 #[derive(Debug, Default)]
 struct UnfinishedUploads {
     count: u64,
-    /// Those of the references, by the hashes of their names. `None` if the upload has ended.
+    /// True if the record of one is damaged, so that others may not be listed.
+    is_incomplete: bool,
+    /// Those of the references, by the hashes of their names. `None` if none has the hash.
     by_digest: BTreeMap<String, Option<UploadName>>,
 }
 
-/// Removes damaged references whose uploads have ended, and returns the others. A collection calls it before it marks
+/// Removes damaged references if all uploads have ended, and otherwise returns them. A collection calls it before it marks
 /// objects: those that the uploads have become are visible by then.
 pub(super) async fn remove_ended(
     store: &ChunkStore,
@@ -60,6 +63,12 @@ impl UnfinishedUploads {
             let page = retry_busy(context, || store.inner.list_uploads(context, bucket, &request)).await;
             let page = match page {
                 Err(error) if error.reason() == Reason::NoSuchBucket => return Ok(()),
+                Err(error) if error.reason() == Reason::CorruptData => {
+                    let bucket = bucket.as_str();
+                    warn!(bucket, %error, "cannot list unfinished uploads: damaged lists of chunks are kept");
+                    self.is_incomplete = true;
+                    return Ok(());
+                }
                 page => page?,
             };
             for entry in page.entries {
@@ -75,14 +84,12 @@ impl UnfinishedUploads {
         }
     }
 
-    /// The upload of a reference; `None` if it has ended. The upload of an older key may be any one.
+    /// The upload of a reference, or the reference itself if that may be any one. `None` if all have ended.
     fn object_of(&self, store: &ChunkStore, key: &ObjectKey) -> Option<DamagedObject> {
-        match digest_in(key) {
-            Some(digest) => {
-                let UploadName { address, upload } = self.by_digest.get(digest)?.clone()?;
-                Some(DamagedObject { address, upload: Some(upload) })
-            }
-            None => (self.count > 0).then(|| DamagedObject::object(store.address(key))),
+        let named = digest_in(key).and_then(|digest| self.by_digest.get(digest)?.clone());
+        match named {
+            Some(UploadName { address, upload }) => Some(DamagedObject { address, upload: Some(upload) }),
+            None => (self.count > 0 || self.is_incomplete).then(|| DamagedObject::object(store.address(key))),
         }
     }
 }

@@ -77,8 +77,8 @@ async fn restore_damaged(store: &ChunkStore, context: &Context, damage: Error) -
     write(store, context).await
 }
 
-/// Returns true if all objects of the bucket have keys of this layer, and one of its first chunks has the bytes of its
-/// hash.
+/// Returns true if all objects of the bucket have keys of this layer, and if its first chunks that can be read have the bytes
+/// of their hashes, which is at least one.
 async fn has_chunks_of_this_version(store: &ChunkStore, context: &Context) -> Result<bool> {
     let (mut after, mut sample) = (None, Vec::new());
     loop {
@@ -96,24 +96,27 @@ async fn has_chunks_of_this_version(store: &ChunkStore, context: &Context) -> Re
             break;
         }
     }
+    let mut has_chunks = false;
     for chunk in sample {
         match store.get(context, &chunk.key()?).await {
-            Ok(bytes) if ChunkId::of_bytes(&bytes) == chunk => return Ok(true),
-            // Of another version, or damaged.
-            Ok(_) => {}
+            Ok(bytes) if ChunkId::of_bytes(&bytes) == chunk => has_chunks = true,
+            // Not damaged, so that it is of another version.
+            Ok(_) => return Ok(false),
             Err(error) if error.reason() == Reason::CorruptData => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(false)
+    Ok(has_chunks)
 }
 
 /// Returns true for the keys of objects of this layer that are no chunks.
 fn is_other_key(key: &str) -> bool {
-    key == MARKER_KEY
-        || key == LAST_COLLECTION_KEY
-        || key.starts_with(PART_PREFIX)
-        || key.starts_with(DOUBT_PREFIX)
+    key == MARKER_KEY || key.starts_with(PART_PREFIX) || is_record_key(key)
+}
+
+/// Returns true for the keys of objects that a bucket without chunks may have besides the marker.
+pub(super) fn is_record_key(key: &str) -> bool {
+    key == LAST_COLLECTION_KEY || key.starts_with(DOUBT_PREFIX)
 }
 
 fn later_version() -> Error {

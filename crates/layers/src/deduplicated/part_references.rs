@@ -4,8 +4,7 @@
 //! A collection reads these objects before it reads the manifests of objects, and removes those of uploads that have
 //! ended after it. So a chunk is referred to in one of both places at any time.
 //!
-//! The key names the upload by a hash, so that a reference that is damaged can be removed once its upload has ended. Keys of
-//! earlier versions do not.
+//! The key names the upload by a hash, so that the upload of a damaged reference is known. Keys of earlier versions do not.
 
 use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
@@ -73,7 +72,8 @@ impl UploadName {
         store.put(context, &key, Bytes::from(bytes)).await
     }
 
-    /// Returns true if the upload was completed or aborted.
+    /// Returns true if the upload was completed or aborted. Fails with [`CorruptData`](Reason::CorruptData) if its record is
+    /// damaged.
     pub async fn has_ended(&self, store: &ChunkStore, context: &Context) -> Result<bool> {
         let (address, upload) = (&self.address, &self.upload);
         match retry_busy(context, || store.inner.list_parts(context, address, upload, None, 1)).await {

@@ -34,6 +34,15 @@ pub(super) struct PartTarget {
     pub number: PartNumber,
 }
 
+/// The origin of the chunks of a manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChunkSource {
+    /// Bytes of a write, whose chunks are stored before the manifest.
+    NewBytes,
+    /// The manifest of another object.
+    Copied,
+}
+
 /// The object or part to write, and what the layer needs for it.
 pub(super) struct WriteTarget {
     pub store: Arc<ChunkStore>,
@@ -56,7 +65,7 @@ impl WriteTarget {
 
     /// Begins the write of the manifest, which the deadline does not end: its commit must have ended before the pins of
     /// its chunks do.
-    pub async fn stage_manifest(&self) -> Result<Box<dyn Staged>> {
+    async fn stage_manifest(&self, source: ChunkSource) -> Result<Box<dyn Staged>> {
         let request = StageRequest {
             size: None,
             algorithms: Vec::new(),
@@ -65,8 +74,10 @@ impl WriteTarget {
             checksum: None,
             ..self.request.clone()
         };
-        // The queue of a disk rejects the write at its first chunk, not at its end.
-        let context = without_deadline(&self.context).admitted();
+        let mut context = without_deadline(&self.context);
+        // A full queue rejects a write of new bytes at the first chunk that it must store. It does not reject the manifest
+        // after them, also if all of them were found.
+        context.is_admitted |= source == ChunkSource::NewBytes;
         self.context.guard(self.stage(&context, request)).await?
     }
 
@@ -180,13 +191,14 @@ struct ChunkWriter {
     manifest: ManifestWriter,
     digests: PlainDigests,
     etag: ETagForm,
-    chunks: JoinSet<Result<()>>,
+    /// The chunks in progress. Each returns true if it was stored, and false if it was found.
+    chunks: JoinSet<Result<bool>>,
 }
 
 impl ChunkWriter {
     async fn begin(target: &WriteTarget) -> Result<Self> {
         Ok(Self {
-            manifest: ManifestWriter::begin(target).await?,
+            manifest: ManifestWriter::begin(target, ChunkSource::NewBytes).await?,
             digests: PlainDigests::new(&target.engine, &target.request),
             etag: target.request.etag,
             chunks: JoinSet::new(),
@@ -218,10 +230,10 @@ impl ChunkWriter {
     async fn join_next(&mut self) -> Result<bool> {
         match self.manifest.context.guard(self.chunks.join_next()).await? {
             None => Ok(false),
-            Some(Ok(stored)) => {
-                stored?;
-                // The store has begun to take the write: a full queue does not reject the rest.
-                self.manifest.context.is_admitted = true;
+            Some(Ok(ensured)) => {
+                // Once the store has taken a chunk, a full queue does not reject the rest. A chunk that was found was in no
+                // queue.
+                self.manifest.context.is_admitted |= ensured?;
                 Ok(true)
             }
             Some(Err(failed)) => Err(Error::with_source(Reason::Defect, "a chunk was not stored", failed)),
@@ -267,7 +279,7 @@ pub(super) struct ManifestWriter {
 
 impl ManifestWriter {
     /// Begins the write of a manifest.
-    pub async fn begin(target: &WriteTarget) -> Result<Self> {
+    pub async fn begin(target: &WriteTarget, source: ChunkSource) -> Result<Self> {
         let upload = target
             .part
             .as_ref()
@@ -275,7 +287,7 @@ impl ManifestWriter {
         Ok(Self {
             store: target.store.clone(),
             context: target.context.clone(),
-            staged: target.stage_manifest().await?,
+            staged: target.stage_manifest(source).await?,
             pins: target.store.pins.pin_set(),
             end: 0,
             last_bytes: MIN_CHUNK_BYTES as u64,

@@ -64,7 +64,8 @@ impl Deduplicated {
         self.collections.lock().clone()
     }
 
-    /// Objects and parts that the last collection could not read: at most 1,000. While there is one, no chunk is deleted.
+    /// Objects, parts and uploads that the last collection could not read: at most 1,000. If the collection failed, it
+    /// deleted no chunk because of them.
     #[must_use]
     pub fn damaged_objects(&self) -> Vec<DamagedObject> {
         self.store.damaged.lock().clone()

@@ -1,19 +1,24 @@
 //! Collections of stores with damaged manifests and lists of chunks: they delete nothing, name what is damaged, and go on
 //! when it is gone.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use bytes::Bytes;
-use tradewind_core::error::{Error, Reason};
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::ListRequest;
-use tradewind_core::multipart::{CompletePart, CompleteUpload, CreateUpload, PartNumber, UploadId};
+use tradewind_core::multipart::{
+    CompletePart, CompleteUpload, CreateUpload, PartNumber, PartsPage, UploadId,
+};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::stored_form::{PlainAttributes, Reported};
-use tradewind_core::testing::{context, write_all};
-use tradewind_core::{Address, BucketName, ObjectStore};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation, context, write_all};
+use tradewind_core::{Address, BucketName, Context, ObjectStore, Staged};
 
 use super::collection::delete;
 use super::damage::replace_chunk;
-use super::support::{CHUNKS, Desk, address, noise, put, read};
+use super::support::{CHUNKS, Desk, address, memory, noise, put, read};
 
 /// Cuts the last entry of an object's manifest.
 async fn cut_manifest(desk: &Desk, key: &str) {
@@ -124,4 +129,113 @@ async fn damaged_list_of_chunks_with_an_old_key_is_removed_without_uploads() {
     assert!(references(&desk).await.is_empty());
     let chunk = Address::parse(CHUNKS, "format").unwrap();
     desk.below.head(&context(), &chunk, GetRequest::default()).await.unwrap();
+}
+
+/// Accepts the id of an upload also with a zero before it.
+#[derive(Debug)]
+struct TwoFormsOfIds(Arc<dyn ObjectStore>);
+
+fn listed(id: &UploadId) -> UploadId {
+    UploadId(id.0.trim_start_matches('0').to_owned())
+}
+
+#[async_trait]
+impl ObjectStore for TwoFormsOfIds {
+    tradewind_core::forward_methods! {
+        to: |store| &store.0;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+        set_versioning, head, get, stage, delete, list, list_versions, copy, set_tags, set_classes, redescribe,
+        redescribe_upload, object_parts, create_upload, copy_part, list_uploads, complete_upload,
+        abort_upload, close,
+    }
+
+    async fn list_parts(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        after: Option<PartNumber>,
+        limit: usize,
+    ) -> Result<PartsPage> {
+        self.0.list_parts(context, address, &listed(upload), after, limit).await
+    }
+
+    async fn stage_part(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        number: PartNumber,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        self.0.stage_part(context, address, &listed(upload), number, request).await
+    }
+}
+
+#[tokio::test]
+async fn damaged_list_of_an_upload_id_in_another_form_is_kept() {
+    let desk = Desk::with_store(Arc::new(TwoFormsOfIds(memory()))).await;
+    let (upload, bytes) = (begin_upload(&desk).await, noise(300_000, 1));
+    let part = put_part(&desk, &UploadId(format!("0{upload}")), bytes.clone()).await;
+    let [key] = &references(&desk).await[..] else { panic!("one list of chunks") };
+    replace_chunk(&*desk.below, key, Bytes::from_static(b"damaged")).await;
+    failed_collection(&desk).await;
+    assert_eq!(damaged(&desk), [format!("bucket/k (upload {upload})")]);
+    let request = CompleteUpload { parts: vec![part], ..CompleteUpload::default() };
+    desk.layer.complete_upload(&context(), &address("k"), &upload, request).await.unwrap();
+    desk.collect().await;
+    assert!(read(&*desk.layer, "k").await == bytes && references(&desk).await.is_empty());
+}
+
+/// The hash may be that of another form of the id.
+#[tokio::test]
+async fn damaged_list_without_its_upload_is_kept_while_others_exist() {
+    let desk = Desk::new().await;
+    let upload = begin_upload(&desk).await;
+    let key = format!("part-{:032x}-{:032x}", 7, 8);
+    replace_chunk(&*desk.below, &key, Bytes::from_static(b"damaged")).await;
+    let error = failed_collection(&desk).await;
+    assert!(error.message().contains(&key), "{error}");
+    assert_eq!(references(&desk).await, [key]);
+    desk.layer.abort_upload(&context(), &address("k"), &upload).await.unwrap();
+    desk.collect().await;
+    assert!(references(&desk).await.is_empty());
+}
+
+#[tokio::test]
+async fn upload_with_a_damaged_record_is_named_and_ends_no_collection() {
+    let faulty = Faulty::new(memory(), FaultPlan::none());
+    let desk = Desk::with_store(faulty.clone()).await;
+    let upload = begin_upload(&desk).await;
+    let part = put_part(&desk, &upload, noise(300_000, 1)).await;
+    put(&*desk.layer, "garbage", noise(300_000, 2)).await;
+    delete(&desk, "garbage").await;
+    let damage = Fault::FailBefore(Reason::CorruptData);
+    faulty.set_plan(FaultPlan::none().with_fault(Operation::ListParts, FaultSchedule::Always, damage));
+    let report = desk.collect().await;
+    assert_eq!((report.deleted_bytes, report.parts, report.chunk_bytes), (300_000, 1, 300_000));
+    assert_eq!(damaged(&desk), [format!("bucket/k (upload {upload})")]);
+    assert!(desk.layer.last_collection_time(&context()).await.unwrap().is_some());
+    faulty.set_plan(FaultPlan::none());
+    desk.collect().await;
+    assert!(damaged(&desk).is_empty());
+    let request = CompleteUpload { parts: vec![part], ..CompleteUpload::default() };
+    desk.layer.complete_upload(&context(), &address("k"), &upload, request).await.unwrap();
+    assert!(read(&*desk.layer, "k").await == noise(300_000, 1));
+}
+
+#[tokio::test]
+async fn damaged_list_is_kept_while_uploads_cannot_be_listed() {
+    let faulty = Faulty::new(memory(), FaultPlan::none());
+    let desk = Desk::with_store(faulty.clone()).await;
+    let key = format!("part-{:032x}-{:032x}", 7, 8);
+    replace_chunk(&*desk.below, &key, Bytes::from_static(b"damaged")).await;
+    let damage = Fault::FailBefore(Reason::CorruptData);
+    faulty.set_plan(FaultPlan::none().with_fault(Operation::ListUploads, FaultSchedule::Always, damage));
+    let error = failed_collection(&desk).await;
+    assert!(error.message().contains(&key), "{error}");
+    assert_eq!(references(&desk).await, [key]);
+    faulty.set_plan(FaultPlan::none());
+    desk.collect().await;
+    assert!(references(&desk).await.is_empty());
 }

@@ -98,14 +98,14 @@ async fn a_chunk_found_damaged_before_a_restart_is_stored_again_after_it() {
 }
 
 /// The keys of marks of doubt.
-async fn marks(desk: &Desk) -> Vec<String> {
+pub async fn marks(desk: &Desk) -> Vec<String> {
     let request = ListRequest { prefix: "doubt-".to_owned(), limit: 100, ..ListRequest::default() };
     let page = desk.below.list(&context(), &BucketName::new(CHUNKS).unwrap(), &request).await.unwrap();
     page.entries.iter().map(|entry| entry.name().to_owned()).collect()
 }
 
 /// The damaged bytes of an object's first chunk, whose size is right.
-async fn damage_first_chunk(desk: &Desk) -> DamagedChunk {
+pub async fn damage_first_chunk(desk: &Desk) -> DamagedChunk {
     let key = chunks(&*desk.below).await.0.swap_remove(0);
     let address = Address::parse(CHUNKS, &key).unwrap();
     let found = desk.below.get(&context(), &address, GetRequest::default()).await.unwrap();
@@ -114,9 +114,9 @@ async fn damage_first_chunk(desk: &Desk) -> DamagedChunk {
     DamagedChunk { key, original }
 }
 
-struct DamagedChunk {
-    key: String,
-    original: Bytes,
+pub struct DamagedChunk {
+    pub key: String,
+    pub original: Bytes,
 }
 
 /// A flip in the page cache, which is gone later: the bytes on the disk were never wrong.

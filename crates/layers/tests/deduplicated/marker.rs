@@ -158,3 +158,37 @@ async fn marker_of_a_later_version_is_rejected_also_if_damaged_or_lost() {
     lose_marker(&*desk.below).await;
     assert_eq!(opening_error(desk.below.clone()).await.reason(), Reason::InvalidArgument);
 }
+
+/// A chunk that is not damaged and has not the bytes of its hash is of another version.
+#[tokio::test]
+async fn lost_marker_is_not_written_next_to_a_chunk_of_another_version() {
+    let desk = desk().await;
+    lose_marker(&*desk.below).await;
+    for key in chunks(&*desk.below).await.0 {
+        let address = Address::parse(CHUNKS, &key).unwrap();
+        let found = desk.below.get(&context(), &address, GetRequest::default()).await.unwrap();
+        let original = found.body.collect().await.unwrap();
+        replace_chunk(&*desk.below, &key, noise(100, 9)).await;
+        assert_eq!(opening_error(desk.below.clone()).await.reason(), Reason::InvalidArgument);
+        replace_chunk(&*desk.below, &key, original).await;
+    }
+    open_and_read(desk.below.clone()).await;
+}
+
+#[tokio::test]
+async fn lost_marker_of_a_store_without_chunks_does_not_fail_the_start() {
+    let desk = desk().await;
+    desk.layer.delete(&context(), &super::address("k"), Precondition::None).await.unwrap();
+    desk.collect().await;
+    replace_chunk(&*desk.below, &format!("doubt-{}", "7".repeat(64)), Bytes::new()).await;
+    lose_marker(&*desk.below).await;
+    let layer = Deduplicated::open(&context(), desk.below.clone(), POLICY).await.unwrap();
+    assert!(layer.is_ready());
+    put(&*layer, "k", noise(300_000, 1)).await;
+    open_and_read(desk.below.clone()).await;
+    // A list of chunks shows that some are lost.
+    let desk = Desk::new().await;
+    lose_marker(&*desk.below).await;
+    replace_chunk(&*desk.below, &format!("part-{:032x}", 7), Bytes::new()).await;
+    assert_eq!(opening_error(desk.below.clone()).await.reason(), Reason::InvalidArgument);
+}

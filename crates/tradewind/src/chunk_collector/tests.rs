@@ -90,3 +90,22 @@ async fn collection_is_due_a_day_after_the_last_one_also_with_restarts() {
     assert_eq!(run.collections_after(Duration::from_secs(1)).await, 1);
     run.end().await;
 }
+
+/// The clock was set back, and restarts are more frequent than collections.
+#[tokio::test]
+async fn collection_is_due_soon_if_the_last_one_is_in_the_future() {
+    let store = MemoryStore::new(SystemClock::shared());
+    store.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
+    let clock = SimulatedClock::new();
+    let run = Run::start(&store, &clock).await;
+    assert_eq!(run.collections_after(START_DELAY).await, 1);
+    run.end().await;
+    let future = (clock.wall().millis() + 3_600_000).to_string();
+    let address = Address::parse("tradewind-deduplicated-chunks", "last-collection").unwrap();
+    let mut staged = store.stage(&context(), &address, StageRequest::default()).await.unwrap();
+    write_all(&mut *staged, future.into()).await.unwrap();
+    staged.commit(Expected::default()).await.unwrap();
+    let run = Run::start(&store, &clock).await;
+    assert_eq!(run.collections_after(START_DELAY).await, 1);
+    run.end().await;
+}

@@ -85,7 +85,8 @@ pub(super) fn deduplicated_text(deduplicated: &Json) -> String {
     lines
 }
 
-/// Lines about a collection that failed, and what it could not read. Empty if the last one succeeded.
+/// Lines about a collection that failed, and what it could not read. A collection that succeeded could not read records of
+/// uploads, if anything.
 fn failure_text(deduplicated: &Json) -> String {
     let (failure, mut lines) = (&deduplicated["last_failure"], String::new());
     if !failure.is_null() {
@@ -96,9 +97,11 @@ fn failure_text(deduplicated: &Json) -> String {
     let damaged = deduplicated["damaged_objects"].as_u64().unwrap_or(0);
     if damaged > 0 {
         let first = Names::for_stdout().show(deduplicated["damaged_object"].as_str().unwrap_or("-"));
-        lines += &format!(
-            "damaged  {damaged} objects, such as {first}: unused chunks stay; restore, overwrite or delete them\n"
-        );
+        let advice = match failure.is_null() {
+            true => "their chunks stay; abort the uploads",
+            false => "unused chunks stay; restore, overwrite or delete them",
+        };
+        lines += &format!("damaged  {damaged} objects, such as {first}: {advice}\n");
     }
     lines
 }
@@ -159,5 +162,10 @@ mod tests {
         let failed = "failed   the collection 3 s ago, so that unused chunks stay: 2 objects cannot be read\ndamaged  2 objects, such \
              as bucket/key: unused chunks stay; restore, overwrite or delete them\nratio    4.00";
         assert!(text.contains(failed), "{text}");
+        counts["last_failure"] = Json::Null;
+        let text = deduplicated_text(&counts);
+        let damaged =
+            "damaged  2 objects, such as bucket/key: their chunks stay; abort the uploads\nratio    4.00";
+        assert!(text.contains(damaged), "{text}");
     }
 }
