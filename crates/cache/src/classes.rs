@@ -21,7 +21,7 @@ use crate::retained::{MAX_RETAINED_BYTES, RetainedObject, RetainedObjects};
 pub(crate) struct CachePolicies {
     eviction: Eviction,
     table: RwLock<Arc<ClassPolicyTable>>,
-    prefixes: RwLock<Arc<Vec<PinnedPrefix>>>,
+    prefixes: RwLock<PinnedPrefixSet>,
     /// True if a class or a prefix is pinned.
     has_pins: AtomicBool,
     /// True once the settings listed first slices otherwise than by default: what is cached may have another class than
@@ -32,6 +32,14 @@ pub(crate) struct CachePolicies {
     retained: Arc<RetainedObjects>,
     fingerprints: Fingerprints,
     clock: Arc<dyn Clock>,
+}
+
+/// The pinned prefixes.
+#[derive(Debug, Default)]
+struct PinnedPrefixSet {
+    prefixes: Arc<Vec<PinnedPrefix>>,
+    /// Higher after each change.
+    generation: u64,
 }
 
 /// The rank of data in the cache.
@@ -98,17 +106,25 @@ impl CachePolicies {
 
     /// The pinned prefixes.
     pub fn prefixes(&self) -> Arc<Vec<PinnedPrefix>> {
-        self.prefixes.read().clone()
+        self.prefixes.read().prefixes.clone()
+    }
+
+    /// The generation of the pinned prefixes.
+    pub fn prefix_generation(&self) -> u64 {
+        self.prefixes.read().generation
     }
 
     /// Replaces the pinned prefixes.
     pub fn set_prefixes(&self, prefixes: Vec<PinnedPrefix>) {
-        *self.prefixes.write() = Arc::new(prefixes);
+        {
+            let mut pinned = self.prefixes.write();
+            *pinned = PinnedPrefixSet { prefixes: Arc::new(prefixes), generation: pinned.generation + 1 };
+        }
         self.update_has_pins();
     }
 
     fn update_has_pins(&self) {
-        let has_prefixes = !self.ignores_pins() && !self.prefixes.read().is_empty();
+        let has_prefixes = !self.ignores_pins() && !self.prefixes.read().prefixes.is_empty();
         let has_pins = has_prefixes || self.for_tiers().pinned_classes != 0;
         self.has_pins.store(has_pins, Ordering::Relaxed);
     }
@@ -153,7 +169,7 @@ impl CachePolicies {
     pub fn track(&self, head: &Head, key: u64) {
         let now = self.now();
         if self.active_retention(&head.address, &head.info, now).is_some() {
-            let pin = self.is_in_pinned_prefix(&head.address).then_some(PinReason::Prefix);
+            let pin = self.prefix_pin(&head.address);
             self.retained.track(key, head, pin, now);
         }
     }
@@ -168,8 +184,14 @@ impl CachePolicies {
         is_ranked.then_some(retention)
     }
 
-    fn is_in_pinned_prefix(&self, address: &Address) -> bool {
-        self.has_pins() && self.prefixes.read().iter().any(|pinned| pinned.contains(address))
+    /// The pin of a prefix of an object, if there is one.
+    fn prefix_pin(&self, address: &Address) -> Option<PinReason> {
+        if !self.has_pins() {
+            return None;
+        }
+        let pinned = self.prefixes.read();
+        let reason = PinReason::Prefix { generation: pinned.generation };
+        pinned.prefixes.iter().any(|prefix| prefix.contains(address)).then_some(reason)
     }
 
     fn of_span(&self, address: &Address, info: &ObjectInfo, span: Span) -> Placement {
@@ -181,11 +203,8 @@ impl CachePolicies {
             let class = class.value();
             tracing::warn!(class, "objects have a class without a policy; they are treated as unclassified");
         }
-        let pin = if self.is_in_pinned_prefix(address) {
-            Some(PinReason::Prefix)
-        } else {
-            (self.has_pins() && table.is_pinned(class)).then_some(PinReason::Class)
-        };
+        let class_pin = || (self.has_pins() && table.is_pinned(class)).then_some(PinReason::Class);
+        let pin = self.prefix_pin(address).or_else(class_pin);
         let now = self.now();
         let retention = self.active_retention(address, info, now);
         let ranked = table.ranked_class(class, retention, now);

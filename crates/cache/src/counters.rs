@@ -93,7 +93,8 @@ counters! {
     fills_over_budget,
     /// Extents that were not stored because all others have a higher priority.
     fills_bypassed,
-    /// Removed objects whose space is freed by eviction only, because too many others were being removed.
+    /// Removed objects whose space is freed by eviction only, because too many others were being removed or the SSD could
+    /// not be read.
     removals_skipped,
     /// Entries that were not pinned because pins fill their share of the cache.
     pins_ignored,

@@ -225,6 +225,11 @@ impl Disk {
         self.health.is_usable() && self.contains(fingerprint)
     }
 
+    /// Returns true if the last operation of the SSD failed, or it is switched off.
+    pub fn is_failing(&self) -> bool {
+        self.health.is_failing()
+    }
+
     /// Returns true if the index has the extent.
     pub fn contains(&self, fingerprint: u64) -> bool {
         self.state.lock().index.find(fingerprint).is_some()
@@ -273,9 +278,10 @@ impl Disk {
         self.apply_in_background();
     }
 
-    /// Unpins the extents of all classes that are not pinned, in the background.
-    pub fn end_prefix_pins(self: &Arc<Self>) {
-        self.state.lock().class_policies.end_prefix_pins();
+    /// Unpins the extents of all classes that are not pinned, in the background. Pins of prefixes have no effect any
+    /// longer if they were found before `generation`.
+    pub fn end_prefix_pins(self: &Arc<Self>, generation: u64) {
+        self.state.lock().class_policies.end_prefix_pins(generation);
         self.apply_in_background();
     }
 
@@ -370,6 +376,12 @@ impl Disk {
     #[cfg(test)]
     pub fn queued_jobs(&self) -> usize {
         self.io.queued_jobs()
+    }
+
+    /// Number of jobs of the I/O threads that have ended.
+    #[cfg(test)]
+    pub fn finished_jobs(&self) -> u64 {
+        self.io.finished_jobs()
     }
 
     /// The size of the tier in bytes.

@@ -62,9 +62,11 @@ impl WholeFill {
         Filler::new(self.content_use.clone(), Span::whole(self.head.info.size), None)
     }
 
-    /// Makes the object visible, in place of a head that may lack its data, unless the key was changed meanwhile.
+    /// Makes the object visible, in place of a head that may lack its data, unless the key was changed meanwhile. Keeps
+    /// what an SSD has that fails: the new head would not reach it, and the old one cannot be read.
     fn finish(mut self) {
-        if !self.tiers.changes.is_current(&self.token) {
+        let is_current = self.tiers.changes.is_current(&self.token);
+        if !is_current || self.tiers.has_unreadable_head(self.token.hash()) {
             return;
         }
         self.tiers.remove_refilled_head(self.token.hash(), self.head.content);
@@ -79,7 +81,7 @@ impl Drop for WholeFill {
     fn drop(&mut self) {
         self.fills.0.lock().remove(&self.token.hash().key);
         if !self.is_finished {
-            self.tiers.discard_content(&self.head);
+            self.content_use.discard();
         }
     }
 }

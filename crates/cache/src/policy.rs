@@ -57,7 +57,11 @@ impl TierPolicies {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PinReason {
     Class,
-    Prefix,
+    /// A pinned prefix.
+    Prefix {
+        /// The generation of the pinned prefixes in which it was found.
+        generation: u64,
+    },
 }
 
 /// The entries of a tier by slot.
@@ -78,13 +82,15 @@ pub(crate) struct AppliedPolicies {
     ended_pins: u32,
     /// Entries in slots from here on may have to be pinned.
     next_slot: Option<Slot>,
+    /// Pins of prefixes that were found in an earlier generation have ended.
+    min_prefix_generation: u64,
 }
 
 impl AppliedPolicies {
     /// The default policies.
     pub fn new() -> Self {
         let current = TierPolicies::new(&ClassPolicyTable::default());
-        Self { current, ended_pins: 0, next_slot: None }
+        Self { current, ended_pins: 0, next_slot: None, min_prefix_generation: 0 }
     }
 
     pub const fn current(&self) -> TierPolicies {
@@ -101,8 +107,14 @@ impl AppliedPolicies {
         policy.set_class_policies(&policies.eviction);
     }
 
-    /// Ends all pins but those of classes.
-    pub fn end_prefix_pins(&mut self) {
+    /// Ends the pins of prefixes that ended before these policies replace `before`.
+    pub fn inherit_prefix_generation(&mut self, before: &Self) {
+        self.min_prefix_generation = before.min_prefix_generation;
+    }
+
+    /// Ends all pins but those of classes, and those of prefixes that are found in `generation` or later.
+    pub fn end_prefix_pins(&mut self, generation: u64) {
+        self.min_prefix_generation = self.min_prefix_generation.max(generation);
         self.ended_pins = !self.current.pinned_classes;
         if self.current.pins_first_slices {
             self.next_slot = Some(0);
@@ -114,9 +126,14 @@ impl AppliedPolicies {
         self.current.classes_to_visit() & 1 << class != 0
     }
 
-    /// Returns true if an entry of a class must be pinned. A pin of its class may have ended since `reason` was found.
-    pub fn is_to_pin(&self, class: u8, reason: Option<PinReason>) -> bool {
-        reason == Some(PinReason::Prefix) || self.current.is_pinned(class)
+    /// Returns true if an entry of a class must be pinned. A pin of its class or prefix may have ended since `reason` was
+    /// found.
+    pub const fn is_to_pin(&self, class: u8, reason: Option<PinReason>) -> bool {
+        let is_in_prefix = match reason {
+            Some(PinReason::Prefix { generation }) => generation >= self.min_prefix_generation,
+            Some(PinReason::Class) | None => false,
+        };
+        is_in_prefix || self.current.is_pinned(class)
     }
 
     /// Unpins or pins some entries. Returns true if there may be more.

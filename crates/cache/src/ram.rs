@@ -198,9 +198,10 @@ impl RamTier {
         self.apply_policies();
     }
 
-    /// Unpins the entries of all classes that are not pinned.
-    pub fn end_prefix_pins(&self) {
-        self.for_each_partition(Partition::end_prefix_pins);
+    /// Unpins the entries of all classes that are not pinned. Pins of prefixes have no effect any longer if they were
+    /// found before `generation`.
+    pub fn end_prefix_pins(&self, generation: u64) {
+        self.for_each_partition(|partition| partition.end_prefix_pins(generation));
         self.apply_policies();
     }
 

@@ -169,10 +169,17 @@ impl Tiers {
     /// Tracks the retention of a cached object, unless it was changed since the token was taken.
     pub fn track(&self, head: &Head, token: &Token) {
         let hash = token.hash();
-        self.policies.track(head, hash.key);
-        // A change that began before may have removed its retention already; a later one removes it.
         if !self.changes.is_current(token) {
-            self.policies.retained().remove(hash.key);
+            return;
+        }
+        self.policies.track(head, hash.key);
+        // A change that began meanwhile may have removed its retention before; a later one removes it. It may be that of
+        // another key of the same stripe, too.
+        if !self.changes.is_current(token)
+            && self.ram.head_content(hash.key, &head.address) != Some(head.content)
+            && !self.is_on_ssd(hash.key)
+        {
+            self.policies.retained().forget(hash.key, head.content);
         }
     }
 
@@ -419,12 +426,13 @@ impl Tiers {
         }
     }
 
-    /// Unpins what was pinned for its prefix. Objects of prefixes that are still pinned are pinned again when they are
-    /// read.
+    /// Unpins what was pinned for its prefix, also by writes that are queued. Objects of prefixes that are still pinned
+    /// are pinned again when they are read.
     pub fn unpin_prefixes(&self) {
-        self.ram.end_prefix_pins();
+        let generation = self.policies.prefix_generation();
+        self.ram.end_prefix_pins(generation);
         if let Some(disk) = &self.disk {
-            disk.end_prefix_pins();
+            disk.end_prefix_pins(generation);
         }
     }
 
@@ -435,6 +443,16 @@ impl Tiers {
             return Some(Tier::Ram);
         }
         self.disk.as_ref().filter(|disk| disk.has_readable(fingerprint)).map(|_| Tier::Ssd)
+    }
+
+    /// Returns true if the index of the SSD has a data extent, which an SSD that fails may have again later.
+    pub fn has_indexed(&self, content: ContentId, number: u32) -> bool {
+        self.is_on_ssd(self.fingerprints.data(content, number))
+    }
+
+    /// Returns true if the SSD fails or is switched off, and its index has the head of a key.
+    pub fn has_unreadable_head(&self, hash: KeyHash) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.is_failing() && disk.contains(hash.key))
     }
 
     /// A data extent in memory.
@@ -499,7 +517,7 @@ impl Tiers {
     /// Caches a data extent.
     pub fn put_data(&self, head: &Head, number: u32, fill: ExtentFill) {
         let ExtentFill { buffer, permit, claim, run, content_use } = fill;
-        content_use.set_filled();
+        content_use.add_filled(number);
         let cache_id = self.disk.as_ref().map_or(0, |disk| disk.cache_id());
         let placement = self.policies.of_extent(head, number);
         let extent = buffer.seal(cache_id, ExtentKey::Data(head.content, number), placement.class);

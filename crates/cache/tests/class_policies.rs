@@ -428,6 +428,16 @@ async fn unpin_of_a_prefix_that_is_not_pinned_ends_no_pin() {
     }
 }
 
+/// The file has a pin more if an `unpin` failed before.
+#[tokio::test(flavor = "multi_thread")]
+async fn unpin_of_a_prefix_that_is_not_pinned_writes_the_file() {
+    let desk = Desk::open(SSD_ONLY).await;
+    let path = desk.root.path().join("cache/pins");
+    std::fs::write(&path, "bucket keep/\n").unwrap();
+    desk.cached.unpin(&bucket(), "keep/").await.unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn unpin_whose_future_is_dropped_unpins_what_is_cached() {
     for tiers in [MEMORY_ONLY, SSD_ONLY] {

@@ -41,7 +41,7 @@ const PINS_IGNORED: Family = Family::counter(
 );
 const REMOVALS_SKIPPED: Family = Family::counter(
     "tradewind_cache_removals_skipped",
-    "Removed objects whose space is freed by eviction only, because the SSD cannot keep up.",
+    "Removed objects whose space is freed by eviction only, because the SSD fails or cannot keep up.",
 );
 const CLASS_BYTES: Family = Family::gauge(
     "tradewind_cache_class_bytes",

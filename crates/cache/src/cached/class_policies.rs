@@ -114,22 +114,23 @@ impl Cached {
     }
 
     /// Changes the file, then the pins, and then unpins what is cached if a pin has ended. If the future is dropped, all of
-    /// it goes on, and the next change waits for it. Does nothing if the pins stay the same.
+    /// it goes on, and the next change waits for it. If the pins stay the same, only the file is written again: after an
+    /// error, it may have others.
     async fn change_pins(&self, change: impl FnOnce(&mut Vec<PinnedPrefix>) -> Result<()>) -> Result<()> {
         let path = self.pinned_prefixes.path.clone().lock_owned().await;
         let mut pins = self.pins();
         change(&mut pins)?;
         let previous = self.tiers.policies.prefixes();
-        if pins == *previous {
-            return Ok(());
-        }
+        let is_changed = pins != *previous;
         let has_ended = previous.iter().any(|pin| !pins.contains(pin));
         let tiers = self.tiers.clone();
         let write = move || {
             if let Some(path) = path.as_ref() {
                 write_pins(path, &pins)?;
             }
-            tiers.policies.set_prefixes(pins);
+            if is_changed {
+                tiers.policies.set_prefixes(pins);
+            }
             if has_ended {
                 tiers.unpin_prefixes();
             }

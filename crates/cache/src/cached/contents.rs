@@ -44,6 +44,10 @@ impl Cached {
         let is_on_ssd = |fingerprint| self.tiers.disk.as_ref().is_none_or(|disk| disk.contains(fingerprint));
         let mut is_stored = is_on_ssd(hash.key);
         if head.data.is_none() {
+            // An empty object is read from the cache if its data, which is empty, is cached with its head.
+            if head.info.size == 0 {
+                return CachedPart::Some;
+            }
             for number in extents(Span::whole(head.info.size)) {
                 if self.tiers.locate(head.content, number).is_none() {
                     return CachedPart::Some;
@@ -204,10 +208,34 @@ mod tests {
         let address = Address::parse("bucket", "empty").unwrap();
         let etag = scene.write(&address, Bytes::new()).await;
         scene.cached.head(&context(), &address, GetRequest::default()).await.unwrap();
-        assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::All);
+        assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::Some);
         scene.read(&address).await;
         assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::Stored);
         scene.cached.close().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn empty_object_known_by_a_head_is_not_stored_in_memory() {
+        let clock = SimulatedClock::new();
+        let options = CachedOptions {
+            directory: None,
+            disk_bytes: 0,
+            memory_bytes: 16 << 20,
+            validation: Validation::Owner,
+            volume_id: "v".to_owned(),
+        };
+        let store = MemoryStore::new(clock.clone());
+        let cached = Cached::open(store.clone(), options, clock).unwrap();
+        let address = Address::parse("bucket", "empty").unwrap();
+        cached.create_bucket(&context(), &address.bucket).await.unwrap();
+        let staged = store.stage(&context(), &address, StageRequest::default()).await.unwrap();
+        let etag = staged.commit(Expected::default()).await.unwrap().0.etag;
+        cached.head(&context(), &address, GetRequest::default()).await.unwrap();
+        assert_eq!(cached.cached_part(&address, &etag).await, CachedPart::Some);
+        let found = cached.get(&context(), &address, GetRequest::default()).await.unwrap();
+        drain(found.body).await.unwrap();
+        assert_eq!(cached.cached_part(&address, &etag).await, CachedPart::Stored);
+        cached.close().await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]

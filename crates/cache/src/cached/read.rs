@@ -265,7 +265,8 @@ impl Cached {
             return Ok(Ok(self.hit(attempt, head, span, source, body)));
         }
         let is_whole = span == Span::whole(head.info.size);
-        if is_whole && span.length <= self.tiers.max_small_bytes() {
+        if is_whole && span.length <= self.tiers.max_small_bytes() && !self.tiers.has_indexed(head.content, 0)
+        {
             return Ok(Err(ForwardReason::Miss));
         }
         let content_use = self.tiers.use_content(head, &attempt.token);
@@ -283,6 +284,7 @@ impl Cached {
         };
         let wanted = extents(span);
         let presence = self.presence(head, span, tier);
+        let mut is_ssd_failing = presence.unreadable > 0;
         let is_brief = wanted.len() <= MAX_BRIEF_EXTENTS as usize;
         let is_much_missing = presence.missing * MAX_MISSING_DIVISOR > presence.examined;
         let has_first_slice = self.has_first_slice(head, span);
@@ -291,16 +293,21 @@ impl Cached {
         if is_brief && !is_forwarded {
             match origin.gather(span).await {
                 Gathered::All(body) => gathered = Some(body),
-                Gathered::Missing => is_forwarded = true,
+                Gathered::Missing => {
+                    is_forwarded = true;
+                    let now = self.presence(head, span, tier);
+                    is_ssd_failing = now.missing == now.unreadable;
+                }
                 Gathered::NoMemory => {}
             }
         }
-        if is_forwarded && is_whole {
+        // What an SSD has that fails is not replaced: it will be read again.
+        if is_forwarded && is_whole && !is_ssd_failing {
             let is_absent = presence.missing == presence.examined;
             return Ok(Err(if is_absent { ForwardReason::Miss } else { ForwardReason::Partial }));
         }
         let source = match presence.missing {
-            0 => source(presence.tier),
+            0 if !is_forwarded => source(presence.tier),
             missing if missing == presence.examined => {
                 CacheSource::Backing(self.reason_to_forward(head, span, ForwardReason::Miss))
             }
@@ -372,13 +379,14 @@ impl Cached {
     }
 
     fn presence(&self, head: &Head, span: Span, tier: Tier) -> Presence {
-        let mut presence = Presence { examined: 0, missing: 0, first_missing: None, tier };
+        let mut presence = Presence { examined: 0, missing: 0, unreadable: 0, first_missing: None, tier };
         for number in extents(span).take(MAX_EXAMINED_EXTENTS as usize) {
             presence.examined += 1;
             match self.tiers.locate(head.content, number) {
                 Some(tier) => presence.tier = presence.tier.max(tier),
                 None => {
                     presence.missing += 1;
+                    presence.unreadable += u32::from(self.tiers.has_indexed(head.content, number));
                     presence.first_missing.get_or_insert(number);
                 }
             }
@@ -542,6 +550,8 @@ struct SmallData {
 struct Presence {
     examined: u32,
     missing: u32,
+    /// Of the missing ones: those that an SSD has that is switched off.
+    unreadable: u32,
     first_missing: Option<u32>,
     tier: Tier,
 }

@@ -87,6 +87,11 @@ impl Health {
         self.is_off.load(Ordering::Acquire)
     }
 
+    /// True after a failed operation, until one is successful.
+    pub fn is_failing(&self) -> bool {
+        self.sequential_errors.load(Ordering::Acquire) > 0
+    }
+
     /// Records a failed operation.
     pub fn record_error(&self, error: &dyn Display) {
         self.counters.ssd_errors.increment();

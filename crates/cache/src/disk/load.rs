@@ -71,6 +71,7 @@ impl Disk {
         for fingerprint in removed {
             loaded.remove(fingerprint);
         }
+        loaded.class_policies.inherit_prefix_generation(&state.class_policies);
         loaded.set_policies(state.class_policies.current());
         *state = loaded;
     }

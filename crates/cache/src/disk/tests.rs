@@ -8,7 +8,9 @@ use std::sync::atomic::AtomicUsize;
 
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
-use tradewind_core::{Class, SystemClock};
+use tradewind_core::{
+    Address, ChecksumScope, Class, ETag, Generation, Metadata, ObjectInfo, SystemClock, Timestamp,
+};
 use tradewind_model::class_policy::{ClassChanges, ClassPolicyTable};
 
 use super::checkpoint::{CheckpointHeader, CheckpointWriter, MAX_CHUNK_ENTRIES, read_checkpoint};
@@ -16,8 +18,11 @@ use super::frames::WHOLE_FRAME;
 use super::writes::MAX_VICTIMS;
 use super::*;
 use crate::extent::{ExtentBuffer, HEADER_BYTES};
-use crate::head::ContentId;
+use crate::head::{ContentId, Head, Stamp};
 use crate::policy::{MAX_EXCESS_EVICTIONS, SlotEntries};
+use crate::ram::RamTier;
+use crate::stamps::StampTable;
+use crate::tiers::Tiers;
 
 /// A device of any size that holds nothing.
 struct NullDevice;
@@ -220,15 +225,32 @@ fn change_of_pins_reaches_what_is_stored() {
         assert_eq!(pinned_extents(&disk), expected);
     }
     let stored = |number| disk.fingerprints.extent(ExtentKey::Data(ContentId(1), number));
-    disk.pin(stored(500), PinReason::Prefix);
+    disk.pin(stored(500), PinReason::Prefix { generation: 0 });
     disk.pin(stored(501), PinReason::Class);
     assert_eq!(pinned_extents(&disk), 301, "the pin of the other class has ended");
     disk.state.lock().set_policies(policies(0, ClassChanges::default()));
     disk.apply_policies();
     assert_eq!(pinned_extents(&disk), 1, "the pin of a prefix stays");
-    disk.end_prefix_pins();
+    disk.end_prefix_pins(1);
     disk.close().unwrap();
     assert_eq!(pinned_extents(&disk), 0);
+}
+
+#[test]
+fn write_that_ends_after_the_pin_of_its_prefix_is_not_pinned() {
+    let disk = open(4);
+    let queued = |number, generation| StoreRequest {
+        pin: Some(PinReason::Prefix { generation }),
+        ..request(sealed(number, 1, CLASS))
+    };
+    disk.write_extent(queued(1, 0));
+    assert_eq!(pinned_extents(&disk), 1);
+    disk.state.lock().class_policies.end_prefix_pins(1);
+    disk.apply_policies();
+    disk.write_extent(queued(2, 0));
+    disk.write_extent(queued(3, 1));
+    disk.close().unwrap();
+    assert_eq!([disk.entries(), pinned_extents(&disk)], [3, 1], "the pin of the later generation");
 }
 
 #[test]
@@ -264,18 +286,7 @@ fn policies_apply_to_an_index_that_is_loaded_later() {
     let path = root.path().join("index");
     write_index(&path, 1 << 10);
     let bytes = (1 << 10) * FRAME_BYTES as u64;
-    let state =
-        DiskState { removed_while_loading: Some(Vec::new()), ..DiskState::empty(0, Eviction::default()) };
-    let disk = Disk::with_state(
-        Arc::new(NullDevice),
-        bytes,
-        Eviction::default(),
-        1,
-        SystemClock::shared(),
-        Arc::default(),
-        state,
-    )
-    .unwrap();
+    let disk = loading(bytes);
     let mut loaded = DiskState::empty(bytes, Eviction::default());
     read_checkpoint(&path, |entry| loaded.restore(entry)).unwrap();
     loaded.frames.finish_claims();
@@ -284,6 +295,60 @@ fn policies_apply_to_an_index_that_is_loaded_later() {
     disk.finish_load(loaded);
     disk.close().unwrap();
     assert!(occupancy(&disk, 0).blocks <= bytes / BLOCK_BYTES as u64 / 10, "{:?}", occupancy(&disk, 0));
+}
+
+/// Its extents are not on the SSD yet, and each removal takes a place in a bounded list.
+#[test]
+fn removal_during_a_load_takes_no_place_in_the_list() {
+    let disk = loading(1 << 30);
+    let counters = Arc::new(Counters::default());
+    let tiers = Arc::new(Tiers::new(
+        RamTier::new(1 << 20, Eviction::default(), counters.clone()),
+        StampTable::new(0, 1),
+        Some(disk.clone()),
+        disk.fingerprints(),
+        counters,
+        SystemClock::shared(),
+    ));
+    let info = ObjectInfo {
+        size: 1 << 40,
+        etag: ETag::from_text("e"),
+        modified: Timestamp::from_millis(0),
+        generation: Generation(1),
+        metadata: Metadata::default(),
+        checksums: Vec::new(),
+        scope: ChecksumScope::FullObject,
+        parts: None,
+        version: None,
+        stored: None,
+    };
+    let address = Address::parse("bucket", "key").unwrap();
+    let head = Arc::new(Head::new(address, info, ContentId(1), None, Stamp::NEVER));
+    let hash = tiers.fingerprints.key(&head.address);
+    let content_use = tiers.use_content(&head, &tiers.changes.token(hash).unwrap());
+    content_use.discard();
+    content_use.add_filled(0);
+    content_use.add_filled(9999);
+    drop(content_use);
+    disk.close().unwrap();
+    let state = disk.state.lock();
+    assert_eq!(state.removed_while_loading.as_ref().map(Vec::len), Some(0));
+}
+
+/// A tier of this size whose index is being loaded.
+fn loading(bytes: u64) -> Arc<Disk> {
+    let state =
+        DiskState { removed_while_loading: Some(Vec::new()), ..DiskState::empty(0, Eviction::default()) };
+    Disk::with_state(
+        Arc::new(NullDevice),
+        bytes,
+        Eviction::default(),
+        1,
+        SystemClock::shared(),
+        Arc::default(),
+        state,
+    )
+    .unwrap()
 }
 
 /// Writes the index of a full SSD with this many frames.

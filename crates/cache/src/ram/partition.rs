@@ -242,8 +242,8 @@ impl Partition {
     }
 
     /// Unpins the entries of all classes that are not pinned, with [`Self::apply_some_policies`].
-    pub fn end_prefix_pins(&mut self) {
-        self.class_policies.end_prefix_pins();
+    pub fn end_prefix_pins(&mut self, generation: u64) {
+        self.class_policies.end_prefix_pins(generation);
     }
 
     /// Brings a change of the policies to some entries. Returns true if there may be more.

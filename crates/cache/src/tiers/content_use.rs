@@ -2,8 +2,8 @@
 //! ends: a reader delivers one content to its end, and extents that a fill still stores must not stay behind.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -19,10 +19,23 @@ pub(super) struct ContentUses(Mutex<HashMap<u64, UsedContent>>);
 #[derive(Debug, Default)]
 struct UsedContent {
     uses: usize,
-    /// True if extents were filled since the first of the uses.
-    is_filled: bool,
+    filled: FilledExtents,
     /// Present once no head refers to the content.
     orphan: Option<OrphanedContent>,
+    /// True if no head ever referred to the content: it has only the extents that its uses filled.
+    is_discarded: bool,
+}
+
+/// The least range that has all extents that were filled since the first use of a content.
+#[derive(Debug, Default)]
+struct FilledExtents(Option<Range<u32>>);
+
+impl FilledExtents {
+    fn add(&mut self, number: u32) {
+        let end = number.saturating_add(1);
+        let filled = self.0.get_or_insert(number..end);
+        *filled = filled.start.min(number)..filled.end.max(end);
+    }
 }
 
 impl ContentUses {
@@ -30,13 +43,24 @@ impl ContentUses {
         self.0.lock().entry(content.0).or_default().uses += 1;
     }
 
-    /// Ends a use, in which extents may have been filled. Returns the content if it was the last one.
-    fn end(&self, content: ContentId, is_filled: bool) -> Option<UsedContent> {
+    /// Ends a use. Returns the content if it was the last one.
+    fn end(&self, content: ContentId) -> Option<UsedContent> {
         let mut contents = self.0.lock();
         let used = contents.get_mut(&content.0)?;
         used.uses -= 1;
-        used.is_filled |= is_filled;
         if used.uses > 0 { None } else { contents.remove(&content.0) }
+    }
+
+    fn add_filled(&self, content: ContentId, number: u32) {
+        if let Some(used) = self.0.lock().get_mut(&content.0) {
+            used.filled.add(number);
+        }
+    }
+
+    fn discard(&self, content: ContentId) {
+        if let Some(used) = self.0.lock().get_mut(&content.0) {
+            used.is_discarded = true;
+        }
     }
 
     /// Leaves a content to its last use. Returns false if it is not in use.
@@ -57,7 +81,6 @@ pub(crate) struct ContentUse {
     head: Arc<Head>,
     /// The moment from which on the head was cached, or is put into the cache.
     token: Token,
-    is_filled: AtomicBool,
 }
 
 impl ContentUse {
@@ -72,8 +95,13 @@ impl ContentUse {
     }
 
     /// Records that an extent is filled.
-    pub fn set_filled(&self) {
-        self.is_filled.store(true, Ordering::Relaxed);
+    pub fn add_filled(&self, number: u32) {
+        self.tiers.content_uses.add_filled(self.head.content, number);
+    }
+
+    /// Lets the last use free what was filled. The caller guarantees that no head with the content was cached.
+    pub fn discard(&self) {
+        self.tiers.content_uses.discard(self.head.content);
     }
 }
 
@@ -81,22 +109,23 @@ impl Tiers {
     /// Begins a use of the content of a head.
     pub fn use_content(self: &Arc<Self>, head: &Arc<Head>, token: &Token) -> Arc<ContentUse> {
         self.content_uses.begin(head.content);
-        let (tiers, head, is_filled) = (self.clone(), head.clone(), AtomicBool::new(false));
-        Arc::new(ContentUse { tiers, head, token: *token, is_filled })
+        Arc::new(ContentUse { tiers: self.clone(), head: head.clone(), token: *token })
     }
 }
 
 impl Drop for ContentUse {
     fn drop(&mut self) {
-        let Self { tiers, head, token, is_filled } = self;
-        let Some(used) = tiers.content_uses.end(head.content, *is_filled.get_mut()) else { return };
-        match used.orphan {
-            Some(orphan) => tiers.free(orphan),
+        let Self { tiers, head, token } = self;
+        let Some(used) = tiers.content_uses.end(head.content) else { return };
+        match (used.orphan, used.filled.0) {
+            (Some(orphan), _) => tiers.free(orphan),
+            (None, None) => {}
+            (None, Some(filled)) if used.is_discarded => tiers.free_filled(head, filled),
             // A change of the key removed no head that was not stored yet, and it is not stored after that.
-            None if used.is_filled && !tiers.changes.is_current(token) => {
+            (None, Some(_)) if !tiers.changes.is_current(token) => {
                 tiers.free_without_head(head, token.hash());
             }
-            None => {}
+            (None, Some(_)) => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Removal of heads, and of contents that no head refers to. Their extents are freed even if they are pinned: eviction
 //! would not free those.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -12,14 +13,16 @@ use crate::extent::{EXTENT_BYTES, ExtentKey};
 use crate::head::{ContentId, Head, decode_head};
 
 /// Extents that are freed before other work has its turn.
-const MAX_BATCH_EXTENTS: u32 = 1 << 16;
+const MAX_BATCH_EXTENTS: u32 = 1024;
 
 /// A content that no head refers to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OrphanedContent {
     content: ContentId,
-    /// Number of its extents.
-    extents: u32,
+    /// The first extent that may be cached.
+    first: u32,
+    /// The end of the extents that may be cached.
+    end: u32,
     /// The fingerprint of its last head.
     head_fingerprint: u64,
     reason: RemovalReason,
@@ -28,8 +31,12 @@ pub(super) struct OrphanedContent {
 impl OrphanedContent {
     /// The content of a removed head; `None` if its data went with it.
     fn of_head(head: &Head, head_fingerprint: u64, reason: RemovalReason) -> Option<Self> {
-        let extents = u32::try_from(head.info.size.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX);
-        head.data.is_none().then_some(Self { content: head.content, extents, head_fingerprint, reason })
+        let end = u32::try_from(head.info.size.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX);
+        head.data.is_none().then_some(Self { content: head.content, first: 0, end, head_fingerprint, reason })
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.first >= self.end
     }
 
     /// Its id.
@@ -58,6 +65,8 @@ impl Tiers {
         };
         let location = self.disk.as_ref().and_then(|disk| disk.remove(hash.key));
         if let Some(head) = head {
+            // A read may have tracked it since.
+            self.policies.retained().forget(hash.key, head.content);
             if let Some(orphan) = OrphanedContent::of_head(&head, hash.key, reason) {
                 self.free_unused(orphan);
             }
@@ -71,23 +80,40 @@ impl Tiers {
         let (reader, tiers) = (disk.clone(), self.clone());
         disk.run_in_background(move || {
             let payload = reader.read_freed(ExtentKey::Head(hash.key), location);
-            // The replacement may have been stored in this place meanwhile.
-            let head = payload.and_then(|payload| decode_head(&payload));
-            let head = head.filter(|head| Some(head.content) != replacement);
-            if let Some(orphan) = head.and_then(|head| OrphanedContent::of_head(&head, hash.key, reason))
+            let Some(head) = payload.and_then(|payload| decode_head(&payload)) else {
+                // The SSD fails, or other data has replaced the head.
+                tiers.counters.removals_skipped.increment();
+                return;
+            };
+            // The replacement, or a newer head, may have been stored in this place meanwhile.
+            if Some(head.content) != replacement
+                && !tiers.may_be_live(&head, hash)
+                && let Some(orphan) = OrphanedContent::of_head(&head, hash.key, reason)
                 && !tiers.content_uses.defer(orphan)
             {
-                tiers.free_from(orphan, 0, removal);
+                tiers.free_rest(orphan, removal);
             }
         });
     }
 
-    /// Removes the data of an object that no head refers to, in the background.
-    pub fn discard_content(self: &Arc<Self>, head: &Head) {
+    /// Returns true if the present head of a key has the content of `head`, or cannot be read. Blocks.
+    pub fn may_be_live(&self, head: &Head, hash: KeyHash) -> bool {
+        if let Some(content) = self.ram.head_content(hash.key, &head.address) {
+            return content == head.content;
+        }
+        let Some(disk) = self.disk.as_ref().filter(|disk| disk.contains(hash.key)) else { return false };
+        let payload = disk.read_blocking(ExtentKey::Head(hash.key));
+        let present = payload.and_then(|payload| decode_head(&payload));
+        present.is_none_or(|present| present.content == head.content)
+    }
+
+    /// Frees extents of a content to which no head has ever referred, and which is not in use, in the background.
+    pub(super) fn free_filled(self: &Arc<Self>, head: &Head, filled: Range<u32>) {
         let key = self.fingerprints.key(&head.address).key;
         // The object is the same: what the simulations have of its key is right.
         if let Some(orphan) = OrphanedContent::of_head(head, key, RemovalReason::Refilled) {
-            self.free_unused(orphan);
+            let Range { start: first, end } = filled;
+            self.free(OrphanedContent { first, end: end.min(orphan.end), ..orphan });
         }
     }
 
@@ -107,12 +133,13 @@ impl Tiers {
         let (reader, tiers) = (disk.clone(), self.clone());
         disk.run_in_background(move || {
             let payload = reader.read_blocking(ExtentKey::Head(hash.key));
-            let stored = payload.and_then(|payload| decode_head(&payload));
-            // One that cannot be read may be that of the content.
-            if stored.is_some_and(|stored| stored.content != orphan.content)
-                && !tiers.content_uses.defer(orphan)
-            {
-                tiers.free_from(orphan, 0, removal);
+            let Some(stored) = payload.and_then(|payload| decode_head(&payload)) else {
+                // It may be that of the content.
+                tiers.counters.removals_skipped.increment();
+                return;
+            };
+            if stored.content != orphan.content && !tiers.content_uses.defer(orphan) {
+                tiers.free_rest(orphan, removal);
             }
         });
     }
@@ -124,48 +151,55 @@ impl Tiers {
         }
     }
 
-    /// Frees the extents of a content: in the background, or at once without an SSD or if too many removals are waiting
-    /// for it.
+    /// Frees the extents of a content: in the background, or the first ones at once without an SSD or if too many removals
+    /// are waiting for it.
     pub(super) fn free(self: &Arc<Self>, orphan: OrphanedContent) {
         let disk = self.disk.as_ref();
         if let Some((disk, removal)) = disk.and_then(|disk| Some((disk, disk.begin_removal()?))) {
             let tiers = self.clone();
-            disk.run_in_background(move || tiers.free_from(orphan, 0, removal));
+            disk.run_in_background(move || tiers.free_rest(orphan, removal));
             return;
         }
-        let mut next = self.free_batch(&orphan, 0);
-        // Without a runtime, the process ends.
-        if next < orphan.extents
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let tiers = self.clone();
-            runtime.spawn(async move {
-                while next < orphan.extents {
-                    tokio::task::yield_now().await;
-                    next = tiers.free_batch(&orphan, next);
-                }
-            });
+        let rest = self.free_batch(orphan);
+        if rest.is_empty() {
+            return;
+        }
+        let tiers = self.clone();
+        match (Handle::try_current(), disk) {
+            (Ok(runtime), _) => {
+                runtime.spawn(async move {
+                    let mut rest = rest;
+                    while !rest.is_empty() {
+                        tokio::task::yield_now().await;
+                        rest = tiers.free_batch(rest);
+                    }
+                });
+            }
+            // The threads of the SSD have no runtime.
+            (Err(_), Some(disk)) => disk.run_in_background(move || tiers.free(rest)),
+            // Without a runtime and an SSD, the process ends.
+            (Err(_), None) => {}
         }
     }
 
-    /// Frees the extents of a content from `first` on: some of them at once, and the rest by further jobs of the I/O
-    /// threads.
-    fn free_from(self: Arc<Self>, orphan: OrphanedContent, first: u32, removal: Removal) {
-        let next = self.free_batch(&orphan, first);
+    /// Frees the extents of a content: some of them at once, and the rest by further jobs of the I/O threads.
+    fn free_rest(self: Arc<Self>, orphan: OrphanedContent, removal: Removal) {
+        let rest = self.free_batch(orphan);
         match self.disk.clone() {
-            Some(disk) if next < orphan.extents => {
-                disk.run_in_background(move || self.free_from(orphan, next, removal));
+            Some(disk) if !rest.is_empty() => {
+                disk.run_in_background(move || self.free_rest(rest, removal));
             }
             _ => drop(removal),
         }
     }
 
-    /// Frees some extents from `first` on. Returns the number of the next one, or of the end if the rest is not worth it:
-    /// while the index is loaded, no extent of a later session is on the SSD, and each removal takes a place in a
-    /// bounded list.
-    fn free_batch(&self, orphan: &OrphanedContent, first: u32) -> u32 {
-        let end = orphan.extents.min(first.saturating_add(MAX_BATCH_EXTENTS));
-        for number in first..end {
+    /// Frees some extents of a content. Returns it with the rest.
+    fn free_batch(&self, orphan: OrphanedContent) -> OrphanedContent {
+        let end = orphan.end.min(orphan.first.saturating_add(MAX_BATCH_EXTENTS));
+        // While the index is loaded, heads of earlier sessions are unknown, and extents of this one are not on the SSD.
+        // Each removal would take a place in a bounded list.
+        let disk = self.disk.as_ref().filter(|disk| disk.is_loaded());
+        for number in orphan.first..end {
             let fingerprint = self.fingerprints.data(orphan.content, number);
             match orphan.reason {
                 RemovalReason::Changed => {
@@ -173,11 +207,10 @@ impl Tiers {
                 }
                 RemovalReason::Refilled => self.ram.release_data(fingerprint),
             }
-            if let Some(disk) = &self.disk {
+            if let Some(disk) = disk {
                 disk.remove(fingerprint);
             }
         }
-        let is_loading = self.disk.as_ref().is_some_and(|disk| !disk.is_loaded());
-        if is_loading { orphan.extents } else { end }
+        OrphanedContent { first: end, ..orphan }
     }
 }

@@ -2,13 +2,15 @@
 //! pinned, and eviction would never free them.
 
 use futures::StreamExt;
-use tradewind_core::ByteRange;
 use tradewind_core::store::Select;
+use tradewind_core::{ByteRange, Retention, Timestamp};
 
 use super::*;
+use crate::changes::{Scope, Token};
 use crate::extent::ExtentBuffer;
 use crate::fill::ExtentFill;
 use crate::head::{Head, Stamp};
+use crate::tiers::ContentUse;
 
 const NUMBER: u64 = 100;
 /// More extents than a read gathers before its body begins.
@@ -109,37 +111,139 @@ async fn content_in_use_is_removed_after_its_last_use() {
     desk.cached.close().await.unwrap();
 }
 
+impl Desk {
+    /// A head of an object of this size, which is not cached, with a token.
+    async fn new_head(&self, size: u64) -> (Arc<Head>, Token) {
+        let found = self.store.head(&context(), &address(0), GetRequest::default()).await.unwrap();
+        let info = tradewind_core::ObjectInfo { size, ..found.info };
+        let head = Head::new(address(0), info, self.cached.new_content(), None, Stamp::NEVER);
+        let tiers = &self.cached.tiers;
+        (Arc::new(head), tiers.changes.token(tiers.fingerprints.key(&address(0))).unwrap())
+    }
+
+    /// Fills extents of a content that no head refers to. It is discarded when the result is dropped.
+    async fn fill_discarded(&self, size: u64, numbers: &[u32]) -> Arc<ContentUse> {
+        let (head, token) = self.new_head(size).await;
+        let tiers = &self.cached.tiers;
+        let content_use = tiers.use_content(&head, &token);
+        content_use.discard();
+        for number in numbers {
+            let mut buffer = ExtentBuffer::new(EXTENT_BYTES);
+            buffer.append(&pattern(EXTENT_BYTES, 1));
+            let permit = tiers.try_fill_bytes(EXTENT_BYTES).unwrap();
+            let content_use = content_use.clone();
+            let fill = ExtentFill { buffer, permit, claim: None, run: None, content_use };
+            tiers.put_data(&head, *number, fill);
+        }
+        self.cached.flush().await;
+        assert_eq!(self.cached.occupancy().is_empty(), numbers.is_empty());
+        content_use
+    }
+
+    async fn wait_until_empty(&self, case: impl fmt::Debug) {
+        for _ in 0..2000 {
+            if self.cached.occupancy().is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.assert_empty(case).await;
+    }
+}
+
 /// Its removal is in several steps.
 #[tokio::test(flavor = "multi_thread")]
 async fn last_extents_of_a_huge_object_are_removed() {
     const EXTENTS: u32 = 200_000;
     for disk_bytes in [64 << 20, 0] {
         let desk = Desk::open(4 << 20, disk_bytes).await;
-        let tiers = &desk.cached.tiers;
-        let found = desk.store.head(&context(), &address(0), GetRequest::default()).await.unwrap();
-        let info =
-            tradewind_core::ObjectInfo { size: u64::from(EXTENTS) * EXTENT_BYTES as u64, ..found.info };
-        let head = Head::new(address(0), info, desk.cached.new_content(), None, Stamp::NEVER);
-        let head = Arc::new(head);
-        let token = tiers.changes.token(tiers.fingerprints.key(&address(0))).unwrap();
-        for number in [0, EXTENTS / 2, EXTENTS - 1] {
-            let mut buffer = ExtentBuffer::new(EXTENT_BYTES);
-            buffer.append(&pattern(EXTENT_BYTES, 1));
-            let permit = tiers.try_fill_bytes(EXTENT_BYTES).unwrap();
-            let content_use = tiers.use_content(&head, &token);
-            tiers.put_data(&head, number, ExtentFill { buffer, permit, claim: None, run: None, content_use });
-        }
-        desk.cached.flush().await;
-        tiers.discard_content(&head);
-        for _ in 0..2000 {
-            if desk.cached.occupancy().is_empty() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        desk.assert_empty(disk_bytes).await;
+        let numbers = [0, EXTENTS / 2, EXTENTS - 1];
+        drop(desk.fill_discarded(u64::from(EXTENTS) * EXTENT_BYTES as u64, &numbers).await);
+        desk.wait_until_empty(disk_bytes).await;
         desk.cached.close().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removal_of_an_aborted_fill_visits_what_was_filled() {
+    let desk = Desk::open(4 << 20, 64 << 20).await;
+    let content_use = desk.fill_discarded(1 << 40, &[0, 1, 2, 3]).await;
+    let disk = desk.cached.tiers.disk.clone().unwrap();
+    let jobs = disk.finished_jobs();
+    drop(content_use);
+    desk.wait_until_empty("what was filled").await;
+    let jobs = disk.finished_jobs() - jobs;
+    // Writes may be among them.
+    assert!(jobs <= 16, "{jobs} jobs for one batch");
+    drop(desk.fill_discarded(1 << 40, &[]).await);
+    assert_eq!(disk.queued_jobs(), 0);
+    desk.cached.close().await.unwrap();
+}
+
+/// A removal that reads its head from the SSD late may read that of a newer object, which is stored in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn content_of_the_present_head_is_live() {
+    for memory_bytes in [0, 4 << 20] {
+        let desk = Desk::with_large_object(memory_bytes).await;
+        desk.read(NUMBER, LARGE_BYTES).await;
+        desk.cached.flush().await;
+        let tiers = &desk.cached.tiers;
+        let hash = tiers.fingerprints.key(&address(NUMBER));
+        let head = tiers.peek_head(&address(NUMBER), hash).await.unwrap();
+        let content = desk.cached.new_content();
+        let older = Head::new(address(NUMBER), head.info.clone(), content, None, Stamp::NEVER);
+        assert_eq!([&*head, &older].map(|head| tiers.may_be_live(head, hash)), [true, false]);
+        desk.delete().await;
+        assert!(!tiers.may_be_live(&head, hash));
+        desk.cached.close().await.unwrap();
+    }
+}
+
+/// I/O threads are without a runtime, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn removal_beyond_the_bound_ends_without_a_runtime() {
+    let desk = Desk::open(4 << 20, 64 << 20).await;
+    let content_use = desk.fill_discarded(10_000 * EXTENT_BYTES as u64, &[0, 9999]).await;
+    let disk = desk.cached.tiers.disk.clone().unwrap();
+    let removals: Vec<_> = std::iter::from_fn(|| disk.begin_removal()).collect();
+    std::thread::spawn(move || drop(content_use)).join().unwrap();
+    for _ in 0..2000 {
+        if desk.cached.occupancy().is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(desk.cached.ssd_extents(), 0);
+    drop(removals);
+    desk.cached.close().await.unwrap();
+}
+
+/// The retention of a newer object stays, whatever is read later with an older token.
+#[tokio::test(flavor = "multi_thread")]
+async fn outdated_read_keeps_the_retention_of_a_newer_object() {
+    let desk = Desk::open(4 << 20, 64 << 20).await;
+    let tiers = &desk.cached.tiers;
+    let retained_head = async || {
+        let (head, token) = desk.new_head(1 << 20).await;
+        let mut info = head.info.clone();
+        let end_seconds = tiers.policies.now().seconds() + 1000;
+        info.metadata.classes.retention = Retention::new(end_seconds.unsigned_abs(), 1000).ok();
+        (Arc::new(Head::new(address(0), info, head.content, None, Stamp::NEVER)), token)
+    };
+    let (old, outdated) = retained_head().await;
+    tiers.track(&old, &outdated);
+    drop(tiers.changes.begin(Scope::Key(outdated.hash())));
+    tiers.remove_head(outdated.hash());
+    let (new, token) = retained_head().await;
+    tiers.put_head(new.clone(), &token, None, None);
+    let content_at = |seconds: i64| {
+        let now = Timestamp::from_millis((tiers.policies.now().seconds() + seconds) * 1000);
+        tiers.policies.retained().take_due(now).first().map(|(_, object)| object.content)
+    };
+    assert_eq!(content_at(1_000), Some(new.content));
+    tiers.track(&old, &outdated);
+    assert_eq!(content_at(10_000), Some(new.content));
+    desk.cached.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

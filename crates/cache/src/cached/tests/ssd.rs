@@ -291,7 +291,49 @@ async fn large_read_from_an_ssd_that_fails_is_one_request() {
     }
     assert_eq!(desk.cached.counters().ssd_switched_off, 2);
     assert_eq!(desk.read_source().await, (1, CacheSource::Backing(ForwardReason::Miss)), "it is off");
+    desk.release_data().await;
+    let hash = desk.cached.tiers.fingerprints.key(&address(100));
+    desk.cached.tiers.ram.release(hash.key);
+    assert_eq!(desk.read_source().await, (1, CacheSource::Backing(ForwardReason::Miss)), "without a head");
+    desk.cached.flush().await;
+    desk.cached.finish_evictions().await;
     desk.set(Mode::Works);
+    desk.clock.advance(Duration::from_secs(60));
+    assert_eq!(desk.read_source().await, (0, CacheSource::Ssd), "the outage has removed nothing");
+    desk.cached.close().await.unwrap();
+}
+
+/// The errors before the SSD is switched off are of the same outage.
+#[tokio::test(flavor = "multi_thread")]
+async fn short_object_stays_on_an_ssd_that_fails() {
+    let desk = Desk::open(16 * MIB, 64 << 20).await;
+    desk.write(100, MIB / 2).await;
+    desk.read(100, MIB / 2).await;
+    desk.cached.flush().await;
+    let extents = desk.cached.ssd_extents();
+    let tiers = &desk.cached.tiers;
+    let hash = tiers.fingerprints.key(&address(100));
+    let head = tiers.peek_head(&address(100), hash).await.unwrap();
+    let gets = desk.store.calls(Operation::Get);
+    let release = || {
+        for number in 0..extents as u32 {
+            tiers.ram.release_data(tiers.fingerprints.data(head.content, number));
+        }
+    };
+    desk.set(Mode::Fails);
+    for _ in 0..6 {
+        release();
+        desk.read(100, MIB / 2).await;
+        desk.cached.flush().await;
+    }
+    assert_eq!(desk.cached.counters().ssd_switched_off, 1);
+    assert_eq!(desk.store.calls(Operation::Get), gets + 6);
+    desk.set(Mode::Works);
+    desk.clock.advance(Duration::from_secs(60));
+    release();
+    desk.read(100, MIB / 2).await;
+    assert_eq!(desk.store.calls(Operation::Get), gets + 6, "the outage has removed nothing");
+    assert_eq!(desk.cached.ssd_extents(), extents);
     desk.cached.close().await.unwrap();
 }
 
