@@ -153,6 +153,12 @@ impl Changes {
         Duration::from_millis(self.keys[stripe(hash.key)].uncertain_until.load(Ordering::SeqCst))
     }
 
+    /// Lets what was compared before `time` be compared again, for this key and some others.
+    pub fn require_comparison(&self, hash: KeyHash, time: Duration) {
+        let until = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.keys[stripe(hash.key)].uncertain_until.fetch_max(until, Ordering::SeqCst);
+    }
+
     /// Begins a change.
     pub fn begin(self: &Arc<Self>, scope: Scope) -> Change {
         let before = match scope {

@@ -21,6 +21,7 @@ mod verification;
 mod write_budget;
 mod writes;
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +56,7 @@ use write_budget::WriteBudget;
 pub(crate) use device::{Device, FileDevice};
 pub(crate) use directory::{CacheDirectory, DirectoryError, replace as replace_file};
 pub(crate) use fill_run::FillRun;
+use reads::UnreadableExtent;
 pub(crate) use reads::{DiskRead, MAX_READ_EXTENTS};
 pub(crate) use removals::Removal;
 pub(crate) use verification::Verifier;
@@ -95,8 +97,8 @@ pub(crate) struct Disk {
     io: IoThreads,
     removals: Arc<Removals>,
     write_budget: OnceLock<WriteBudget>,
-    /// The extent that could not be read last.
-    last_unreadable: Mutex<Option<u64>>,
+    /// The extents that could not be read last.
+    last_unreadable: Mutex<VecDeque<UnreadableExtent>>,
     /// True if entries of the index may be older than what is in their place.
     has_outdated_entries: AtomicBool,
     /// The changes of the index that the last checkpoint of this process has.

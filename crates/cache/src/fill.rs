@@ -65,8 +65,12 @@ impl WholeFill {
     /// Makes the object visible, in place of a head that may lack its data, unless the key was changed meanwhile. Keeps
     /// what an SSD has that fails: the new head would not reach it, and the old one cannot be read.
     fn finish(mut self) {
-        let is_current = self.tiers.changes.is_current(&self.token);
-        if !is_current || self.tiers.has_unreadable_head(self.token.hash()) {
+        if !self.tiers.changes.is_current(&self.token) {
+            return;
+        }
+        if self.tiers.has_unreadable_head(self.token.hash()) {
+            // It may be of an older object than the one that was served now.
+            self.tiers.changes.require_comparison(self.token.hash(), self.head.stamp().time);
             return;
         }
         self.tiers.remove_refilled_head(self.token.hash(), self.head.content);

@@ -65,6 +65,10 @@ impl Checkpoints {
         let writer = self.writer.clone();
         let closing = async move {
             writer.tiers.flush().await;
+            // Extents of a removal that is cut off have no head, and those of a pinned class would stay.
+            if let Some(disk) = &writer.tiers.disk {
+                disk.finish_removals().await;
+            }
             tokio::task::spawn_blocking(move || writer.end()).await
         };
         let time_out = self.clock.sleep_until(self.clock.now() + CLOSE_TIMEOUT);

@@ -272,7 +272,7 @@ impl Cached {
         let content_use = self.tiers.use_content(head, &attempt.token);
         // The content is in use: a removal from now on waits for the fill.
         let may_fill = self.tiers.may_fill(head, &attempt.token);
-        let origin = Origin {
+        let mut origin = Origin {
             store: self.inner.clone(),
             context: attempt.context.clone(),
             address: attempt.address.clone(),
@@ -305,6 +305,10 @@ impl Cached {
         if is_forwarded && is_whole && !is_ssd_failing {
             let is_absent = presence.missing == presence.examined;
             return Ok(Err(if is_absent { ForwardReason::Miss } else { ForwardReason::Partial }));
+        }
+        if is_forwarded && is_whole {
+            // A service's bytes are known to be right at their end only, and this content is visible before.
+            origin.fills = None;
         }
         let source = match presence.missing {
             0 if !is_forwarded => source(presence.tier),

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,6 +23,8 @@ pub(crate) struct Health {
     is_off: AtomicBool,
     /// Changed under the lock of the state.
     sequential_errors: AtomicU32,
+    /// Successful operations that followed an error.
+    recoveries: AtomicU64,
     state: Mutex<HealthState>,
     clock: Arc<dyn Clock>,
     counters: Arc<Counters>,
@@ -38,6 +40,7 @@ impl Health {
         Self {
             is_off: AtomicBool::new(false),
             sequential_errors: AtomicU32::new(0),
+            recoveries: AtomicU64::new(0),
             state: Mutex::default(),
             clock,
             counters,
@@ -70,7 +73,9 @@ impl Health {
             return;
         }
         let _state = self.state.lock();
-        self.sequential_errors.store(0, Ordering::Release);
+        if self.sequential_errors.swap(0, Ordering::AcqRel) > 0 {
+            self.recoveries.fetch_add(1, Ordering::AcqRel);
+        }
         if self.is_off.swap(false, Ordering::AcqRel) {
             tracing::info!("the SSD of the cache works again");
         }
@@ -80,6 +85,11 @@ impl Health {
     pub fn record_partial_error(&self) {
         self.counters.ssd_errors.increment();
         self.record_success();
+    }
+
+    /// Successful operations that followed an error: an error before the last of them was not one of the whole SSD.
+    pub fn recoveries(&self) -> u64 {
+        self.recoveries.load(Ordering::Acquire)
     }
 
     /// True while the SSD is switched off.

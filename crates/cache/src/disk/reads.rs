@@ -24,6 +24,17 @@ const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// Extents of one request to the SSD at most: a little over 1 MiB.
 pub(crate) const MAX_READ_EXTENTS: usize = 16;
 
+/// Extents that could not be read recently: twice as many as one read has.
+const MAX_LAST_UNREADABLE: usize = 2 * MAX_READ_EXTENTS;
+
+/// An extent that could not be read.
+#[derive(Debug)]
+pub(super) struct UnreadableExtent {
+    fingerprint: u64,
+    /// Recoveries of the SSD before that.
+    recoveries: u64,
+}
+
 /// A read in flight of one or more extents.
 pub(crate) struct DiskRead {
     receiver: oneshot::Receiver<Vec<Option<Bytes>>>,
@@ -167,6 +178,9 @@ impl Disk {
         let mut found = vec![None; extents.len()];
         if !read.iter().any(Result::is_ok) {
             self.health.record_error(error);
+            if read.len() == extents.len() {
+                self.record_unreadable_run(extents);
+            }
             return found;
         }
         self.health.record_partial_error();
@@ -241,11 +255,36 @@ impl Disk {
         is_there
     }
 
-    /// Records that an extent could not be read on its own. It is dropped at the second time in a row, unless all of the
-    /// SSD fails. Returns true if it was dropped.
+    /// Records that an extent could not be read on its own. It is dropped at the second time, unless all of the SSD fails, or
+    /// [`MAX_LAST_UNREADABLE`] others were recorded meanwhile. Returns true if it was dropped.
     pub(super) fn record_unreadable(&self, fingerprint: u64, space: Space) -> bool {
-        let previous = self.last_unreadable.lock().replace(fingerprint);
-        previous == Some(fingerprint) && !self.health.is_off() && self.drop_damaged(fingerprint, space)
+        let is_second = self.note_unreadable(fingerprint).is_some();
+        is_second && !self.health.is_off() && self.drop_damaged(fingerprint, space)
+    }
+
+    /// Records that neighbours could not be read, nor one of them. They are dropped at the second time if the SSD has worked
+    /// in between: otherwise all of it may fail.
+    fn record_unreadable_run(&self, extents: &[Located]) {
+        for extent in extents {
+            let fingerprint = self.fingerprints.extent(extent.key);
+            let before = self.note_unreadable(fingerprint);
+            if before.is_some_and(|recoveries| recoveries < self.health.recoveries()) {
+                self.drop_damaged(fingerprint, extent.space);
+            }
+        }
+    }
+
+    /// Records an extent that could not be read. Returns the recoveries of the SSD at the first time, if there was one.
+    fn note_unreadable(&self, fingerprint: u64) -> Option<u64> {
+        let mut last = self.last_unreadable.lock();
+        if let Some(extent) = last.iter().find(|extent| extent.fingerprint == fingerprint) {
+            return Some(extent.recoveries);
+        }
+        if last.len() == MAX_LAST_UNREADABLE {
+            last.pop_front();
+        }
+        last.push_back(UnreadableExtent { fingerprint, recoveries: self.health.recoveries() });
+        None
     }
 
     /// The bytes of one extent or frame. The outcome counts for the health of the SSD.

@@ -24,7 +24,7 @@ use super::marker::{OwnerRecord, read_marker};
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time after which a bucket with versions is examined again: the backing store may have hidden that there are none.
-const VERSIONED_CHECK_INTERVAL: Duration = Duration::from_secs(300);
+pub(super) const VERSIONED_CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The message to a client whose change neither the journal nor the backing store can accept.
 const AWAY: &str = "The server keeps writes in its journal while the store behind it is away. The journal has no room \
@@ -74,8 +74,8 @@ pub(super) struct Claim {
     pub is_renewed: bool,
     /// The bucket has versions: writes go through, and the marker stays until nothing is dirty.
     pub has_versions: bool,
-    /// False if the backing store did not tell at the last comparison: `has_versions` is of an earlier one, or assumed.
-    pub is_versioning_known: bool,
+    /// When `has_versions` was read. Earlier than `checked` if the backing store did not tell at the last comparison.
+    pub versioning_read: Duration,
 }
 
 /// The behaviour of an access if the marker cannot be compared because the backing store is away.
@@ -277,6 +277,7 @@ impl Shared {
         }
         let found = match bucket.state() {
             BucketState::Claimed(claim) => self.compare_owner(context, bucket, claim, check).await,
+            BucketState::Versioned { .. } => self.find_state_again(context, bucket).await,
             _ => self.find_state(context, bucket).await,
         };
         match found {

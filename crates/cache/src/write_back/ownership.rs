@@ -7,7 +7,7 @@ use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::{BucketName, Context, ETag, Precondition, Versioning};
 
 use super::Shared;
-use super::buckets::{Bucket, BucketState, Claim, OwnerCheck};
+use super::buckets::{Bucket, BucketState, Claim, OwnerCheck, VERSIONED_CHECK_INTERVAL};
 use super::marker::{
     FoundMarker, MARKER_KEY, OwnerRecord, read_marker, remove_marker, write_marker, write_record,
 };
@@ -50,6 +50,21 @@ impl Shared {
                 Ok(BucketState::Versioned { checked: found.checked })
             }
             None => self.claim(context, &bucket.name, found.checked).await,
+        }
+    }
+
+    /// The state of a bucket that had versions. While the backing store fails or is slow, that counts: it admits no write to
+    /// the journal.
+    pub async fn find_state_again(&self, context: &Context, bucket: &Bucket) -> Result<BucketState> {
+        let deadline = Deadline::after(self.clock.clone(), LENIENT_CHECK_TIMEOUT);
+        let limited = Context { deadline, ..context.clone() };
+        let find = async { limited.guard(self.find_state(&limited, bucket)).await.and_then(|found| found) };
+        match context.guard(find).await? {
+            Err(e) if e.kind().is_retryable() && !e.affects_whole_bucket() => {
+                let again_at = self.clock.now() + LENIENT_CHECK_PAUSE;
+                Ok(BucketState::Versioned { checked: again_at.saturating_sub(VERSIONED_CHECK_INTERVAL) })
+            }
+            found => found,
         }
     }
 
@@ -109,7 +124,7 @@ impl Shared {
 
     /// The state of a bucket whose marker is of this journal. The marker of a bucket with versions is removed once nothing of
     /// the bucket is dirty; until then, no write enters the journal. `claim` is that of this opening of the journal, if there
-    /// is one: what it knows of versions counts if the backing store does not tell.
+    /// is one: what it knows of versions counts for a time if the backing store does not tell.
     async fn owned_state(
         &self,
         context: &Context,
@@ -120,10 +135,16 @@ impl Shared {
     ) -> Result<BucketState> {
         let (name, etag) = (&bucket.name, marker.etag.clone());
         let checked = found.checked;
-        let is_versioning_known = found.has_versions.is_some();
-        let known_before = claim.map(|claim| claim.has_versions);
-        let has_versions = found.has_versions.or(known_before).unwrap_or(true);
-        if !is_versioning_known && claim.is_none_or(|claim| claim.is_versioning_known) {
+        let is_recent =
+            |claim: &Claim| checked.saturating_sub(claim.versioning_read) < VERSIONED_CHECK_INTERVAL;
+        let known_before = claim.filter(is_recent);
+        let has_versions =
+            found.has_versions.or(known_before.map(|claim| claim.has_versions)).unwrap_or(true);
+        let versioning_read = match (found.has_versions, known_before) {
+            (None, Some(claim)) => claim.versioning_read,
+            _ => checked,
+        };
+        if found.has_versions.is_none() && claim.is_none_or(|claim| claim.versioning_read == claim.checked) {
             tracing::warn!(bucket = %name, has_versions, "the versioning of a bucket cannot be read; a value is assumed");
         }
         let is_latest =
@@ -143,13 +164,7 @@ impl Shared {
         }
         let is_renewed = is_renewed || self.renew(context, name, etag).await?;
         let paused_until = checked;
-        Ok(BucketState::Claimed(Claim {
-            checked,
-            paused_until,
-            is_renewed,
-            has_versions,
-            is_versioning_known,
-        }))
+        Ok(BucketState::Claimed(Claim { checked, paused_until, is_renewed, has_versions, versioning_read }))
     }
 
     /// An error if a marker is not of this journal.
@@ -172,7 +187,7 @@ impl Shared {
                 paused_until: checked,
                 is_renewed: true,
                 has_versions: false,
-                is_versioning_known: true,
+                versioning_read: checked,
             })),
             MarkerWrite::Refused(error) => {
                 tracing::debug!(?error, bucket = %name, "the marker of a bucket cannot be written");

@@ -139,3 +139,39 @@ async fn bucket_whose_versioning_was_denied_is_claimed_later() {
     put(&*layer, "k", "dirty").await;
     assert_eq!(layer.status().dirty_objects, 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_ends_if_the_versioning_stays_unknown() {
+    let (stores, clock) = (Stores::new().await, SimulatedClock::new());
+    let (backing, journal) = (stores.backing.clone(), stores.journal.clone());
+    let layer = WriteBack::open(backing, journal, Arc::new(AllowAll), options(NEVER), clock.clone()).await;
+    let layer = layer.unwrap();
+    assert!(names(&*layer).await.is_empty());
+    enable(&stores).await;
+    stores.backing.set_plan(all_fail(&[Operation::Versioning], Reason::AccessDenied));
+    clock.advance(Duration::from_secs(299));
+    put(&*layer, "k", "dirty").await;
+    assert_eq!(layer.status().dirty_objects, 1, "the last known versioning counts");
+    clock.advance(Duration::from_secs(10));
+    for bytes in ["first", "second"] {
+        assert!(put(&*layer, "other", bytes).await.version.is_some());
+    }
+    assert_eq!(versions(&stores, "other").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bucket_with_versions_is_served_although_its_versioning_cannot_be_read() {
+    let (stores, clock) = (Stores::new().await, SimulatedClock::new());
+    let (backing, journal) = (stores.backing.clone(), stores.journal.clone());
+    enable(&stores).await;
+    let layer = WriteBack::open(backing, journal, Arc::new(AllowAll), options(NEVER), clock.clone()).await;
+    let layer = layer.unwrap();
+    put(&*layer, "k", "first").await;
+    stores.backing.set_plan(all_fail(&[Operation::Versioning], Reason::Io));
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(301));
+        assert!(put(&*layer, "k", "later").await.version.is_some());
+        assert_eq!(get(&*layer, "k").await.unwrap(), b"later");
+    }
+    assert_eq!(layer.status().dirty_objects, 0);
+}

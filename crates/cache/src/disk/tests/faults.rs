@@ -248,3 +248,17 @@ async fn time_out_in_the_queue_is_an_error_only_if_no_job_ends() {
         disk.close().unwrap();
     }
 }
+
+#[tokio::test]
+async fn neighbours_that_are_unreadable_while_others_are_not_are_dropped() {
+    let desk = Desk::new();
+    desk.set_unreadable(&[0, 1, 2]);
+    for _ in 0..2 {
+        assert_eq!(desk.read(0..3).await, [false; 3]);
+    }
+    assert!(desk.entry(1).is_some(), "all of the SSD may fail");
+    assert_eq!(desk.read(3..EXTENTS).await, vec![true; EXTENTS as usize - 3]);
+    assert_eq!(desk.read(0..3).await, [false; 3]);
+    assert_eq!(desk.disk.entries() as u32, EXTENTS - 3);
+    assert!(!desk.disk.health.is_off());
+}
