@@ -52,8 +52,11 @@ impl FillRun {
     /// Takes the space for an extent of a size. `None` if it does not belong to a run.
     pub(super) fn take(&self, number: u32, size: u8) -> Option<Space> {
         let mut windows = self.windows.lock();
-        if windows.iter().all(|window| number >= window.extents.end) {
-            let window = self.open_window(number)?;
+        while windows.iter().all(|window| number >= window.extents.end) {
+            let next = windows.back().map_or(self.extents.start, |window| window.extents.end);
+            // The I/O threads may write a later extent before the first one of a window.
+            let is_near = number.saturating_sub(next) < MAX_READ_EXTENTS as u32;
+            let window = self.open_window(if is_near { next } else { number })?;
             windows.push_back(window);
             if windows.len() > MAX_WINDOWS {
                 windows.pop_front().into_iter().for_each(|window| self.release(&window));

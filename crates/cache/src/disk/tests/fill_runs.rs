@@ -101,3 +101,22 @@ fn fill_reserves_what_the_write_budget_pays_for() {
     drop((run, other));
     assert_eq!(used_blocks(&disk), indexed_blocks(&disk));
 }
+
+#[test]
+fn first_extent_that_is_written_late_stays_with_its_neighbours() {
+    let disk = open(16 * FRAMES);
+    let run = run_of(&disk, 0..100);
+    for number in [1, 0, 3, 2, 17, 16] {
+        store_in(&disk, &run, number, FRAME_BLOCKS);
+    }
+    let state = disk.state.lock();
+    let block = |number: u32| {
+        let slot = state.index.find(disk.fingerprints.extent(data_key(number))).unwrap();
+        state.index.get(slot).unwrap().space.block
+    };
+    for neighbours in [0..3, 16..17] {
+        for number in neighbours {
+            assert_eq!(block(number + 1), block(number) + FRAME_BLOCKS as u32, "{number}");
+        }
+    }
+}
