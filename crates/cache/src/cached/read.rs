@@ -301,7 +301,7 @@ impl Cached {
                 Gathered::NoMemory => {}
             }
         }
-        // What an SSD has that fails is not replaced: it will be read again.
+        // Extents on a failing SSD are not replaced: the SSD may work again.
         if is_forwarded && is_whole && !is_ssd_failing {
             let is_absent = presence.missing == presence.examined;
             return Ok(Err(if is_absent { ForwardReason::Miss } else { ForwardReason::Partial }));

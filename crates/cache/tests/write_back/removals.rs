@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use tokio::sync::Semaphore;
 use tradewind_core::Context;
 use tradewind_core::context::Deadline;
-use tradewind_core::store::{Deleted, Staged};
+use tradewind_core::store::Deleted;
 use tradewind_core::testing::SimulatedClock;
 
 use super::outcomes::SlowCommits;
@@ -22,17 +22,8 @@ impl ObjectStore for SlowDeletions {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
-        set_versioning, head, get, list, list_versions, copy, set_tags, set_classes, object_parts,
+        set_versioning, head, get, stage, list, list_versions, copy, set_tags, set_classes, object_parts,
         create_upload, stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,
-    }
-
-    async fn stage(
-        &self,
-        context: &Context,
-        address: &Address,
-        request: StageRequest,
-    ) -> Result<Box<dyn Staged>> {
-        self.inner.stage(context, address, request).await
     }
 
     async fn delete(

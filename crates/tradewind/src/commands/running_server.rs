@@ -79,7 +79,7 @@ impl RunningServer {
     /// Reads the document of a path, which is encoded.
     ///
     /// # Errors
-    /// What the server reports, or why it cannot be asked, with the remedy.
+    /// The request fails, or the server responds with an error. The message has the remedy.
     pub async fn read(&self, path: &str) -> anyhow::Result<Json> {
         self.client.read(path).await.map_err(|error| self.explain(error))
     }

@@ -177,7 +177,7 @@ impl ChangeableSettings {
     /// `lasts` and `notes`. `body` is described at [`ClassOverrides::change`].
     ///
     /// # Errors
-    /// What is wrong with the change; nothing has changed then.
+    /// The problems of the change. Nothing has changed then.
     pub fn change(&self, class: Class, body: &[u8]) -> Result<Json, String> {
         let mut current = self.lock();
         let changed =
