@@ -31,6 +31,10 @@ use crate::write_back::is_dirty_generation;
 /// Requests to the SSD ahead of the one that is delivered.
 const MAX_READS_AHEAD: usize = 4;
 
+/// Cached extents that a request to the backing store reads again to reach the next missing one: at most 286 KiB cost less
+/// than another request.
+const MAX_BRIDGED_EXTENTS: u32 = 4;
+
 /// The wait for the backing store before a read begins with its cached slice. An error by then is that of the read.
 const MAX_WAIT_FOR_REST: Duration = Duration::from_millis(10);
 
@@ -328,8 +332,9 @@ impl CachedReader {
         }
     }
 
-    /// The end of a run that begins with an extent that could not be read: the next one that a tier can read. If the
-    /// SSD failed to read an extent that it has, only memory counts: further errors would cost a request each.
+    /// The end of a run that begins with an extent that could not be read: the next ones that a tier can read, if they
+    /// are the last ones or more than [`MAX_BRIDGED_EXTENTS`]. If the SSD failed to read an extent that it has, only
+    /// memory counts: further errors would cost a request each.
     pub(crate) fn end_of_run(&self, first: u32) -> u32 {
         let (tiers, content) = (&self.origin.tiers, self.origin.head.content);
         let is_ssd_usable = tiers.locate(content, first).is_none();
@@ -338,7 +343,15 @@ impl CachedReader {
             Some(Tier::Ssd) => is_ssd_usable,
             None => false,
         };
-        (first + 1..self.left.end).find(is_readable).unwrap_or(self.left.end)
+        let mut end = first + 1;
+        for number in first + 1..self.left.end {
+            if !is_readable(&number) {
+                end = number + 1;
+            } else if number - end == MAX_BRIDGED_EXTENTS {
+                break;
+            }
+        }
+        end
     }
 
     /// Goes on with a run that ends before the extent `end`.

@@ -58,7 +58,7 @@ async fn label_decides_for_first_slices_as_for_the_rest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_begins_with_its_cached_slice_and_goes_on_from_the_store() {
     let desk = desk_after_streams(&Classes::default()).await;
-    let mut partial_hits = 0;
+    let (mut partial_hits, mut rests) = (0, 0);
     for number in 0..STREAMS {
         let (calls, before) = (desk.store.calls(Operation::Get), desk.cached.counters());
         let status = desk.read(&format!("stream-{number}")).await;
@@ -69,7 +69,10 @@ async fn stream_begins_with_its_cached_slice_and_goes_on_from_the_store() {
             CacheSource::Ssd => assert_eq!((calls, backing_bytes), (0, 0)),
             CacheSource::Backing(ForwardReason::Partial) => {
                 partial_hits += 1;
-                assert_eq!(calls, 1, "one request for the rest");
+                // Each gap is a request if few bytes are missing: fills that find no permit leave gaps.
+                let is_much_missing = backing_bytes * 2 > STREAM_BYTES as u64;
+                assert!(calls == 1 || !is_much_missing, "{calls} requests for {backing_bytes} bytes");
+                rests += u64::from(calls == 1 && is_much_missing);
                 assert!(ssd_bytes >= SLICE_BYTES as u64, "{ssd_bytes} bytes from the SSD");
                 let rest_bytes = (STREAM_BYTES - SLICE_BYTES) as u64;
                 assert!((1..=rest_bytes).contains(&backing_bytes), "{backing_bytes} bytes from the store");
@@ -78,7 +81,7 @@ async fn stream_begins_with_its_cached_slice_and_goes_on_from_the_store() {
         }
         assert_eq!(ssd_bytes + backing_bytes, STREAM_BYTES as u64, "{status}");
     }
-    assert!(partial_hits > 0, "no stream lacks its tail");
+    assert!(rests > 0, "no stream of {partial_hits} partial hits lacks its tail");
 }
 
 /// Replaces what is in the share of first slices: by those of objects of the next class by size.

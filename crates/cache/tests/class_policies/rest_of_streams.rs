@@ -114,6 +114,31 @@ async fn stream_replaced_while_its_slice_is_read_stays_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn close_gaps_are_one_request_and_distant_ones_two() {
+    for tiers in [LARGE_SSD, LARGE_MEMORY] {
+        let desk = Desk::open(tiers).await;
+        desk.put(KEY, STREAM_BYTES, Classes::default()).await;
+        // Missing are 4, 7 and 40: there are two extents in the first gap's way, and 32 in the other one's.
+        for extents in [0..4, 5..7, 8..40, 41..STREAM_BYTES.div_ceil(EXTENT_BYTES)] {
+            let (first, end) = (extents.start * EXTENT_BYTES, extents.end * EXTENT_BYTES);
+            let last = end.min(STREAM_BYTES) - 1;
+            let range = ByteRange::Inclusive { first: first as u64, last: last as u64 };
+            let request = GetRequest { select: Select::Range(range), ..GetRequest::default() };
+            let found = desk.cached.get(&context(), &address(KEY), request).await.unwrap();
+            drain(found.body).await.unwrap();
+            desk.cached.flush().await;
+        }
+        for (calls, extents) in [(2, 5), (0, 0)] {
+            let (calls_before, before) = (desk.store.calls(Operation::Get), desk.cached.counters());
+            desk.read(KEY).await;
+            assert_eq!(desk.store.calls(Operation::Get) - calls_before, calls, "{tiers:?}");
+            let backing_bytes = desk.cached.counters().backing_bytes - before.backing_bytes;
+            assert_eq!(backing_bytes, extents * EXTENT_BYTES as u64, "{tiers:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn error_of_the_store_is_that_of_a_stream_with_a_cached_slice() {
     let desk = desk_with_slice(LARGE_SSD).await;
     for failure in [Reason::Overloaded, Reason::Io] {
