@@ -1,6 +1,6 @@
 //! References of parts that are damaged. One whose upload has ended is needed no more: the object, if there is one, has a
-//! manifest. That is certain only without unfinished uploads: then it is removed unread. Its key names the upload by a hash
-//! of the id, which clients may write in several forms. So a hash without a match proves nothing.
+//! manifest. It is removed unread. Its key names the upload by a hash, so that one that no unfinished upload has is enough.
+//! The keys of earlier versions do not: these references stay until no upload is unfinished.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ struct UnfinishedUploads {
     by_digest: BTreeMap<String, Option<UploadName>>,
 }
 
-/// Removes damaged references if all uploads have ended, and otherwise returns them. A collection calls it before it marks
+/// Removes damaged references whose uploads have ended, and returns the others. A collection calls it before it marks
 /// objects: those that the uploads have become are visible by then.
 pub(super) async fn remove_ended(
     store: &ChunkStore,
@@ -84,12 +84,15 @@ impl UnfinishedUploads {
         }
     }
 
-    /// The upload of a reference, or the reference itself if that may be any one. `None` if all have ended.
+    /// The unfinished upload of a reference, or the reference itself if there may be one that is not known. `None` if the
+    /// upload has ended.
     fn object_of(&self, store: &ChunkStore, key: &ObjectKey) -> Option<DamagedObject> {
-        let named = digest_in(key).and_then(|digest| self.by_digest.get(digest)?.clone());
-        match named {
-            Some(UploadName { address, upload }) => Some(DamagedObject { address, upload: Some(upload) }),
-            None => (self.count > 0 || self.is_incomplete).then(|| DamagedObject::object(store.address(key))),
+        let digest = digest_in(key);
+        let named = digest.and_then(|digest| self.by_digest.get(digest)?.clone());
+        if let Some(UploadName { address, upload }) = named {
+            return Some(DamagedObject { address, upload: Some(upload) });
         }
+        let may_be_needed = self.is_incomplete || (digest.is_none() && self.count > 0);
+        may_be_needed.then(|| DamagedObject::object(store.address(key)))
     }
 }
