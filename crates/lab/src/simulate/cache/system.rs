@@ -57,13 +57,15 @@ pub enum Configuration {
     Dss,
     /// SSDs only.
     Ssd,
+    /// As [`Self::Tradewind`], with the order of S3-FIFO: sizes and labels are ignored.
+    S3Fifo,
     /// Disks and an SSD with Tradewind's cache and disk slices.
     Tradewind,
 }
 
 impl Configuration {
     /// All configurations.
-    pub const ALL: [Self; 5] = [Self::Hdd, Self::Lru, Self::Dss, Self::Ssd, Self::Tradewind];
+    pub const ALL: [Self; 6] = [Self::Hdd, Self::Lru, Self::Dss, Self::Ssd, Self::S3Fifo, Self::Tradewind];
 
     /// Its name in reports and on the command line.
     #[must_use]
@@ -73,6 +75,7 @@ impl Configuration {
             Self::Lru => "lru",
             Self::Dss => "dss",
             Self::Ssd => "ssd",
+            Self::S3Fifo => "s3-fifo",
             Self::Tradewind => "tradewind",
         }
     }
@@ -81,6 +84,11 @@ impl Configuration {
     #[must_use]
     pub fn is_cached(self) -> bool {
         !matches!(self, Self::Hdd | Self::Ssd)
+    }
+
+    /// True if a node accepts at once and serves by the queues of [`tradewind_model::slices`].
+    fn has_tradewinds_node(self) -> bool {
+        matches!(self, Self::S3Fifo | Self::Tradewind)
     }
 
     /// True if labels make a difference.

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use tradewind_model::slices::MAX_UNSLICED_BYTES;
+use tradewind_model::slices::{HEAD_BYTES, MAX_UNSLICED_BYTES};
 
 use super::classes::{Priority, label_priority};
 use super::hybrid::{EntryNumber, HybridCache, Ranking};
 use super::server::{Part, QueueOrder, Server};
-use super::tiered::TieredCache;
+use super::tiered::{ObjectRanking, TieredCache};
 use super::world::{ObjectIndex, World};
 use super::{Configuration, Labels, Setup};
 
@@ -125,7 +125,7 @@ pub(super) struct Node {
 
 impl Node {
     pub fn new(world: &World, setup: &Setup, number: usize, seed: u64) -> Self {
-        let is_tradewind = setup.configuration == Configuration::Tradewind;
+        let is_tradewind = setup.configuration.has_tradewinds_node();
         let server = |part: Part| {
             let is_device = matches!(part, Part::Ssd | Part::Disk);
             let is_sliced = is_tradewind && (is_device || !setup.has_fifo_links);
@@ -156,15 +156,14 @@ impl Storage {
     fn new(world: &World, setup: &Setup, node: usize) -> Self {
         let capacity = (setup.cache_share.unwrap_or(0.0) * world.node_bytes[node] as f64) as u64;
         let hybrid = |ranking| HybridCache::new(world, capacity, setup.chunk_bytes, ranking);
+        let tiered = |ranking| Self::Tiered(Box::new(TieredCache::new(world, capacity, ranking)));
         match setup.configuration {
             Configuration::Hdd => Self::Plain(Part::Disk),
             Configuration::Ssd => Self::Plain(Part::Ssd),
             Configuration::Lru => Self::Hybrid(hybrid(Ranking::Lru)),
             Configuration::Dss => Self::Hybrid(hybrid(Ranking::Classes)),
-            Configuration::Tradewind => {
-                let labels = setup.labels.unwrap_or(Labels::On);
-                Self::Tiered(Box::new(TieredCache::new(world, capacity, labels)))
-            }
+            Configuration::S3Fifo => tiered(ObjectRanking::S3Fifo),
+            Configuration::Tradewind => tiered(ObjectRanking::Earned(setup.labels.unwrap_or(Labels::On))),
         }
     }
 
@@ -184,7 +183,7 @@ impl Storage {
             // The first slice of a stream is as urgent as a small object, and short for that.
             Self::Tiered(cache) if from == 0 => match cache.cached_bytes(object) {
                 0 => GATHERED_BYTES,
-                cached => cached,
+                cached => cached.min(HEAD_BYTES),
             },
             _ => self.slice_bytes(),
         };

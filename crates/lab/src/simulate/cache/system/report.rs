@@ -62,6 +62,12 @@ impl RunReport {
         }
     }
 
+    /// Seconds in which disks were busy with uploads and downloads, summed over the nodes.
+    #[must_use]
+    pub fn disk_busy_seconds(&self) -> f64 {
+        self.put.disk_busy_seconds + self.get.disk_busy_seconds
+    }
+
     /// Bytes written to the SSDs by uploads and downloads.
     #[must_use]
     pub fn ssd_bytes_written(&self) -> u64 {

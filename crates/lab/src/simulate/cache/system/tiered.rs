@@ -3,7 +3,11 @@
 //! The order is [`EarnedOrder`]. An object that does not rank above what it would replace bypasses the cache. Small
 //! objects are dirty until they are written back: each at once, the lowest rank first. The head of a large object is a
 //! copy of what is on the disk. Metadata is always on the SSD.
+//!
+//! As a baseline, [`S3Fifo`] orders whole objects without labels and sizes: each one that is read or written enters unless
+//! it would fill the small queue. A dirty one enters the queues when it is written back.
 
+use tradewind_model::eviction::{Capacity, Entries, Entry as OrderedEntry, EvictionPolicy, S3Fifo, Slot};
 use tradewind_model::slices::{HEAD_BYTES, MAX_UNSLICED_BYTES};
 
 use super::Labels;
@@ -46,6 +50,14 @@ impl Entry {
     }
 }
 
+/// The rules by which objects are cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ObjectRanking {
+    /// By label and size, as far as requests confirm that.
+    Earned(Labels),
+    S3Fifo,
+}
+
 /// The cache of one node.
 #[derive(Debug)]
 pub(super) struct TieredCache {
@@ -53,6 +65,8 @@ pub(super) struct TieredCache {
     /// Clean objects by cell, then dirty ones.
     lists: RecencyLists,
     order: EarnedOrder,
+    /// The clean objects, if they have no rank. All objects are of one cell then.
+    s3_fifo: Option<S3Fifo>,
     capacity_blocks: u64,
     used_blocks: u64,
     /// Those of metadata, one per object.
@@ -62,19 +76,26 @@ pub(super) struct TieredCache {
 }
 
 impl TieredCache {
-    pub fn new(world: &World, capacity_bytes: u64, labels: Labels) -> Self {
+    pub fn new(world: &World, capacity_bytes: u64, ranking: ObjectRanking) -> Self {
         let entry = |object: &Object| {
             let is_stream = object.bytes > MAX_UNSLICED_BYTES;
-            let bytes = if is_stream { HEAD_BYTES } else { object.bytes };
-            let priority = if is_stream { SMALL_FILE } else { label_priority(object, labels) };
-            let cell = cell(priority, bytes.div_ceil(BLOCK_BYTES));
+            let (priority, cell, bytes) = match ranking {
+                ObjectRanking::S3Fifo => (SMALL_FILE, 0, object.bytes),
+                ObjectRanking::Earned(labels) => {
+                    let bytes = if is_stream { HEAD_BYTES } else { object.bytes };
+                    let priority = if is_stream { SMALL_FILE } else { label_priority(object, labels) };
+                    (priority, cell(priority, bytes.div_ceil(BLOCK_BYTES)), bytes)
+                }
+            };
             Entry { state: State::Absent, cell, priority, bytes, requests: 0 }
         };
         let capacity_blocks = capacity_bytes / BLOCK_BYTES;
+        let capacity = Capacity { blocks: capacity_blocks, slots: world.objects.len() as u32 };
         Self {
             entries: world.objects.iter().map(entry).collect(),
             lists: RecencyLists::new(2 * CELLS, world.objects.len()),
             order: EarnedOrder::new(),
+            s3_fifo: (ranking == ObjectRanking::S3Fifo).then(|| S3Fifo::new(capacity)),
             capacity_blocks,
             used_blocks: 0,
             metadata_blocks: 0,
@@ -89,9 +110,15 @@ impl TieredCache {
         entry.requests = entry.requests.saturating_add(1);
         let entry = *entry;
         self.order.record(entry.priority, entry.blocks());
-        if entry.state == State::Clean {
-            self.lists.remove(entry.cell, object);
-            self.lists.push(entry.cell, object);
+        if entry.state != State::Clean {
+            return;
+        }
+        match &mut self.s3_fifo {
+            Some(queues) => queues.hit(object as Slot, &ObjectSlots(&self.entries).entry(object as Slot)),
+            None => {
+                self.lists.remove(entry.cell, object);
+                self.lists.push(entry.cell, object);
+            }
         }
     }
 
@@ -101,6 +128,16 @@ impl TieredCache {
             State::Absent | State::Doomed => 0,
             _ => self.entries[object].bytes,
         }
+    }
+
+    /// Returns true if the disk does not have an object: all of it is on the SSD.
+    pub fn is_dirty(&self, object: ObjectIndex) -> bool {
+        self.entries[object].state == State::Dirty
+    }
+
+    /// Returns true if a read of these bytes is the last one of those that would be cached.
+    pub fn completes(&self, object: ObjectIndex, from: u64, to: u64) -> bool {
+        (from + 1..=to).contains(&self.entries[object].bytes)
     }
 
     /// Reserves space for the metadata of an object, whatever it takes.
@@ -176,6 +213,10 @@ impl TieredCache {
         if wanted.state != State::Absent {
             return false;
         }
+        if let Some(queues) = &mut self.s3_fifo {
+            let entry = ObjectSlots(&self.entries).entry(object as Slot);
+            return queues.admits(&entry) && self.evict_in_order(wanted.blocks());
+        }
         while self.used_blocks + wanted.blocks() > self.capacity_blocks {
             let cells = self.order.ascending();
             let Some(victim) = cells.iter().find_map(|cell| self.lists.oldest(*cell)) else { return false };
@@ -186,6 +227,18 @@ impl TieredCache {
                 return false;
             }
             self.evict(victim);
+        }
+        true
+    }
+
+    /// Evicts clean objects in the order of S3-FIFO until there is space. Returns false if too few are clean.
+    fn evict_in_order(&mut self, blocks: u64) -> bool {
+        while self.used_blocks + blocks > self.capacity_blocks {
+            let victim = self.s3_fifo.as_mut().and_then(|queues| queues.evict(&ObjectSlots(&self.entries)));
+            let Some(victim) = victim else { return false };
+            let entry = &mut self.entries[victim as usize];
+            entry.state = State::Absent;
+            self.used_blocks -= entry.blocks();
         }
         true
     }
@@ -205,16 +258,37 @@ impl TieredCache {
     fn list(&mut self, object: ObjectIndex, state: State) {
         self.entries[object].state = state;
         let entry = self.entries[object];
-        let is_dirty = state == State::Dirty;
-        self.dirty_blocks += if is_dirty { entry.blocks() } else { 0 };
-        self.lists.push(if is_dirty { CELLS + entry.cell } else { entry.cell }, object);
+        if state == State::Dirty {
+            self.dirty_blocks += entry.blocks();
+            self.lists.push(CELLS + entry.cell, object);
+        } else if let Some(queues) = &mut self.s3_fifo {
+            queues.insert(object as Slot, &ObjectSlots(&self.entries).entry(object as Slot));
+        } else {
+            self.lists.push(entry.cell, object);
+        }
     }
 
     fn unlist(&mut self, object: ObjectIndex) {
         let entry = self.entries[object];
-        let is_dirty = entry.state == State::Dirty;
-        self.dirty_blocks -= if is_dirty { entry.blocks() } else { 0 };
-        self.lists.remove(if is_dirty { CELLS + entry.cell } else { entry.cell }, object);
+        if entry.state == State::Dirty {
+            self.dirty_blocks -= entry.blocks();
+            self.lists.remove(CELLS + entry.cell, object);
+        } else if let Some(queues) = &mut self.s3_fifo {
+            queues.remove(object as Slot, &ObjectSlots(&self.entries).entry(object as Slot));
+        } else {
+            self.lists.remove(entry.cell, object);
+        }
+    }
+}
+
+/// Objects in the slots of their numbers.
+struct ObjectSlots<'a>(&'a [Entry]);
+
+impl Entries for ObjectSlots<'_> {
+    fn entry(&self, slot: Slot) -> OrderedEntry {
+        // A bijection of the numbers with the bits of a hash.
+        let key = u64::from(slot + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        OrderedEntry { key, blocks: self.0[slot as usize].blocks() as u32, class: 0 }
     }
 }
 
@@ -234,7 +308,7 @@ mod tests {
         let mut pictures = objects(world, DataType::Pictures);
         let blocks: u64 =
             pictures.iter().map(|object| world.objects[*object].bytes.div_ceil(BLOCK_BYTES)).sum();
-        let mut cache = TieredCache::new(world, blocks / 2 * BLOCK_BYTES, Labels::On);
+        let mut cache = TieredCache::new(world, blocks / 2 * BLOCK_BYTES, ObjectRanking::Earned(Labels::On));
         pictures.retain(|object| cache.insert_written(world, *object) > 0);
         (cache, pictures)
     }
@@ -242,7 +316,7 @@ mod tests {
     #[test]
     fn large_objects_have_only_their_head_on_the_ssd() {
         let world = World::new(0.01, 1);
-        let mut cache = TieredCache::new(&world, 1 << 30, Labels::On);
+        let mut cache = TieredCache::new(&world, 1 << 30, ObjectRanking::Earned(Labels::On));
         for (object, Object { bytes, .. }) in world.objects.iter().enumerate() {
             let expected = if *bytes > MAX_UNSLICED_BYTES { HEAD_BYTES } else { *bytes };
             assert_eq!(cache.insert_written(&world, object), expected);

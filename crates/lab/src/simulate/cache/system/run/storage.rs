@@ -300,7 +300,7 @@ impl Run<'_> {
                 }
                 filled
             }
-            Storage::Tiered(cache) if from == 0 => cache.insert_read(object),
+            Storage::Tiered(cache) if cache.completes(object, from, to) => cache.insert_read(object),
             Storage::Tiered(_) => 0,
         };
         if filled > 0 {
@@ -348,18 +348,16 @@ impl Run<'_> {
     fn write_tiered(&mut self, io: IoIndex, from: u64, to: u64) {
         let Io { node, object, .. } = self.ios[io];
         let world = self.world;
-        let is_whole = from == 0 && to == world.objects[object].bytes;
-        let cached = match &mut self.nodes[node].storage {
-            Storage::Tiered(cache) if from == 0 => {
-                cache.record(object);
-                cache.insert_written(world, object)
-            }
-            _ => 0,
-        };
-        if cached > 0 {
-            self.push_range(io, Part::Ssd, Access::Write, 0, cached);
+        let Storage::Tiered(cache) = &mut self.nodes[node].storage else { return };
+        if from == 0 {
+            cache.record(object);
+            cache.insert_written(world, object);
         }
-        if !(is_whole && cached == to) {
+        let (cached, is_dirty) = (cache.cached_bytes(object).clamp(from, to), cache.is_dirty(object));
+        if cached > from {
+            self.push_range(io, Part::Ssd, Access::Write, from, cached);
+        }
+        if !is_dirty {
             self.push_range(io, Part::Disk, Access::Write, from, to);
         }
     }

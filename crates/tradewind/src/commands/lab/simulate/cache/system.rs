@@ -78,6 +78,9 @@ enum ConfigurationName {
     Dss,
     /// SSDs only
     Ssd,
+    /// As tradewind, with the SSD in the order of S3-FIFO, which ignores labels and sizes
+    #[value(name = "s3-fifo")]
+    S3Fifo,
     /// Disks, and an SSD as a cache by label, size and observed requests, with disk slices
     Tradewind,
 }
@@ -89,6 +92,7 @@ impl ConfigurationName {
             Self::Lru => Configuration::Lru,
             Self::Dss => Configuration::Dss,
             Self::Ssd => Configuration::Ssd,
+            Self::S3Fifo => Configuration::S3Fifo,
             Self::Tradewind => Configuration::Tradewind,
         }
     }

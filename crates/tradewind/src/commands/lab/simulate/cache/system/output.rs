@@ -48,7 +48,7 @@ fn labels(run: &RunReport) -> &'static str {
 pub(super) fn write_performance(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(
         out,
-        "{:<10} {:>6} {:>9} {:>9} {:>8} {:>8} {:>9} {:>13} {:>8} {:>7} {:>8} {:>8}",
+        "{:<10} {:>6} {:>9} {:>9} {:>8} {:>8} {:>9} {:>13} {:>8} {:>7} {:>7} {:>8} {:>8}",
         "config",
         "cache",
         "labels",
@@ -59,13 +59,14 @@ pub(super) fn write_performance(out: &mut impl Write, report: &Report) -> io::Re
         "first byte ms",
         "mean s",
         "SSD GB",
+        "disk s",
         "cost PUT",
         "cost GET"
     )?;
     for run in &report.runs {
         writeln!(
             out,
-            "{:<10} {:>6} {:>9} {:>9.1} {:>8.2} {:>8.2} {:>9.1} {:>13.0} {:>8.2} {:>7.1} {:>8} {:>8}",
+            "{:<10} {:>6} {:>9} {:>9.1} {:>8.2} {:>8.2} {:>9.1} {:>13.0} {:>8.2} {:>7.1} {:>7.0} {:>8} {:>8}",
             run.configuration.name(),
             cache(run),
             labels(run),
@@ -76,6 +77,7 @@ pub(super) fn write_performance(out: &mut impl Write, report: &Report) -> io::Re
             run.get.mean_first_byte_seconds * 1e3,
             run.get.mean_latency_seconds,
             run.ssd_bytes_written() as f64 / GIGA,
+            run.disk_busy_seconds(),
             text(relative_cost(report, run, |run| &run.put), 2),
             text(relative_cost(report, run, |run| &run.get), 2),
         )?;
