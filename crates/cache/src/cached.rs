@@ -56,6 +56,7 @@ use retention_sweep::RetentionSweep;
 
 pub use class_policies::OccupiedClass;
 pub use contents::CachedPart;
+pub(crate) use read::MAX_EXAMINED_EXTENTS;
 
 /// The session of a cache without a directory.
 const MEMORY_SESSION: u64 = 1;
@@ -151,13 +152,16 @@ impl Cached {
         let stamp_bytes = match options.validation {
             Validation::MaxAge(_) => options.memory_bytes / STAMP_SHARE_DIVISOR,
             // No stamp is trusted, or a comparison is final and its head is stored again.
-            Validation::Always | Validation::Owner => 0,
+            Validation::Always | Validation::Owner | Validation::SoleWriter => 0,
         };
         let stamps = StampTable::new(stamp_bytes, session);
         let ram_bytes = options.memory_bytes.saturating_sub(stamps.memory_bytes());
         let ram = RamTier::new(ram_bytes, eviction, counters.clone());
         let pins_path = directory.as_ref().map(CacheDirectory::pins_path);
         let tiers = Arc::new(Tiers::new(ram, stamps, disk, fingerprints, counters, clock.clone()));
+        if options.validation == Validation::SoleWriter {
+            tiers.changes.set_all_uncertain(clock.now());
+        }
         let pinned_prefixes = PinnedPrefixes::load(pins_path, &tiers);
         let retention_sweep = RetentionSweep::start(&tiers, clock.clone());
         let checkpoints =

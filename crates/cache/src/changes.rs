@@ -36,6 +36,8 @@ const CHANGE: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Changes {
     keys: Box<[KeyStripe]>,
+    /// The latest time for all keys, as in [`KeyStripe`].
+    all_uncertain_until: AtomicU64,
     buckets: Box<[AtomicU64]>,
     changed_buckets: Mutex<ChangedBuckets>,
     sequence: AtomicU64,
@@ -117,6 +119,7 @@ impl Changes {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             keys: (0..STRIPES).map(|_| KeyStripe::default()).collect(),
+            all_uncertain_until: AtomicU64::new(0),
             buckets: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
             changed_buckets: Mutex::default(),
             sequence: AtomicU64::new(1),
@@ -150,7 +153,14 @@ impl Changes {
 
     /// The time from which on a comparison with the backing store counts.
     pub fn uncertain_until(&self, hash: KeyHash) -> Duration {
-        Duration::from_millis(self.keys[stripe(hash.key)].uncertain_until.load(Ordering::SeqCst))
+        let of_key = self.keys[stripe(hash.key)].uncertain_until.load(Ordering::SeqCst);
+        Duration::from_millis(of_key.max(self.all_uncertain_until.load(Ordering::SeqCst)))
+    }
+
+    /// Lets all that is compared within [`UNCERTAIN_WINDOW`] from `now` on be compared again: a request whose outcome is
+    /// unknown may be for any key.
+    pub fn set_all_uncertain(&self, now: Duration) {
+        self.all_uncertain_until.fetch_max(end_of_window(now), Ordering::SeqCst);
     }
 
     /// Lets what was compared before `time` be compared again, for this key and some others.
@@ -188,11 +198,13 @@ impl Change {
     /// Marks the outcome as unknown.
     pub fn set_uncertain(&self, now: Duration) {
         match self.scope {
-            Scope::Bucket(_) => self.set_bucket_changed(),
+            Scope::Bucket(_) => {
+                self.set_bucket_changed();
+                self.changes.set_all_uncertain(now);
+            }
             Scope::Key(hash) => {
-                let until = u64::try_from((now + UNCERTAIN_WINDOW).as_millis()).unwrap_or(u64::MAX);
                 let stripe = &self.changes.keys[stripe(hash.key)];
-                stripe.uncertain_until.fetch_max(until, Ordering::SeqCst);
+                stripe.uncertain_until.fetch_max(end_of_window(now), Ordering::SeqCst);
             }
         }
     }
@@ -210,6 +222,11 @@ impl Drop for Change {
     fn drop(&mut self) {
         self.changes.state(self.scope).fetch_add(CHANGE - IN_FLIGHT, Ordering::SeqCst);
     }
+}
+
+/// In milliseconds since the clock's origin.
+fn end_of_window(now: Duration) -> u64 {
+    u64::try_from((now + UNCERTAIN_WINDOW).as_millis()).unwrap_or(u64::MAX)
 }
 
 fn stripe(hash: u64) -> usize {

@@ -3,6 +3,7 @@
 
 mod codec;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -48,9 +49,12 @@ pub(crate) struct Head {
     /// All bytes, if the object is small and they are known.
     pub data: Option<Bytes>,
     stamp: Mutex<Stamp>,
+    /// False while no extent of the content was filled.
+    has_extents: AtomicBool,
 }
 
 impl Head {
+    /// A head whose content has no extents yet.
     pub const fn new(
         address: Address,
         info: ObjectInfo,
@@ -58,7 +62,17 @@ impl Head {
         data: Option<Bytes>,
         stamp: Stamp,
     ) -> Self {
-        Self { address, info, content, data, stamp: Mutex::new(stamp) }
+        Self { address, info, content, data, stamp: Mutex::new(stamp), has_extents: AtomicBool::new(false) }
+    }
+
+    /// Records that extents of the content were filled.
+    pub fn set_has_extents(&self) {
+        self.has_extents.store(true, Ordering::Release);
+    }
+
+    /// Returns false if nothing is cached beside the head.
+    pub fn has_extents(&self) -> bool {
+        self.has_extents.load(Ordering::Acquire)
     }
 
     pub fn stamp(&self) -> Stamp {

@@ -12,6 +12,9 @@ pub enum Validation {
     /// once for each object: the backing store may have been written or restored in between.
     #[default]
     Owner,
+    /// Like [`Self::Owner`], over a service: a request of an earlier session may still be applied. For ten minutes after the
+    /// cache is opened, it is compared on every read.
+    SoleWriter,
     /// If the last comparison is older than this. A change by another process is seen after this time at the latest.
     MaxAge(Duration),
     /// On every read: as linearizable as the backing store.

@@ -20,6 +20,7 @@ use tradewind_core::{
 };
 
 use self::opening_run::OpeningRun;
+use crate::cached::MAX_EXAMINED_EXTENTS;
 use crate::changes::KeyHash;
 use crate::disk::{DiskRead, MAX_READ_EXTENTS};
 use crate::extent::{EXTENT_BYTES, FRAME_BYTES};
@@ -344,7 +345,8 @@ impl CachedReader {
             None => false,
         };
         let mut end = first + 1;
-        for number in first + 1..self.left.end {
+        // One request per 4,096 missing extents costs nothing; a look at all of a huge object would block the thread.
+        for number in first + 1..self.left.end.min(first.saturating_add(MAX_EXAMINED_EXTENTS)) {
             if !is_readable(&number) {
                 end = number + 1;
             } else if number - end == MAX_BRIDGED_EXTENTS {

@@ -445,6 +445,8 @@ impl ObjectStore for WriteBack {
         request: tradewind_core::multipart::CreateUpload,
     ) -> Result<UploadId> {
         reject_marker(address)?;
+        // A service may order a completion by the begin of its upload.
+        self.shared.clone().flush_source(context, address).await?;
         self.shared.backing.create_upload(context, address, request).await
     }
 

@@ -36,8 +36,22 @@ impl ObjectStore for Service {
     tradewind_core::forward_methods! {
         to: |service| &service.inner;
         capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
-        set_versioning, head, stage, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload,
+        set_versioning, stage, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload,
         stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,
+    }
+
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
+        let is_range = matches!(request.select, Select::Range(_));
+        let mut found = self.inner.head(context, address, request).await?;
+        if is_range {
+            found.info.checksums.clear();
+        }
+        Ok(found)
     }
 
     async fn get(
@@ -46,9 +60,9 @@ impl ObjectStore for Service {
         address: &Address,
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
+        let is_whole = !matches!(request.select, Select::Range(_));
         let found = self.inner.get(context, address, request).await?;
         let GetResponse { mut info, span, body, observation } = found;
-        let is_whole = span == Span::whole(info.size);
         if !is_whole {
             info.checksums.clear();
         }
@@ -165,6 +179,35 @@ async fn ranges_without_checksums_and_whole_objects_share_a_head() {
         assert_eq!(head.info.checksums.len(), 1, "{validation:?}");
         assert!(desk.read(Select::Whole).await.0.unwrap() == content());
         assert!(is_hit(desk.read(Select::Whole).await.1), "{validation:?}");
+    }
+}
+
+/// The response to such a range has no checksums either, and is compared with none.
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_of_the_whole_object_are_cached_with_its_checksums() {
+    for (range, is_verified) in [
+        (ByteRange::From(0), true),
+        (ByteRange::Inclusive { first: 0, last: u64::MAX / 2 }, false),
+        (ByteRange::Suffix(SIZE as u64), false),
+    ] {
+        for is_on_disk in [false, true] {
+            let desk = Desk::open(Validation::Always, is_on_disk).await;
+            let select = Select::Range(range);
+            desk.service.is_damaging.store(true, Ordering::SeqCst);
+            let found = desk.read(select).await.0;
+            assert_eq!(found.is_err(), is_verified, "{range:?}");
+            desk.service.is_damaging.store(false, Ordering::SeqCst);
+            for _ in 0..2 {
+                assert!(desk.read(select).await.0.unwrap() == content(), "{range:?}");
+            }
+            assert!(is_hit(desk.read(select).await.1), "{range:?}, on disk: {is_on_disk}");
+            for select in [select, Select::Whole] {
+                let request = GetRequest { select, ..GetRequest::default() };
+                let head = desk.cached.head(&context(), &key(), request).await.unwrap();
+                assert_eq!((head.span, head.info.checksums.len()), (Span::whole(SIZE as u64), 1));
+            }
+            assert!(is_hit(desk.read(Select::Whole).await.1), "{range:?}, on disk: {is_on_disk}");
+        }
     }
 }
 

@@ -75,6 +75,38 @@ async fn owner_never_compares() {
     assert_eq!(desk.read().await, ("old".into(), 0, 0));
 }
 
+/// A request of an earlier run may still be applied: one comparison does not count for ever.
+#[tokio::test]
+async fn sole_writer_of_a_service_compares_on_every_read_at_first() {
+    let desk = Desk::open(Validation::SoleWriter).await;
+    put(&*desk.store, "old").await.unwrap();
+    assert_eq!(desk.read().await, ("old".into(), 0, 1));
+    assert_eq!(desk.read().await, ("old".into(), 1, 0));
+    put(&*desk.store, "late").await.unwrap();
+    assert_eq!(desk.read().await, ("late".into(), 1, 1));
+    desk.clock.advance(Duration::from_secs(600));
+    assert_eq!(desk.read().await, ("late".into(), 1, 0), "the last comparison");
+    assert_eq!(desk.read().await, ("late".into(), 0, 0));
+}
+
+#[tokio::test]
+async fn change_of_a_bucket_with_an_unknown_outcome_is_compared_for_a_time() {
+    let desk = Desk::open(Validation::Owner).await;
+    put(&*desk.store, "old").await.unwrap();
+    desk.read().await;
+    let fault = Fault::FailBefore(Reason::Io);
+    let plan = FaultPlan::none().with_fault(Operation::SetVersioning, FaultSchedule::Always, fault);
+    desk.store.set_plan(plan);
+    let bucket = BucketName::new("bucket").unwrap();
+    desk.cached.set_versioning(&context(), &bucket, Versioning::Enabled).await.unwrap_err();
+    for _ in 0..2 {
+        assert_eq!(desk.read().await, ("old".into(), 1, 0));
+    }
+    desk.clock.advance(Duration::from_secs(600));
+    assert_eq!(desk.read().await, ("old".into(), 1, 0));
+    assert_eq!(desk.read().await, ("old".into(), 0, 0));
+}
+
 #[tokio::test]
 async fn object_older_than_the_age_is_compared_once() {
     let desk = Desk::open(Validation::MaxAge(AGE)).await;

@@ -149,9 +149,11 @@ impl WrittenObject {
         content: ContentId,
         max_bytes: u64,
     ) -> Option<Self> {
-        let is_small = request.size.is_some_and(|size| size <= max_bytes);
+        let size = request.size.filter(|size| *size <= max_bytes)?;
         let (address, metadata) = (address.clone(), request.metadata.clone());
-        is_small.then(|| Self { address, metadata, content, bytes: BytesMut::new(), max_bytes })
+        // Its exact size: the memory tier counts the bytes, and the buffer stays with the head.
+        let bytes = BytesMut::with_capacity(usize::try_from(size).ok()?);
+        Some(Self { address, metadata, content, bytes, max_bytes })
     }
 
     /// The head that the backing store is expected to report.

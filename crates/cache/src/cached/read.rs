@@ -8,7 +8,9 @@ use futures::StreamExt;
 use tradewind_core::error::Result;
 use tradewind_core::observation::{CacheSource, CacheStatus, ForwardReason};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
-use tradewind_core::{Address, Body, Context, Error, ErrorKind, ObjectInfo, Observation, Reason, Span};
+use tradewind_core::{
+    Address, Body, ByteRange, Context, Error, ErrorKind, ObjectInfo, Observation, Reason, Span,
+};
 use tradewind_model::slices::{HEAD_BYTES, MAX_UNSLICED_BYTES};
 
 use super::Cached;
@@ -23,7 +25,7 @@ use crate::reader::{CachedReader, Gathered, Origin, extents, is_same_object, sli
 use crate::tiers::Tier;
 
 /// Extents of which is examined whether they are cached before a body begins.
-const MAX_EXAMINED_EXTENTS: u32 = 4096;
+pub(crate) const MAX_EXAMINED_EXTENTS: u32 = 4096;
 
 /// A read of at most these extents of which one is missing is forwarded as a whole.
 const MAX_BRIEF_EXTENTS: u32 = 16;
@@ -116,18 +118,24 @@ impl Cached {
             let span = select(&head.info, &request)?;
             return Ok(self.hit(&attempt, head, span, source(*tier), ()));
         }
-        // The response to a HEAD is also the comparison.
-        let found = self.inner.head(context, address, request).await;
+        // The response to a HEAD is also the comparison. One of a range may lack the checksums of the whole.
+        let whole = GetRequest { select: Select::Whole, ..request.clone() };
+        let found = self.inner.head(context, address, whole).await;
         if let Err(e) = &found
             && e.kind() == ErrorKind::NotFound
         {
             self.drop_head(attempt.hash);
         }
         let found = found?;
+        let span = match request.select {
+            Select::Range(range) => range.resolve(found.info.size),
+            Select::Whole | Select::Part(_) => Ok(found.span),
+        };
         let reason = match cached {
             Some((head, _)) if head.info == found.info => {
                 // Another head would have another content, for which nothing is cached.
                 self.renew(&attempt, &head);
+                let found = GetResponse { span: span?, ..found };
                 return Ok(self.with_status(address, found, ForwardReason::Stale));
             }
             Some(_) => {
@@ -137,7 +145,7 @@ impl Cached {
             None => ForwardReason::Miss,
         };
         self.cache_head_only(&attempt, &found.info);
-        Ok(self.with_status(address, found, reason))
+        Ok(self.with_status(address, GetResponse { span: span?, ..found }, reason))
     }
 
     /// Prepares a read; `None` if the cache does not serve it.
@@ -209,7 +217,7 @@ impl Cached {
             stamp.sequence >= unchanged_since && (uncertain_until.is_zero() || stamp.time >= uncertain_until);
         is_certain
             && match self.validation {
-                Validation::Owner => true,
+                Validation::Owner | Validation::SoleWriter => true,
                 Validation::MaxAge(age) => attempt.started.saturating_sub(stamp.time) < age,
                 Validation::Always => false,
             }
@@ -226,7 +234,7 @@ impl Cached {
         // A later read from the SSD would have to compare again. A stamp that expires is not worth a write: the table of
         // stamps has it. Nor is one that is too early after a change with an unknown outcome: each read until then
         // compares, and would write. A small object that was cached when it was written is not on the SSD yet.
-        let is_final = self.validation == Validation::Owner;
+        let is_final = matches!(self.validation, Validation::Owner | Validation::SoleWriter);
         let is_first = !is_of_this_session && !self.tiers.is_on_ssd(attempt.hash.key);
         let is_certain = stamp.time >= self.tiers.changes.uncertain_until(attempt.hash);
         if is_certain && (is_final || is_first) {
@@ -253,7 +261,7 @@ impl Cached {
     ) -> Result<Served> {
         let counters = &self.tiers.counters;
         let span = select(&head.info, request)?;
-        if let Some(bytes) = self.small_data(head, span).await {
+        if let Some(bytes) = self.small_data(attempt, head, span).await {
             let (hits, hit_bytes) = match bytes.tier.max(tier) {
                 Tier::Ram => (&counters.ram_hits, &counters.ram_bytes),
                 Tier::Ssd => (&counters.ssd_hits, &counters.ssd_bytes),
@@ -354,7 +362,7 @@ impl Cached {
     }
 
     /// The bytes of a span that is one buffer: of a small object, or within one extent.
-    async fn small_data(&self, head: &Arc<Head>, span: Span) -> Option<SmallData> {
+    async fn small_data(&self, attempt: &ReadAttempt<'_>, head: &Arc<Head>, span: Span) -> Option<SmallData> {
         if let Some(data) = &head.data {
             let start = usize::try_from(span.offset).ok()?;
             let bytes = data.slice(start..start + usize::try_from(span.length).ok()?);
@@ -368,6 +376,11 @@ impl Cached {
         if let Some(extent) = self.tiers.ram_data(head, number) {
             let bytes = slice_of_extent(&extent, head, number, span)?;
             return Some(SmallData { bytes, tier: Tier::Ram });
+        }
+        // A removal waits until the extent is in memory, and frees it there.
+        let _use = self.tiers.use_content(head, &attempt.token);
+        if !self.tiers.may_fill(head, &attempt.token) {
+            return None;
         }
         let extent = self.tiers.read_data(head, number).await?;
         let bytes = slice_of_extent(&extent, head, number, span)?;
@@ -406,9 +419,19 @@ impl Cached {
         reason: ForwardReason,
     ) -> Result<GetResponse<Body>> {
         self.tiers.counters.misses.increment();
+        let range = match request.select {
+            Select::Range(range) => Some(range),
+            Select::Whole | Select::Part(_) => None,
+        };
+        // A service reports the checksums of the whole with the whole only, and only that is compared with them.
+        let is_all = range == Some(ByteRange::From(0));
+        let request = if is_all { GetRequest { select: Select::Whole, ..request } } else { request };
         let found = self.inner.get(attempt.context, attempt.address, request).await?;
         let GetResponse { info, span, body, observation } = found;
-        let is_whole = span == Span::whole(info.size);
+        if let Some(range) = range.filter(|_| is_all) {
+            range.resolve(info.size)?;
+        }
+        let is_whole = span == Span::whole(info.size) && (is_all || range.is_none());
         let mut reason = reason;
         let head = self.new_head(attempt, &info);
         let body = if is_whole && info.size <= self.tiers.max_small_bytes() && is_one_extent(&head) {

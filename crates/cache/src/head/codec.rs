@@ -79,7 +79,12 @@ pub(crate) fn decode_head(bytes: &[u8]) -> Option<Head> {
         }
         false => None,
     };
-    (fields.remaining() == 0).then(|| Head::new(address, info, content, data, stamp))
+    (fields.remaining() == 0).then(|| {
+        let head = Head::new(address, info, content, data, stamp);
+        // It was stored with its data.
+        head.set_has_extents();
+        head
+    })
 }
 
 fn write_info(out: &mut FieldWriter, info: &ObjectInfo) {

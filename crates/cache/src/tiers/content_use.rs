@@ -96,6 +96,7 @@ impl ContentUse {
 
     /// Records that an extent is filled.
     pub fn add_filled(&self, number: u32) {
+        self.head.set_has_extents();
         self.tiers.content_uses.add_filled(self.head.content, number);
     }
 

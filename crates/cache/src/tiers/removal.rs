@@ -68,7 +68,7 @@ impl Tiers {
             // A read may have tracked it since.
             self.policies.retained().forget(hash.key, head.content);
             if let Some(orphan) = OrphanedContent::of_head(&head, hash.key, reason) {
-                self.free_unused(orphan);
+                self.free_unused(orphan, &head);
             }
             return;
         }
@@ -124,7 +124,7 @@ impl Tiers {
         let disk = match (self.ram.head_content(hash.key, &head.address), &self.disk) {
             (Some(content), _) if content == orphan.content => return,
             (None, Some(disk)) if disk.contains(hash.key) => disk,
-            _ => return self.free_unused(orphan),
+            _ => return self.free_unused(orphan, head),
         };
         let Some(removal) = disk.begin_removal() else {
             self.counters.removals_skipped.increment();
@@ -144,9 +144,9 @@ impl Tiers {
         });
     }
 
-    /// Frees a content once it is not in use.
-    fn free_unused(self: &Arc<Self>, orphan: OrphanedContent) {
-        if !self.content_uses.defer(orphan) {
+    /// Frees the content of a head once it is not in use. What its last use has filled is known then.
+    fn free_unused(self: &Arc<Self>, orphan: OrphanedContent, head: &Head) {
+        if !self.content_uses.defer(orphan) && head.has_extents() {
             self.free(orphan);
         }
     }

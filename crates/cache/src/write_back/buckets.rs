@@ -23,6 +23,12 @@ use super::marker::{OwnerRecord, read_marker};
 /// The longest time for which a change waits for the response of a backing store that is taken for away.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The longest time for which a read, or a write to the journal, waits for the marker to be compared.
+pub(super) const LENIENT_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The time after which such an access compares the marker again, if the backing store did not respond.
+pub(super) const LENIENT_CHECK_PAUSE: Duration = Duration::from_secs(30);
+
 /// The time after which a bucket with versions is examined again: the backing store may have hidden that there are none.
 pub(super) const VERSIONED_CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -59,8 +65,9 @@ pub(super) enum BucketState {
     Unclaimed { checked: Duration },
     /// The marker names this journal.
     Claimed(Claim),
-    /// The bucket has versions, or the backing store did not tell, at this time: writes go through.
-    Versioned { checked: Duration },
+    /// The bucket has versions, or the backing store did not tell, at this time: writes go through. No journal can claim a
+    /// bucket that certainly has versions.
+    Versioned { checked: Duration, is_certain: bool },
 }
 
 /// A marker that names this journal.
@@ -135,6 +142,18 @@ impl Bucket {
     pub fn begin_change(&self) -> BucketChange<'_> {
         self.admission.lock().changes += 1;
         BucketChange { bucket: self }
+    }
+
+    /// Lets lenient accesses go on without a comparison of the marker until a time. Returns false if the bucket is not
+    /// claimed.
+    fn pause_comparison(&self, until: Duration) -> bool {
+        match &mut self.admission.lock().state {
+            BucketState::Claimed(claim) => {
+                claim.paused_until = claim.paused_until.max(until);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Examines the bucket again before the next access.
@@ -271,13 +290,15 @@ impl Shared {
         if self.is_current(bucket, check) {
             return Ok(());
         }
-        let _examining = context.guard(bucket.examining.lock()).await?;
+        let Some(_examining) = self.begin_examination(context, bucket, check).await? else { return Ok(()) };
         if self.is_current(bucket, check) {
             return Ok(());
         }
         let found = match bucket.state() {
             BucketState::Claimed(claim) => self.compare_owner(context, bucket, claim, check).await,
-            BucketState::Versioned { .. } => self.find_state_again(context, bucket).await,
+            BucketState::Versioned { is_certain, .. } => {
+                self.find_state_again(context, bucket, is_certain).await
+            }
             _ => self.find_state(context, bucket).await,
         };
         match found {
@@ -293,14 +314,40 @@ impl Shared {
         Ok(())
     }
 
+    /// Waits until no other task examines the bucket. A lenient access to a claimed bucket goes on without (`None`) if the
+    /// other one takes long: the backing store hangs.
+    async fn begin_examination<'a>(
+        &self,
+        context: &Context,
+        bucket: &'a Bucket,
+        check: OwnerCheck,
+    ) -> Result<Option<tokio::sync::MutexGuard<'a, ()>>> {
+        if check == OwnerCheck::Strict || !bucket.is_claimed() {
+            return context.guard(bucket.examining.lock()).await.map(Some);
+        }
+        let deadline = Deadline::after(self.clock.clone(), LENIENT_CHECK_TIMEOUT);
+        let limited = Context { deadline, ..context.clone() };
+        let examining = async { limited.guard(bucket.examining.lock()).await.ok() };
+        match context.guard(examining).await? {
+            Some(examining) => Ok(Some(examining)),
+            None if bucket.pause_comparison(self.clock.now() + LENIENT_CHECK_PAUSE) => Ok(None),
+            // The other one has found that it is not claimed any more.
+            None => context.guard(bucket.examining.lock()).await.map(Some),
+        }
+    }
+
     /// True if a bucket need not be examined before an access.
     fn is_current(&self, bucket: &Bucket, check: OwnerCheck) -> bool {
         let now = self.clock.now();
         let is_recent = |checked: Duration| now.saturating_sub(checked) < self.options.ownership_check;
         match bucket.state() {
             BucketState::Unknown => false,
-            BucketState::Versioned { checked } => now.saturating_sub(checked) < VERSIONED_CHECK_INTERVAL,
-            BucketState::Unclaimed { checked } => is_recent(checked),
+            BucketState::Versioned { checked, is_certain: true } => {
+                now.saturating_sub(checked) < VERSIONED_CHECK_INTERVAL
+            }
+            BucketState::Versioned { checked, is_certain: false } => is_recent(checked),
+            // Another journal may have claimed it since.
+            BucketState::Unclaimed { checked } => check == OwnerCheck::Lenient && is_recent(checked),
             BucketState::Claimed(claim) => {
                 is_recent(claim.checked) || (check == OwnerCheck::Lenient && now < claim.paused_until)
             }

@@ -110,8 +110,9 @@ impl Schedule {
             }
             Err(error) => error,
         };
-        let is_read_only = shared.journal.is_read_only();
-        if is_read_only || is_rejection(&error) {
+        // The backing store has the key; the journal cannot forget it.
+        let is_kept = shared.journal.is_read_only() && shared.awaits_removal(&address);
+        if is_kept || is_rejection(&error) {
             shared.counters.rejected.increment();
             if error.affects_whole_bucket() {
                 let until = now + REJECTED_DELAY;
@@ -124,7 +125,7 @@ impl Schedule {
             if self.reported.insert(address.clone()) {
                 tracing::error!(?error, bucket = %address.bucket, key = ?address.key, "an object cannot be written back");
             }
-            let delay = if is_read_only { READ_ONLY_DELAY } else { REJECTED_DELAY };
+            let delay = if is_kept { READ_ONLY_DELAY } else { REJECTED_DELAY };
             self.deferred.push(Reverse(Deferred { until: now + delay, address }));
             return;
         }

@@ -7,16 +7,13 @@ use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::{BucketName, Context, ETag, Precondition, Versioning};
 
 use super::Shared;
-use super::buckets::{Bucket, BucketState, Claim, OwnerCheck, VERSIONED_CHECK_INTERVAL};
+use super::buckets::{
+    Bucket, BucketState, Claim, LENIENT_CHECK_PAUSE, LENIENT_CHECK_TIMEOUT, OwnerCheck,
+    VERSIONED_CHECK_INTERVAL,
+};
 use super::marker::{
     FoundMarker, MARKER_KEY, OwnerRecord, read_marker, remove_marker, write_marker, write_record,
 };
-
-/// The longest time for which a read, or a write to the journal, waits for the marker to be compared.
-const LENIENT_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The time after which such an access compares the marker again, if the backing store did not respond.
-const LENIENT_CHECK_PAUSE: Duration = Duration::from_secs(30);
 
 /// The outcome of writing a marker.
 enum MarkerWrite {
@@ -47,7 +44,8 @@ impl Shared {
             None if self.may_have_data(&bucket.name) => Err(self.lost_ownership(&bucket.name)),
             // Unknown: as if there were versions.
             None if found.has_versions.unwrap_or(true) => {
-                Ok(BucketState::Versioned { checked: found.checked })
+                let is_certain = found.has_versions == Some(true);
+                Ok(BucketState::Versioned { checked: found.checked, is_certain })
             }
             None => self.claim(context, &bucket.name, found.checked).await,
         }
@@ -55,14 +53,22 @@ impl Shared {
 
     /// The state of a bucket that had versions. While the backing store fails or is slow, that counts: it admits no write to
     /// the journal.
-    pub async fn find_state_again(&self, context: &Context, bucket: &Bucket) -> Result<BucketState> {
+    pub async fn find_state_again(
+        &self,
+        context: &Context,
+        bucket: &Bucket,
+        is_certain: bool,
+    ) -> Result<BucketState> {
         let deadline = Deadline::after(self.clock.clone(), LENIENT_CHECK_TIMEOUT);
         let limited = Context { deadline, ..context.clone() };
         let find = async { limited.guard(self.find_state(&limited, bucket)).await.and_then(|found| found) };
         match context.guard(find).await? {
             Err(e) if e.kind().is_retryable() && !e.affects_whole_bucket() => {
-                let again_at = self.clock.now() + LENIENT_CHECK_PAUSE;
-                Ok(BucketState::Versioned { checked: again_at.saturating_sub(VERSIONED_CHECK_INTERVAL) })
+                let now = self.clock.now();
+                let again_at = now + LENIENT_CHECK_PAUSE;
+                let checked =
+                    if is_certain { again_at.saturating_sub(VERSIONED_CHECK_INTERVAL) } else { now };
+                Ok(BucketState::Versioned { checked, is_certain })
             }
             found => found,
         }
@@ -155,7 +161,10 @@ impl Shared {
             let is_idle = bucket.close_to_writes();
             if is_idle && !self.may_have_data(name) {
                 match remove_marker(&*self.backing, context, name, marker).await {
-                    Ok(()) => return Ok(BucketState::Versioned { checked }),
+                    Ok(()) => {
+                        let is_certain = found.has_versions == Some(true);
+                        return Ok(BucketState::Versioned { checked, is_certain });
+                    }
                     Err(error) => {
                         tracing::warn!(?error, bucket = %name, "the marker of a bucket with versions stays");
                     }

@@ -36,6 +36,8 @@ impl Shared {
             return Ok(staged);
         }
         self.check_backing(context, &address.bucket).await?;
+        // A service orders changes by their begin: what the journal has must not be sent after this one has begun.
+        self.clone().flush_source(context, address).await?;
         let inner = self.backing.stage(context, address, request).await.map_err(|e| self.note_away(e))?;
         Ok(Box::new(ThroughStaged {
             shared: self,

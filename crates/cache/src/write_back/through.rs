@@ -56,7 +56,7 @@ impl Shared {
         self.run_change(context, change).await
     }
 
-    /// Writes back what is dirty of an object that the backing store is about to read.
+    /// Writes back what is dirty of an object that the backing store is about to read, or to replace.
     pub async fn flush_source(self: Arc<Self>, context: &Context, address: &Address) -> Result<()> {
         self.check_open(context)?;
         if super::is_marker(address) {
@@ -122,6 +122,11 @@ impl Shared {
         self.counters.written_back_bytes.add(bytes);
         self.unremoved.lock().insert(address.clone(), generation);
         self.remove_from_journal(context, address, generation, commit_lock).await
+    }
+
+    /// True if only the removal of a key from the journal failed after the backing store had got it.
+    pub fn awaits_removal(&self, address: &Address) -> bool {
+        self.unremoved.lock().contains_key(address)
     }
 
     /// True if the backing store has this generation of a key already, and only its removal from the journal failed.

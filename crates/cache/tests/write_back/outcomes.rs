@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tradewind_core::context::OnUnknownOutcome;
+use tradewind_core::multipart::CreateUpload;
 use tradewind_core::store::{Deleted, Staged};
 use tradewind_core::testing::SimulatedClock;
 use tradewind_core::{Context, Observation};
@@ -277,4 +278,50 @@ async fn after_a_failed_change_a_key_is_left_alone_for_a_time() {
     clock.advance(WINDOW);
     wait_until_clean(&layer).await;
     assert_eq!(get(&*stores.backing, "k").await.unwrap(), b"new");
+}
+
+/// A service orders changes of a key by their begin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dirty_data_is_written_back_before_a_change_that_goes_through_begins() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    put(&*layer, "k", "one").await;
+    let upload = layer.create_upload(&context(), &key("k"), CreateUpload::default()).await.unwrap();
+    assert_eq!(get(&*stores.backing, "k").await.unwrap(), b"one");
+    layer.abort_upload(&context(), &key("k"), &upload).await.unwrap();
+    put(&*layer, "k", "two").await;
+    // Of unknown size.
+    let staged = layer.stage(&context(), &key("k"), StageRequest::default()).await.unwrap();
+    assert_eq!(get(&*stores.backing, "k").await.unwrap(), b"two");
+    drop(staged);
+    delete(&*layer, "k").await;
+    layer.create_upload(&context(), &key("k"), CreateUpload::default()).await.unwrap();
+    assert_eq!(reason(get(&*stores.backing, "k").await), Reason::NoSuchKey);
+}
+
+/// The journal may be lost soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dirty_data_of_a_read_only_journal_is_written_back_after_a_short_outage() {
+    let stores = Stores::new().await;
+    stores.backing.set_plan(FaultPlan::none());
+    let layer = stores.open(Duration::from_millis(20)).await;
+    put(&*layer, "k", "bytes").await;
+    wait_until_clean(&layer).await;
+    stores.backing.set_plan(all_fail(&[Operation::Stage, Operation::Commit], Reason::Io));
+    for name in ["a", "b", "c"] {
+        put(&*layer, name, "bytes").await;
+    }
+    stores.journal.set_plan(all_fail(&[Operation::Stage, Operation::Delete], Reason::ReadOnly));
+    try_put(&*layer, "d", "bytes", Precondition::None).await.unwrap_err();
+    let failures = layer.status().failures;
+    wait_until("the outage is noticed", async || layer.status().failures > failures + 2).await;
+    stores.backing.set_plan(FaultPlan::none());
+    wait_until("the backing store has all", async || {
+        let mut found = 0;
+        for name in ["a", "b", "c"] {
+            found += usize::from(get(&*stores.backing, name).await.is_ok());
+        }
+        found == 3
+    })
+    .await;
 }

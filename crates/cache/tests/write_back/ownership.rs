@@ -280,3 +280,65 @@ async fn bucket_with_a_write_of_unknown_outcome_is_not_claimed_again() {
     assert_eq!(reason(get(&*layer, "k").await), Reason::Io);
     assert_eq!(reason(head(&*stores.backing, MARKER_KEY).await), Reason::NoSuchKey);
 }
+
+/// A second layer over the same backing store, with a journal and faults of its own.
+async fn second_over(memory: &Arc<MemoryStore>, plan: FaultPlan) -> Stores {
+    let own = Stores::new().await;
+    Stores { backing: Faulty::new(memory.clone(), plan), ..own }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_that_goes_through_notices_a_new_claim() {
+    let denied = FaultPlan::none().with_fault(
+        Operation::Versioning,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::AccessDenied),
+    );
+    let rarely = WriteBackOptions { ownership_check: NEVER, ..options(NEVER) };
+    let always = options(NEVER);
+    for (plan, options, has_policy) in [(FaultPlan::none(), rarely, false), (denied, always, true)] {
+        let memory = MemoryStore::new(SystemClock::shared());
+        memory.create_bucket(&context(), &bucket()).await.unwrap();
+        let (one, two) = (second_over(&memory, plan).await, second_over(&memory, FaultPlan::none()).await);
+        let policy: Arc<dyn WriteBackPolicy> =
+            if has_policy { Arc::new(AllowAll) } else { Arc::new(AllowNone) };
+        let first = one.open_with_policy(policy, options).await;
+        put(&*first, "k", "through").await;
+        assert_eq!(get(&*memory, "k").await.unwrap(), b"through");
+        let second = two.open(NEVER).await;
+        put(&*second, "k", "acknowledged").await;
+        let refused = reason(try_put(&*first, "k", "older", Precondition::None).await);
+        assert_eq!(refused, Reason::Io, "{has_policy}");
+        lose(second, &two).await;
+        let second = two.open(Duration::ZERO).await;
+        wait_until_clean(&second).await;
+        assert_eq!(get(&*memory, "k").await.unwrap(), b"acknowledged");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backing_store_that_hangs_stops_neither_reads_nor_writes_of_the_journal() {
+    let stores = Stores::new().await;
+    let layer = stores.open(NEVER).await;
+    put(&*layer, "k", "dirty").await;
+    let hangs = [Operation::Get, Operation::Head, Operation::Versioning]
+        .into_iter()
+        .fold(FaultPlan::none(), |plan, operation| {
+            plan.with_fault(operation, FaultSchedule::Always, Fault::Hang)
+        });
+    stores.backing.set_plan(hangs);
+    // It compares the owner strictly, and waits for the response.
+    let strict = tokio::spawn({
+        let layer = layer.clone();
+        async move { layer.set_tags(&context(), &key("k"), Tags::default()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let lenient = async {
+        for name in ["a", "b", "c"] {
+            assert_eq!(get(&*layer, "k").await.unwrap(), b"dirty");
+            put(&*layer, name, "new").await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), lenient).await.expect("they wait for the backing store");
+    strict.abort();
+}

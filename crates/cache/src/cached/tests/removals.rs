@@ -180,6 +180,21 @@ async fn removal_of_an_aborted_fill_visits_what_was_filled() {
     desk.cached.close().await.unwrap();
 }
 
+/// Also for a huge one: nothing else of it is in the cache.
+#[tokio::test(flavor = "multi_thread")]
+async fn removal_of_a_head_without_data_visits_nothing() {
+    let desk = Desk::open(4 << 20, 64 << 20).await;
+    desk.write(NUMBER, LARGE_BYTES).await;
+    let disk = desk.cached.tiers.disk.clone().unwrap();
+    desk.cached.head(&context(), &address(NUMBER), GetRequest::default()).await.unwrap();
+    let removals: Vec<_> = std::iter::from_fn(|| disk.begin_removal()).collect();
+    let jobs = disk.finished_jobs() + disk.queued_jobs() as u64;
+    drop(removals);
+    desk.delete().await;
+    assert_eq!(disk.finished_jobs() + disk.queued_jobs() as u64, jobs);
+    desk.cached.close().await.unwrap();
+}
+
 /// A removal that reads its head from the SSD late may read that of a newer object, which is stored in its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn content_of_the_present_head_is_live() {
