@@ -2,9 +2,11 @@
 //! access keys. Only this module maps the names of settings to those of the components.
 
 mod deduplicate;
+mod opened;
 mod slices;
 mod stores;
 mod transform_keys;
+mod volume_layers;
 mod write_back;
 
 use std::fs;
@@ -32,9 +34,9 @@ use crate::served_plan::ServedPlan;
 use crate::settings::{ETag, Permissions, Settings, Store, StoreKind, TimeSpan};
 use crate::stores as store_options;
 
-pub use self::stores::{
-    OpenedStore, ServedDeduplicated, ServedRouted, ServedStores, ServedTransformed, StackedStore, open_stores,
-};
+pub use self::opened::{OpenedStore, open_stores};
+pub use self::stores::{ServedStores, StackedStore};
+pub use self::volume_layers::{ServedDeduplicated, ServedRouted, ServedTransformed};
 
 /// The served store.
 #[derive(Debug, Clone)]

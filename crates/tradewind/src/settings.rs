@@ -5,6 +5,7 @@
 //! the message suggests the nearest known one. Secrets are never printed.
 
 mod access;
+mod cached;
 mod class_overrides;
 mod class_policies;
 mod class_rules;
@@ -27,6 +28,7 @@ mod source;
 mod swift;
 mod transformed;
 mod value;
+mod volume_checks;
 mod volumes;
 
 #[cfg(test)]
@@ -38,6 +40,7 @@ use std::path::{Path, PathBuf};
 use tradewind_cache::MIN_WRITE_BACK_MEMORY_BYTES;
 
 pub use access::{AccessKey, RootKey};
+pub use cached::{CacheWrite, CachedSettings, Validate, WriteAdmissionBy};
 pub use class_overrides::{ChangedClasses, ClassOverrides};
 pub use class_policies::ClassSettings;
 pub(crate) use class_rules::read_class_rules;
@@ -63,7 +66,7 @@ pub use value::{
     AccessKeyIds, AccountId, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, Percent, Permissions, Secret,
     SettingValue, StoreProxy,
 };
-pub use volumes::{CacheWrite, CachedSettings, Validate, Volume, VolumeLayer, WriteAdmissionBy};
+pub use volumes::{Volume, VolumeLayer};
 
 use document::Table;
 

@@ -9,6 +9,7 @@ use tradewind_transfer::class_rules::ClassRule;
 
 use super::Inputs;
 use super::access::{self, AccessKey};
+use super::cached::CachedSettings;
 use super::class_policies::{self, ClassSettings};
 use super::class_rules;
 use super::class_transforms;
@@ -20,7 +21,8 @@ use super::remote::S3Settings;
 use super::source::{SettingSource, Sourced};
 use super::swift::SwiftSettings;
 use super::value::SettingValue;
-use super::volumes::{self, CachedSettings, Volume, VolumeLayer};
+use super::volume_checks;
+use super::volumes::{Volume, VolumeLayer};
 
 /// A `[store.NAME]`: a leaf that stores bytes locally or in a remote service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,7 +157,7 @@ impl NamedSettings {
                 set.check_store(&volume.name.value, &store.kind, problems);
             }
         }
-        volumes::check(&self.volumes, &self.stores, problems);
+        volume_checks::check(&self.volumes, &self.stores, problems);
         self.check_classes(problems);
         self.check_directories(problems);
         let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
@@ -186,7 +188,7 @@ impl NamedSettings {
     /// Settings that are valid and have no effect, one sentence each.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        volumes::notes(&self.volumes, &self.classes)
+        volume_checks::notes(&self.volumes, &self.classes)
     }
 
     /// The policies of classes: the default ones with the changes of these settings.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::cached::CachedSettings;
 use super::class_policies::ClassSettings;
 use super::class_rules;
 use super::deduplicated::DeduplicatedSettings;
@@ -9,7 +10,6 @@ use super::local::LocalOptions;
 use super::routed::RoutedSettings;
 use super::scalars::{Scalars, environment_variable};
 use super::transformed::TransformedSettings;
-use super::volumes::CachedSettings;
 
 /// One key.
 pub(super) struct Declaration {

@@ -145,6 +145,8 @@ impl fmt::Display for KeySource {
 }
 
 impl TransformedSettings {
+    pub(super) const EXAMPLE: &str = "{ transformed = { compress = true } }";
+
     pub(super) fn read(
         volume: &str,
         source: SettingSource,
