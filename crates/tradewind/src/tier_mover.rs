@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tradewind_core::context::Deadline;
-use tradewind_core::{Budget, Clock, Context, Result};
+use tradewind_core::{BucketName, Budget, Clock, Context, Result};
 use tradewind_layers::routed::{MoveLimits, MoveReport, Mover};
 
-use crate::assemble::ServedRouted;
+use crate::assemble::{ServedRouted, ServedStores};
 
 /// Objects in progress.
 const MOVE_CONCURRENCY: usize = 2;
@@ -24,6 +24,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 pub struct TierMover {
     volume: String,
     mover: Mover,
+    /// Tells which buckets are those of the volume.
+    served: Arc<ServedStores>,
     budget: Budget,
     clock: Arc<dyn Clock>,
 }
@@ -31,10 +33,15 @@ pub struct TierMover {
 impl TierMover {
     /// A task for a layer, whose move rate is not 0.
     #[must_use]
-    pub fn new(routed: &ServedRouted, budget: Budget, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        routed: &ServedRouted,
+        served: Arc<ServedStores>,
+        budget: Budget,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let limits =
             MoveLimits { bytes_per_second: routed.move_rate.0.max(1), concurrency: MOVE_CONCURRENCY };
-        Self { volume: routed.volume.clone(), mover: routed.layer.mover(limits), budget, clock }
+        Self { volume: routed.volume.clone(), mover: routed.layer.mover(limits), served, budget, clock }
     }
 
     /// Runs until `stop`.
@@ -74,7 +81,8 @@ impl TierMover {
     }
 
     async fn run_pass(&self, stop: &CancellationToken) -> Result<MoveReport> {
-        self.mover.run_pass(&self.context(stop).await?).await
+        let is_served = |bucket: &BucketName| self.served.is_in_volume(&self.volume, bucket);
+        self.mover.run_pass(&self.context(stop).await?, is_served).await
     }
 
     async fn context(&self, stop: &CancellationToken) -> Result<Context> {

@@ -107,12 +107,18 @@ impl Mover {
         Self { set, limits, bucket: Mutex::new(None) }
     }
 
-    /// Visits all objects, and moves those that are in another tier than that of their class. A tier that is away
-    /// ends the pass with an error; an object that cannot be moved does not.
-    pub async fn run_pass(&self, context: &Context) -> Result<MoveReport> {
+    /// Visits all objects of the buckets that `is_served` names, and moves those that are in another tier than that of their
+    /// class. The base may have buckets of other volumes, whose objects must stay where those look for them. A tier that is
+    /// away ends the pass with an error; an object that cannot be moved does not.
+    pub async fn run_pass(
+        &self,
+        context: &Context,
+        is_served: impl Fn(&BucketName) -> bool,
+    ) -> Result<MoveReport> {
         let base = &self.set.tiers[self.set.base()];
         let mut report = MoveReport::default();
-        for bucket in base.named(base.store.list_buckets(context).await)? {
+        let buckets = base.named(base.store.list_buckets(context).await)?;
+        for bucket in buckets.into_iter().filter(|bucket| is_served(&bucket.name)) {
             match self.set.prepare_bucket(context, self.set.base(), &bucket.name).await {
                 Ok(()) => {}
                 // Deleted meanwhile.

@@ -282,16 +282,28 @@ impl Copies {
     }
 
     /// The tiers that have a copy, the last one first: in the order in which copies are deleted, so that none becomes
-    /// visible that was hidden.
+    /// visible that was hidden. A damaged copy is one, too.
     pub fn holders(&self) -> impl Iterator<Item = usize> {
-        let has_copy =
-            |(tier, copy): (usize, &Result<Option<ObjectInfo>>)| matches!(copy, Ok(Some(_))).then_some(tier);
-        self.0.iter().enumerate().rev().filter_map(has_copy)
+        let has_copy = |copy: &Result<Option<ObjectInfo>>| match copy {
+            Ok(found) => found.is_some(),
+            Err(error) => is_damaged(error),
+        };
+        self.0.iter().enumerate().rev().filter(move |(_, copy)| has_copy(copy)).map(|(tier, _)| tier)
     }
 
-    /// Fails if one of the first `tiers` tiers is away.
+    /// Fails if one of the first `tiers` tiers is away, or its copy is damaged.
     pub fn check_first(&self, tiers: usize) -> Result<()> {
-        match self.0.iter().take(tiers).find_map(|copy| copy.as_ref().err()) {
+        self.check_errors(tiers, |_| true)
+    }
+
+    /// Fails if one of the first `tiers` tiers is away. A damaged copy can be deleted, and replaced.
+    pub fn check_reachable(&self, tiers: usize) -> Result<()> {
+        self.check_errors(tiers, |error| !is_damaged(error))
+    }
+
+    fn check_errors(&self, tiers: usize, counts: impl Fn(&Error) -> bool) -> Result<()> {
+        let errors = self.0.iter().take(tiers).filter_map(|copy| copy.as_ref().err());
+        match errors.into_iter().find(|error| counts(error)) {
             Some(error) => Err(copy_of_error(error)),
             None => Ok(()),
         }
@@ -303,6 +315,11 @@ impl Copies {
 pub(super) struct VisibleCopy<'a> {
     pub tier: usize,
     pub info: &'a ObjectInfo,
+}
+
+/// Returns true if a tier has an object, and cannot read its record.
+fn is_damaged(error: &Error) -> bool {
+    error.reason() == Reason::CorruptData
 }
 
 /// An error with the reason and the message of another one.

@@ -65,7 +65,7 @@ impl Change {
     /// would hide the object, or whose copy decides the precondition.
     pub async fn admit(&self, tier: usize, precondition: &Precondition) -> Result<Copies> {
         let copies = self.find_copies().await;
-        copies.check_first(tier)?;
+        copies.check_reachable(tier)?;
         self.check(&copies, precondition)?;
         Ok(copies)
     }
@@ -101,7 +101,7 @@ impl Change {
     /// Deletes the object from all tiers, the last one first, so that no hidden copy becomes visible.
     pub async fn delete(&self, precondition: &Precondition) -> Result<Deleted> {
         let copies = self.find_copies().await;
-        copies.check_first(self.set.tiers.len())?;
+        copies.check_reachable(self.set.tiers.len())?;
         self.check(&copies, precondition)?;
         let holders: Vec<usize> = copies.holders().collect();
         if holders.is_empty() {

@@ -208,3 +208,33 @@ proptest! {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(play(steps));
     }
 }
+
+/// The remedy for a damaged object.
+#[tokio::test]
+async fn damaged_copies_are_deleted_and_replaced() {
+    let damaged = || fails(At::Head, Fault::FailBefore(Reason::CorruptData));
+    for tier in [SSD, DISK] {
+        for class in [SSD, DISK] {
+            let fixture = Fixture::new().await;
+            for key in ["deleted", "replaced"] {
+                fixture.put(key, "old", of_class(tier)).await;
+            }
+            let store = if tier == SSD { &fixture.ssd } else { &fixture.disk };
+            store.set_plan(damaged());
+            assert_eq!(
+                reason(put(&*fixture.routed, "replaced", "new", absent(class)).await),
+                Reason::CorruptData
+            );
+            fixture.delete("deleted").await.unwrap();
+            fixture.put("replaced", "new", of_class(class)).await;
+            store.set_plan(FaultPlan::none());
+            assert!(fixture.holders("deleted").await.is_empty());
+            assert_eq!(fixture.read("replaced").await.unwrap().1, "new");
+            assert_eq!(fixture.holders("replaced").await.len(), 1, "tier of {tier}, class {class}");
+        }
+    }
+}
+
+fn absent(class: u8) -> StageRequest {
+    StageRequest { precondition: Precondition::Absent, ..of_class(class) }
+}

@@ -104,7 +104,7 @@ async fn object_is_not_moved_past_a_tier_that_is_away() {
     for _ in 0..2 {
         let found = tiers.routed.get(&context(), &address("key"), GetRequest::default()).await.unwrap();
         assert_eq!(found.body.collect().await.unwrap(), "acknowledged");
-        tiers.routed.mover(LIMITS).run_pass(&context()).await.unwrap();
+        tiers.routed.mover(LIMITS).run_pass(&context(), |_| true).await.unwrap();
     }
     assert!(!tiers.is_on_nvme().await);
 }
@@ -218,7 +218,7 @@ async fn object_whose_parts_are_not_reported_stays() {
     let routed = tiers(ClassTiers::new());
     routed.create_bucket(&context(), &bucket()).await.unwrap();
     upload(&routed, "parts", SSD).await;
-    let report = tiers(by_class()).mover(LIMITS).run_pass(&context()).await.unwrap();
+    let report = tiers(by_class()).mover(LIMITS).run_pass(&context(), |_| true).await.unwrap();
     assert_eq!((report.moved, report.unmovable, report.failed), (0, 1, 0));
     assert!(disk.head(&context(), &address("parts"), GetRequest::default()).await.is_ok());
 }

@@ -246,7 +246,7 @@ async fn mover_applies_a_new_policy_and_keeps_what_clients_see() {
     fixture.put("video", "stays", of_class(28)).await;
     let (mail, parts) = (fixture.read("mail").await.unwrap(), fixture.read("parts").await.unwrap());
     fixture.restart(ClassTiers::new());
-    let report = fixture.routed.mover(LIMITS).run_pass(&context()).await.unwrap();
+    let report = fixture.routed.mover(LIMITS).run_pass(&context(), |_| true).await.unwrap();
     let moved_bytes = 200_000 + (5 << 20) + 77;
     assert_eq!(report, MoveReport { moved: 2, moved_bytes, ..MoveReport::default() });
     for (key, before) in [("mail", mail), ("parts", parts)] {
@@ -260,7 +260,7 @@ async fn mover_applies_a_new_policy_and_keeps_what_clients_see() {
     let part =
         fixture.routed.head(&context(), &address("parts"), GetRequest { select, ..Default::default() }).await;
     assert_eq!(part.unwrap().span.length, 77);
-    let again = fixture.routed.mover(LIMITS).run_pass(&context()).await.unwrap();
+    let again = fixture.routed.mover(LIMITS).run_pass(&context(), |_| true).await.unwrap();
     assert_eq!(again, MoveReport::default());
 }
 
@@ -284,9 +284,18 @@ async fn mover_keeps_an_identity_that_the_target_would_not_create() {
     let identity = Identity { etag: ETag::from_tag("12-tw"), modified: Timestamp::from_millis(77_000) };
     fixture.put("key", "bytes", StageRequest { identity: Some(identity.clone()), ..of_class(SSD) }).await;
     fixture.restart(ClassTiers::new());
-    fixture.routed.mover(LIMITS).run_pass(&context()).await.unwrap();
+    fixture.routed.mover(LIMITS).run_pass(&context(), |_| true).await.unwrap();
     assert_eq!(fixture.holders("key").await, ["disk"]);
     assert_eq!(fixture.read("key").await.unwrap().0.identity(), identity);
+}
+
+/// A volume without layers may have buckets in the same base.
+#[tokio::test]
+async fn mover_leaves_buckets_of_other_volumes_alone() {
+    let fixture = Fixture::new().await;
+    put(&*fixture.disk, "key", "bytes", of_class(SSD)).await.unwrap();
+    let report = fixture.routed.mover(LIMITS).run_pass(&context(), |name| *name != bucket()).await.unwrap();
+    assert_eq!((report, fixture.holders("key").await), (MoveReport::default(), vec!["disk"]));
 }
 
 #[tokio::test]
@@ -295,7 +304,7 @@ async fn mover_deletes_hidden_copies() {
     put(&*fixture.routed, "key", "new", of_class(SSD)).await.unwrap();
     put(&*fixture.disk, "key", "hidden", of_class(DISK)).await.unwrap();
     assert_eq!(fixture.holders("key").await, ["ssd", "disk"]);
-    let report = fixture.routed.mover(LIMITS).run_pass(&context()).await.unwrap();
+    let report = fixture.routed.mover(LIMITS).run_pass(&context(), |_| true).await.unwrap();
     assert_eq!((report.hidden_deleted, fixture.holders("key").await), (1, vec!["ssd"]));
     assert_eq!(fixture.read("key").await.unwrap().1, "new");
 }
@@ -307,7 +316,7 @@ async fn mover_leaves_an_object_that_is_replaced_concurrently() {
     let (reached, release) = ssd.arm(Method::Get);
     let mover = tokio::spawn({
         let mover = routed.mover(LIMITS);
-        async move { mover.run_pass(&context()).await }
+        async move { mover.run_pass(&context(), |_| true).await }
     });
     reached.await.unwrap();
     put(&*ssd, "other", "newer", of_class(SSD)).await.unwrap();
@@ -327,8 +336,12 @@ async fn mover_reports_damaged_objects_and_goes_on() {
     let first = fixture.ssd.calls(At::Body) + 1;
     let corrupt = FaultPlan::none().with_fault(At::Body, FaultSchedule::Nth(first), Fault::Corrupt(10));
     fixture.ssd.set_plan(corrupt);
-    let report =
-        fixture.routed.mover(MoveLimits { concurrency: 1, ..LIMITS }).run_pass(&context()).await.unwrap();
+    let report = fixture
+        .routed
+        .mover(MoveLimits { concurrency: 1, ..LIMITS })
+        .run_pass(&context(), |_| true)
+        .await
+        .unwrap();
     assert_eq!((report.moved, report.failed), (1, 1));
     assert_eq!((fixture.holders("a").await, fixture.holders("b").await), (vec!["ssd"], vec!["disk"]));
 }

@@ -313,7 +313,12 @@ impl Background<'_> {
             }
         }
         for routed in self.served.layers.routed.iter().filter(|routed| routed.move_rate.0 > 0) {
-            let mover = TierMover::new(routed, self.gateway.budget().clone(), self.clock.clone());
+            let mover = TierMover::new(
+                routed,
+                self.served.clone(),
+                self.gateway.budget().clone(),
+                self.clock.clone(),
+            );
             tasks.push(tokio::spawn(mover.run(self.stop.clone())));
         }
         for layer in self.served.layers.deduplicated.iter().filter(|layer| !layer.collect_every.is_zero()) {

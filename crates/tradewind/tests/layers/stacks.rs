@@ -203,7 +203,7 @@ async fn a_cached_object_that_is_moved_is_read_to_its_end() {
     assert!(read(first).await == bytes[..100_000]);
     placement.0.store(1, Ordering::Relaxed);
     let limits = MoveLimits { bytes_per_second: 1 << 30, concurrency: 1 };
-    assert_eq!(tiers.mover(limits).run_pass(&context()).await.unwrap().moved, 1);
+    assert_eq!(tiers.mover(limits).run_pass(&context(), |_| true).await.unwrap().moved, 1);
     assert!(read(Select::Whole).await == bytes);
     assert!(read(first).await == bytes[..100_000]);
     store.close().await.unwrap();

@@ -88,6 +88,29 @@ fn objects_move_after_the_policy_has_changed() {
 }
 
 #[test]
+fn buckets_of_another_volume_stay_in_a_shared_base() {
+    let settings =
+        settings(BY_CLASS) + "[volume.plain]\nstack = [\"disk\"]\n[bucket.logs]\nvolume = \"plain\"\n";
+    let scene = Scene::new(&format!("default_volume = \"v\"\n{settings}"));
+    let (old, new) = (content(1, 1000), content(2, 1000));
+    for bytes in [&old, &new] {
+        let mut server = scene.start();
+        let mut s3 = client(&server);
+        if s3.get("logs").unwrap().status == 404 {
+            put(&mut s3, "logs", &[]);
+        }
+        put(&mut s3, "logs/k", bytes);
+        server.terminate().unwrap();
+        let mut server = scene.start();
+        let passed = "all objects are in the tiers of their classes";
+        eventually("a pass ends", || server.logged().contains(passed));
+        assert_eq!(read(&mut client(&server), "logs/k"), *bytes);
+        server.terminate().unwrap();
+    }
+    assert_eq!((stored(&scene, "ssd"), stored(&scene, "disk")), ((0, 0), (1, 1000)));
+}
+
+#[test]
 fn a_cache_above_tiers_serves_what_they_have() {
     let routed = settings(BY_CLASS).replace(
         "stack = [",

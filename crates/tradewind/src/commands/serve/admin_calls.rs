@@ -303,9 +303,7 @@ impl AdminCalls {
     ) -> Result<RewrapScope, Failure> {
         let all = layer.list_buckets(&resources.context(MAX_REQUEST_TIME).await?).await?;
         let found = all.len();
-        let is_own = |bucket: &BucketName| {
-            self.served.volumes.as_ref().is_none_or(|volumes| volumes.volume_name(bucket) == volume)
-        };
+        let is_own = |bucket: &BucketName| self.served.is_in_volume(volume, bucket);
         let buckets: Vec<BucketName> = all.into_iter().map(|bucket| bucket.name).filter(is_own).collect();
         let is_whole_store = buckets.len() == found;
         Ok(RewrapScope::Buckets { buckets, is_whole_store })

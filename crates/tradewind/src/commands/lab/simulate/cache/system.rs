@@ -78,7 +78,7 @@ enum ConfigurationName {
     Dss,
     /// SSDs only
     Ssd,
-    /// As tradewind, with the SSD in the order of S3-FIFO, which ignores labels and sizes
+    /// Like tradewind, with the SSD in the order of S3-FIFO, which ignores labels and sizes
     #[value(name = "s3-fifo")]
     S3Fifo,
     /// Disks, and an SSD as a cache by label, size and observed requests, with disk slices
