@@ -39,6 +39,8 @@ pub(crate) struct Changes {
     /// The latest time for all keys, as in [`KeyStripe`].
     all_uncertain_until: AtomicU64,
     buckets: Box<[AtomicU64]>,
+    /// Like that of a [`KeyStripe`], for the keys of a bucket.
+    buckets_uncertain_until: Box<[AtomicU64]>,
     changed_buckets: Mutex<ChangedBuckets>,
     sequence: AtomicU64,
 }
@@ -121,6 +123,7 @@ impl Changes {
             keys: (0..STRIPES).map(|_| KeyStripe::default()).collect(),
             all_uncertain_until: AtomicU64::new(0),
             buckets: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
+            buckets_uncertain_until: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
             changed_buckets: Mutex::default(),
             sequence: AtomicU64::new(1),
         })
@@ -154,7 +157,9 @@ impl Changes {
     /// The time from which on a comparison with the backing store counts.
     pub fn uncertain_until(&self, hash: KeyHash) -> Duration {
         let of_key = self.keys[stripe(hash.key)].uncertain_until.load(Ordering::SeqCst);
-        Duration::from_millis(of_key.max(self.all_uncertain_until.load(Ordering::SeqCst)))
+        let of_bucket = self.buckets_uncertain_until[stripe(hash.bucket)].load(Ordering::SeqCst);
+        let of_all = self.all_uncertain_until.load(Ordering::SeqCst);
+        Duration::from_millis(of_key.max(of_bucket).max(of_all))
     }
 
     /// Lets all that is compared within [`UNCERTAIN_WINDOW`] from `now` on be compared again: a request whose outcome is
@@ -198,9 +203,10 @@ impl Change {
     /// Marks the outcome as unknown.
     pub fn set_uncertain(&self, now: Duration) {
         match self.scope {
-            Scope::Bucket(_) => {
+            Scope::Bucket(bucket) => {
                 self.set_bucket_changed();
-                self.changes.set_all_uncertain(now);
+                let until = &self.changes.buckets_uncertain_until[stripe(bucket)];
+                until.fetch_max(end_of_window(now), Ordering::SeqCst);
             }
             Scope::Key(hash) => {
                 let stripe = &self.changes.keys[stripe(hash.key)];

@@ -86,9 +86,11 @@ impl Origin {
         for source in sources {
             let (first, found, counter) = match source {
                 Source::Ram { number, bytes } => (number, vec![Some(bytes)], &tiers.counters.ram_bytes),
-                Source::Ssd { first, read } => {
-                    (first, tiers.finish_read(head, first, read).await, &tiers.counters.ssd_bytes)
-                }
+                Source::Ssd { first, read } => (
+                    first,
+                    tiers.finish_read(head, first, read, self.fills.is_some()).await,
+                    &tiers.counters.ssd_bytes,
+                ),
             };
             for (number, bytes) in (first..).zip(found) {
                 let Some(bytes) = bytes.and_then(|bytes| slice_of_extent(&bytes, head, number, span)) else {
@@ -377,7 +379,8 @@ impl CachedReader {
                 None => {
                     let StartedRead { numbers, read, reservation } = self.started(number)?;
                     self.read_ahead(numbers.end);
-                    let extents = tiers.finish_read(&head, numbers.start, read).await.into();
+                    let may_fill = self.origin.fills.is_some();
+                    let extents = tiers.finish_read(&head, numbers.start, read, may_fill).await.into();
                     self.finished =
                         Some(FinishedRead { next: numbers.start, extents, _reservation: reservation });
                     (self.take_finished(number)??, &tiers.counters.ssd_bytes)

@@ -481,10 +481,20 @@ impl Tiers {
         Some(read)
     }
 
-    /// Finishes such a read of extents from `first` on, and caches them in memory.
-    pub async fn finish_read(&self, head: &Head, first: u32, read: DiskRead) -> Vec<Option<Bytes>> {
+    /// Finishes such a read of extents from `first` on, and caches them in memory if the content [may be
+    /// filled](Self::may_fill): a removal might have passed them.
+    pub async fn finish_read(
+        &self,
+        head: &Head,
+        first: u32,
+        read: DiskRead,
+        may_fill: bool,
+    ) -> Vec<Option<Bytes>> {
         let Some(disk) = &self.disk else { return Vec::new() };
         let extents = disk.finish_read(read).await;
+        if !may_fill {
+            return extents;
+        }
         let address = self.fingerprints.key(&head.address).key;
         for (number, bytes) in (first..).zip(&extents) {
             let Some(bytes) = bytes else { continue };
@@ -500,10 +510,10 @@ impl Tiers {
         extents
     }
 
-    /// Reads a data extent from the SSD.
-    pub async fn read_data(&self, head: &Head, number: u32) -> Option<Bytes> {
+    /// Reads a data extent from the SSD. See [`Self::finish_read`].
+    pub async fn read_data(&self, head: &Head, number: u32, may_fill: bool) -> Option<Bytes> {
         let read = self.start_read(head, number..number + 1)?;
-        self.finish_read(head, number, read).await.pop().flatten()
+        self.finish_read(head, number, read, may_fill).await.pop().flatten()
     }
 
     /// Space on the SSD for the extents of a fill of `span`.

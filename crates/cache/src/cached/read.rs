@@ -379,10 +379,8 @@ impl Cached {
         }
         // A removal waits until the extent is in memory, and frees it there.
         let _use = self.tiers.use_content(head, &attempt.token);
-        if !self.tiers.may_fill(head, &attempt.token) {
-            return None;
-        }
-        let extent = self.tiers.read_data(head, number).await?;
+        let may_fill = self.tiers.may_fill(head, &attempt.token);
+        let extent = self.tiers.read_data(head, number, may_fill).await?;
         let bytes = slice_of_extent(&extent, head, number, span)?;
         Some(SmallData { bytes, tier: Tier::Ssd })
     }

@@ -61,13 +61,14 @@ struct BucketAdmission {
 pub(super) enum BucketState {
     /// Must be examined before the next access.
     Unknown,
-    /// There is no marker, and none could be written. It was looked for at this time.
-    Unclaimed { checked: Duration },
+    /// There was no marker when it was last looked for, and none could be written when that was last tried.
+    Unclaimed { checked: Duration, tried: Duration },
     /// The marker names this journal.
     Claimed(Claim),
-    /// The bucket has versions, or the backing store did not tell, at this time: writes go through. No journal can claim a
-    /// bucket that certainly has versions.
-    Versioned { checked: Duration, is_certain: bool },
+    /// The bucket has versions, or the backing store did not tell: writes go through. No journal can claim a bucket that
+    /// certainly has versions. It is examined again some time after `checked`, and was found so, without a marker, at
+    /// `found`.
+    Versioned { checked: Duration, found: Duration, is_certain: bool },
 }
 
 /// A marker that names this journal.
@@ -159,6 +160,15 @@ impl Bucket {
     /// Examines the bucket again before the next access.
     pub fn forget(&self) {
         self.set(BucketState::Unknown);
+    }
+
+    /// True if it was found without a marker by requests that were sent after `time`. Concurrent changes share them.
+    fn was_free_since(&self, time: Duration) -> bool {
+        match self.state() {
+            BucketState::Versioned { found, .. } => found > time,
+            BucketState::Unclaimed { checked, .. } => checked > time,
+            BucketState::Unknown | BucketState::Claimed(_) => false,
+        }
     }
 
     fn is_known(&self) -> bool {
@@ -290,16 +300,24 @@ impl Shared {
         if self.is_current(bucket, check) {
             return Ok(());
         }
+        let started = self.clock.now();
         let Some(_examining) = self.begin_examination(context, bucket, check).await? else { return Ok(()) };
-        if self.is_current(bucket, check) {
+        if self.is_current(bucket, check) || bucket.was_free_since(started) {
             return Ok(());
         }
         let found = match bucket.state() {
             BucketState::Claimed(claim) => self.compare_owner(context, bucket, claim, check).await,
-            BucketState::Versioned { is_certain, .. } => {
-                self.find_state_again(context, bucket, is_certain).await
+            BucketState::Versioned { is_certain: false, .. } if check == OwnerCheck::Strict => {
+                self.find_state(context, bucket, None).await
             }
-            _ => self.find_state(context, bucket).await,
+            BucketState::Versioned { found, is_certain, .. } => {
+                self.find_state_again(context, bucket, found, is_certain).await
+            }
+            BucketState::Unclaimed { tried, .. } => {
+                let was_tried = self.clock.now().saturating_sub(tried) < self.options.ownership_check;
+                self.find_state(context, bucket, Some(tried).filter(|_| was_tried)).await
+            }
+            BucketState::Unknown => self.find_state(context, bucket, None).await,
         };
         match found {
             Ok(state) => bucket.set(state),
@@ -342,12 +360,12 @@ impl Shared {
         let is_recent = |checked: Duration| now.saturating_sub(checked) < self.options.ownership_check;
         match bucket.state() {
             BucketState::Unknown => false,
-            BucketState::Versioned { checked, is_certain: true } => {
+            BucketState::Versioned { checked, is_certain: true, .. } => {
                 now.saturating_sub(checked) < VERSIONED_CHECK_INTERVAL
             }
-            BucketState::Versioned { checked, is_certain: false } => is_recent(checked),
             // Another journal may have claimed it since.
-            BucketState::Unclaimed { checked } => check == OwnerCheck::Lenient && is_recent(checked),
+            BucketState::Versioned { checked, is_certain: false, .. }
+            | BucketState::Unclaimed { checked, .. } => check == OwnerCheck::Lenient && is_recent(checked),
             BucketState::Claimed(claim) => {
                 is_recent(claim.checked) || (check == OwnerCheck::Lenient && now < claim.paused_until)
             }

@@ -32,8 +32,14 @@ struct BackingBucket {
 }
 
 impl Shared {
-    /// The state of a bucket that is not claimed.
-    pub async fn find_state(&self, context: &Context, bucket: &Bucket) -> Result<BucketState> {
+    /// The state of a bucket that is not claimed. `tried` is the time at which claiming it failed recently: that is not
+    /// tried again.
+    pub async fn find_state(
+        &self,
+        context: &Context,
+        bucket: &Bucket,
+        tried: Option<Duration>,
+    ) -> Result<BucketState> {
         let found = self.read_backing_bucket(context, &bucket.name).await?;
         match found.marker {
             Some(marker) => {
@@ -44,31 +50,36 @@ impl Shared {
             None if self.may_have_data(&bucket.name) => Err(self.lost_ownership(&bucket.name)),
             // Unknown: as if there were versions.
             None if found.has_versions.unwrap_or(true) => {
-                let is_certain = found.has_versions == Some(true);
-                Ok(BucketState::Versioned { checked: found.checked, is_certain })
+                let (checked, is_certain) = (found.checked, found.has_versions == Some(true));
+                Ok(BucketState::Versioned { checked, found: checked, is_certain })
             }
-            None => self.claim(context, &bucket.name, found.checked).await,
+            None => match tried {
+                Some(tried) => Ok(BucketState::Unclaimed { checked: found.checked, tried }),
+                None => self.claim(context, &bucket.name, found.checked).await,
+            },
         }
     }
 
-    /// The state of a bucket that had versions. While the backing store fails or is slow, that counts: it admits no write to
-    /// the journal.
+    /// The state of a bucket that had versions at `found`. While the backing store fails or is slow, that counts: it admits
+    /// no write to the journal.
     pub async fn find_state_again(
         &self,
         context: &Context,
         bucket: &Bucket,
+        found: Duration,
         is_certain: bool,
     ) -> Result<BucketState> {
         let deadline = Deadline::after(self.clock.clone(), LENIENT_CHECK_TIMEOUT);
         let limited = Context { deadline, ..context.clone() };
-        let find = async { limited.guard(self.find_state(&limited, bucket)).await.and_then(|found| found) };
+        let find =
+            async { limited.guard(self.find_state(&limited, bucket, None)).await.and_then(|found| found) };
         match context.guard(find).await? {
             Err(e) if e.kind().is_retryable() && !e.affects_whole_bucket() => {
                 let now = self.clock.now();
                 let again_at = now + LENIENT_CHECK_PAUSE;
                 let checked =
                     if is_certain { again_at.saturating_sub(VERSIONED_CHECK_INTERVAL) } else { now };
-                Ok(BucketState::Versioned { checked, is_certain })
+                Ok(BucketState::Versioned { checked, found, is_certain })
             }
             found => found,
         }
@@ -105,7 +116,7 @@ impl Shared {
             if self.may_have_data(name) {
                 return Err(self.lost_ownership(name));
             }
-            return self.find_state(context, bucket).await;
+            return self.find_state(context, bucket, None).await;
         };
         self.check_owner(name, &marker)?;
         self.owned_state(context, bucket, found, marker, Some(claim)).await
@@ -163,7 +174,7 @@ impl Shared {
                 match remove_marker(&*self.backing, context, name, marker).await {
                     Ok(()) => {
                         let is_certain = found.has_versions == Some(true);
-                        return Ok(BucketState::Versioned { checked, is_certain });
+                        return Ok(BucketState::Versioned { checked, found: checked, is_certain });
                     }
                     Err(error) => {
                         tracing::warn!(?error, bucket = %name, "the marker of a bucket with versions stays");
@@ -188,7 +199,7 @@ impl Shared {
     async fn claim(&self, context: &Context, name: &BucketName, checked: Duration) -> Result<BucketState> {
         let is_safe = self.backing.capabilities().conditional_writes || self.options.is_sole_writer;
         if !is_safe || !self.policy.claims_buckets() || !self.journal.is_writable(checked) {
-            return Ok(BucketState::Unclaimed { checked });
+            return Ok(BucketState::Unclaimed { checked, tried: checked });
         }
         match self.write_owner(context, name, None).await? {
             MarkerWrite::Written => Ok(BucketState::Claimed(Claim {
@@ -200,7 +211,7 @@ impl Shared {
             })),
             MarkerWrite::Refused(error) => {
                 tracing::debug!(?error, bucket = %name, "the marker of a bucket cannot be written");
-                Ok(BucketState::Unclaimed { checked })
+                Ok(BucketState::Unclaimed { checked, tried: checked })
             }
         }
     }

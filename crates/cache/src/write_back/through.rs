@@ -63,14 +63,14 @@ impl Shared {
             return Err(Error::no_such_key(address.key.as_str()));
         }
         self.bucket(context, &address.bucket).await?;
-        if self.index.bytes(address).is_none() {
-            return Ok(());
-        }
+        let Some(bytes) = self.index.bytes(address) else { return Ok(()) };
         let (shared, own_context, own_address) = (self.clone(), context.clone(), current(address));
         let change = async move {
             let _entered = shared.enter(&own_context, &own_address.bucket, OwnerCheck::Strict).await?;
+            // The request's window may hold bytes of the object that it is about to write.
+            let flushing = shared.own_context(bytes).await?;
             let _transfer = own_context.guard(shared.transfer_locks.lock(&own_address)).await?;
-            shared.flush(&own_context, &own_address, CommitLock::Free).await
+            shared.flush(&flushing, &own_address, CommitLock::Free).await
         };
         self.run_change(context, change).await
     }
@@ -124,9 +124,9 @@ impl Shared {
         self.remove_from_journal(context, address, generation, commit_lock).await
     }
 
-    /// True if only the removal of a key from the journal failed after the backing store had got it.
+    /// True if the backing store has what is dirty of a key, and only its removal from the journal failed.
     pub fn awaits_removal(&self, address: &Address) -> bool {
-        self.unremoved.lock().contains_key(address)
+        self.index.get(address).is_some_and(|entry| self.is_unremoved(address, entry.generation))
     }
 
     /// True if the backing store has this generation of a key already, and only its removal from the journal failed.
