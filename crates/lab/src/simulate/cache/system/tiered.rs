@@ -130,11 +130,6 @@ impl TieredCache {
         }
     }
 
-    /// Returns true if the disk does not have an object: all of it is on the SSD.
-    pub fn is_dirty(&self, object: ObjectIndex) -> bool {
-        self.entries[object].state == State::Dirty
-    }
-
     /// Returns true if a read of these bytes is the last one of those that would be cached.
     pub fn completes(&self, object: ObjectIndex, from: u64, to: u64) -> bool {
         (from + 1..=to).contains(&self.entries[object].bytes)

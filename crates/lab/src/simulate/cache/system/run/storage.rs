@@ -353,11 +353,14 @@ impl Run<'_> {
             cache.record(object);
             cache.insert_written(world, object);
         }
-        let (cached, is_dirty) = (cache.cached_bytes(object).clamp(from, to), cache.is_dirty(object));
-        if cached > from {
-            self.push_range(io, Part::Ssd, Access::Write, from, cached);
+        let cached = cache.cached_bytes(object);
+        // The disk gets all of a whole object later, also if that begins before its last slice is written.
+        let is_whole = cached == world.objects[object].bytes;
+        let end = cached.clamp(from, to);
+        if end > from {
+            self.push_range(io, Part::Ssd, Access::Write, from, end);
         }
-        if !is_dirty {
+        if !is_whole {
             self.push_range(io, Part::Disk, Access::Write, from, to);
         }
     }
