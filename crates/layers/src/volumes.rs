@@ -10,7 +10,7 @@
 
 mod one_volume;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +35,7 @@ use tradewind_core::{
 
 use crate::capabilities::common_capabilities;
 use crate::relay::{self, RelayEnd};
+use crate::routed::Tier;
 use crate::store_error::StoreName;
 
 use one_volume::OneVolume;
@@ -48,8 +49,8 @@ pub struct Volume {
     pub store: Arc<dyn ObjectStore>,
     /// Name of the leaf. Volumes whose leaves have the same name share that leaf.
     pub leaf: String,
-    /// Names of the other leaves of its stack, which may have copies of its buckets.
-    pub tiers: Vec<String>,
+    /// The other leaves of its stack, which may have copies of its buckets.
+    pub tiers: Vec<Tier>,
     /// Number of layers that are specific to this volume. Of volumes that share a leaf, the one with the most layers is
     /// closed first, because its layers may write to the leaf until then.
     pub layers: usize,
@@ -70,6 +71,28 @@ impl Volume {
     fn relay_end(&self) -> RelayEnd<'_> {
         RelayEnd { store: &*self.store, name: self.store_name() }
     }
+}
+
+/// A leaf of a volume: its base, below all layers, or a tier.
+struct Leaf<'a> {
+    volume: &'a Volume,
+    name: &'a str,
+    store: &'a dyn ObjectStore,
+}
+
+impl<'a> Leaf<'a> {
+    fn of_volume(volume: &'a Volume) -> impl Iterator<Item = Self> {
+        let base = Self { volume, name: &volume.leaf, store: &*volume.store };
+        let tiers =
+            volume.tiers.iter().map(move |tier| Self { volume, name: &tier.name, store: &*tier.store });
+        std::iter::once(base).chain(tiers)
+    }
+}
+
+/// A bucket in a leaf.
+struct FoundBucket<'a> {
+    leaf: &'a Leaf<'a>,
+    bucket: BucketName,
 }
 
 /// A bucket that exists in a volume to which it is not mapped. Its objects there cannot be reached.
@@ -157,25 +180,37 @@ impl Volumes {
         (0..self.volumes.len()).map(one).collect()
     }
 
-    /// Lists the buckets of all volumes, and reports those in a volume that is not their own.
+    /// Lists the buckets of all volumes and of their tiers, and reports those in a volume that is not their own. A bucket
+    /// that the base of its volume lacks is not in the volume, whatever the tiers have.
     pub async fn check_buckets(&self, context: &Context) -> BucketsReport {
         let mut report = BucketsReport::default();
-        let listings = self.volumes.iter().map(|volume| volume.store.list_buckets(context));
-        for (found_in, listed) in self.volumes.iter().zip(join_all(listings).await) {
+        let leaves: Vec<Leaf<'_>> = self.volumes.iter().flat_map(Leaf::of_volume).collect();
+        let mut found = Vec::new();
+        let listings = leaves.iter().map(|leaf| leaf.store.list_buckets(context));
+        for (leaf, listed) in leaves.iter().zip(join_all(listings).await) {
             match listed {
-                Ok(buckets) => report.misplaced.extend(buckets.into_iter().filter_map(|bucket| {
-                    let own = self.volume(&bucket.name);
-                    let is_own = own.leaf == found_in.leaf || own.tiers.contains(&found_in.leaf);
-                    (!is_own).then(|| MisplacedBucket {
-                        found_in: found_in.name.clone(),
-                        volume: own.name.clone(),
-                        bucket: bucket.name,
-                    })
-                })),
+                Ok(buckets) => {
+                    found.extend(buckets.into_iter().map(|bucket| FoundBucket { leaf, bucket: bucket.name }))
+                }
                 Err(error) => {
-                    report.unlisted.push(UnlistedVolume { volume: found_in.name.clone(), error });
+                    report.unlisted.push(UnlistedVolume { volume: leaf.volume.name.clone(), error });
                 }
             }
+        }
+        let is_in_its_base = |found: &&FoundBucket<'_>| self.volume(&found.bucket).leaf == found.leaf.name;
+        let in_base: HashSet<&BucketName> =
+            found.iter().filter(is_in_its_base).map(|found| &found.bucket).collect();
+        for FoundBucket { leaf, bucket } in &found {
+            let own = self.volume(bucket);
+            let is_in_tier = own.tiers.iter().any(|tier| tier.name == leaf.name) && in_base.contains(bucket);
+            if own.leaf == leaf.name || own.name == leaf.volume.name || is_in_tier {
+                continue;
+            }
+            report.misplaced.push(MisplacedBucket {
+                found_in: leaf.volume.name.clone(),
+                volume: own.name.clone(),
+                bucket: bucket.clone(),
+            });
         }
         report
     }

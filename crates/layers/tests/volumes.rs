@@ -229,6 +229,34 @@ async fn bucket_lists_are_merged_by_name_without_misplaced_ones() {
     assert!(report.unlisted.is_empty());
 }
 
+/// A volume without layers has buckets in the base, or in the tier, of one with tiers.
+#[tokio::test]
+async fn buckets_in_the_tiers_of_another_volume_are_reported() {
+    let [ssd, disk] = [memory(), memory()];
+    let tier = tradewind_layers::Tier { name: "ssd".to_owned(), store: ssd.clone() };
+    for (plain, expected) in [("disk", "moved tiered plain"), ("ssd", "lost plain tiered")] {
+        let tiered = Volume {
+            leaf: "disk".to_owned(),
+            tiers: vec![tier.clone()],
+            ..volume("tiered", disk.clone(), &[])
+        };
+        let store = if plain == "disk" { disk.clone() } else { ssd.clone() };
+        let plain = Volume { leaf: plain.to_owned(), ..volume("plain", store, &["moved"]) };
+        for (store, names) in [(&disk, &["both", "moved"][..]), (&ssd, &["both", "moved", "lost"])] {
+            for name in names {
+                let _ = store.create_bucket(&context(), &bucket(name)).await;
+            }
+        }
+        let report = Volumes::new(tiered, vec![plain]).check_buckets(&context()).await;
+        let found = report.misplaced.iter();
+        let found: Vec<String> = found
+            .map(|found| format!("{} {} {}", found.bucket.as_str(), found.found_in, found.volume))
+            .collect();
+        assert!(found.iter().any(|text| text == expected), "{found:?}");
+        assert!(!found.iter().any(|text| text.starts_with("both")), "{found:?}");
+    }
+}
+
 /// Any store, for lists of different stores.
 trait AsStore {
     fn store(&self) -> &dyn ObjectStore;

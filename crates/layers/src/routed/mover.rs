@@ -203,15 +203,13 @@ impl Mover {
     /// Deletes hidden copies of an object, and moves it if it is misplaced. Returns the number of copies deleted, too.
     async fn correct_tier(&self, context: &Context, address: &Address) -> Result<(Moved, u64)> {
         let change = Change { set: self.set.clone(), context: context.clone(), address: address.clone() };
-        let copies = change.find_copies().await;
-        let hidden = match copies.holders().nth(1) {
-            Some(_) => {
-                self.set
-                    .change(context, address, |change| async move { change.delete_hidden().await })
-                    .await?
-            }
-            None => 0,
-        };
+        let mut copies = change.find_copies().await;
+        let mut hidden = 0;
+        if copies.holders().nth(1).is_some() {
+            let delete = |change: Change| async move { change.delete_hidden().await };
+            hidden = self.set.change(context, address, delete).await?;
+            copies = change.find_copies().await;
+        }
         let Some(VisibleCopy { tier, info }) = copies.visible()? else { return Ok((Moved::InPlace, hidden)) };
         let target = self.set.place(&info.metadata, Some(info.size));
         if target == tier {

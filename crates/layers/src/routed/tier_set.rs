@@ -317,7 +317,7 @@ pub(super) struct VisibleCopy<'a> {
     pub info: &'a ObjectInfo,
 }
 
-/// Returns true if a tier has an object, and cannot read its record.
+/// Returns true if a tier may have an object, and cannot read its record.
 fn is_damaged(error: &Error) -> bool {
     error.reason() == Reason::CorruptData
 }

@@ -108,11 +108,15 @@ impl Change {
             return self.delete_copy(self.set.base()).await;
         }
         let _move = (holders.len() > 1).then(|| self.set.locks.begin_move(&self.address));
-        let mut deleted = Deleted::default();
+        let mut deleted = None;
         for holder in holders {
-            deleted = self.delete_copy(holder).await?;
+            deleted = match self.delete_copy(holder).await {
+                // A copy is gone, which may have been the object.
+                Err(error) if deleted.is_some() => return Err(unknown_outcome(error)),
+                now => Some(now?),
+            };
         }
-        Ok(deleted)
+        Ok(deleted.unwrap_or_default())
     }
 
     /// Deletes the copy of a tier.
@@ -127,9 +131,9 @@ impl Change {
     }
 }
 
-/// The error of a write that is stored, but is not visible yet: the caller must not take it for a rejection.
+/// The error of a change that has changed a tier, and not all of them: the caller must not take it for a rejection.
 fn unknown_outcome(error: Error) -> Error {
-    let message = format!("{}; it is unknown whether the write replaced the object", error.message());
+    let message = format!("{}; it is unknown whether the object was changed", error.message());
     match error.kind() {
         ErrorKind::Unavailable => error.with_message(message),
         _ => Error::with_source(Reason::Io, message, error),

@@ -18,7 +18,7 @@ use super::volume_layers::{VolumeLayers, stack_volume};
 use super::{ServedStore, with_lanes};
 use crate::cache_metrics::CacheCollector;
 use crate::deduplication_metrics::DeduplicationCollector;
-use crate::settings::{CachedSettings, Settings, VolumeLayer};
+use crate::settings::{CachedSettings, ServedVolume, Settings, VolumeLayer};
 use crate::slice_metrics::SliceCollector;
 use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
 use crate::write_back_metrics::WriteBackCollector;
@@ -106,10 +106,17 @@ impl ServedStores {
         let policies = Arc::new(settings.named.class_policies());
         // A journal is written back once it is open, by the policies in force.
         layers.class_writes.set_policies(policies.clone());
-        for volume in settings.served_volumes()? {
+        let served = settings.served_volumes()?;
+        for volume in &served {
             let mut caches = volume.layers.iter().filter_map(VolumeLayer::cached);
             read_only.push(caches.any(CachedSettings::is_read_only));
-            volumes.push(stack_volume(&volume, &stores, &policies, &mut layers, clock).await?);
+            let shares_a_store = |other: &&ServedVolume<'_>| {
+                other.name != volume.name
+                    && other.store_names().any(|name| volume.store_names().any(|own| own == name))
+            };
+            let other_volume = served.iter().find(shares_a_store).map(|other| other.name);
+            let stacked = stack_volume(volume, other_volume, &stores, &policies, &mut layers, clock);
+            volumes.push(stacked.await?);
         }
         layers.set_class_policies(&policies)?;
         let default = volumes.remove(0);

@@ -107,9 +107,10 @@ impl VolumeLayers {
     }
 }
 
-/// Stacks the layers of a volume on its store.
+/// Stacks the layers of a volume on its store. `other_volume` uses one of its stores, too.
 pub(super) async fn stack_volume(
     volume: &ServedVolume<'_>,
+    other_volume: Option<&str>,
     stores: &[StackedStore],
     policies: &ClassPolicyTable,
     layers: &mut VolumeLayers,
@@ -127,6 +128,7 @@ pub(super) async fn stack_volume(
     for layer in volume.layers.iter().rev() {
         match layer {
             VolumeLayer::Cached(set) => {
+                write_back::check_shared_store(set, volume, other_volume)?;
                 let memory_bytes = layers.write_back_memory;
                 if let Some(layer) =
                     write_back::open(set, volume, store.clone(), &layers.class_writes, memory_bytes, clock)
@@ -167,7 +169,7 @@ pub(super) async fn stack_volume(
         name: volume.name.to_owned(),
         store,
         leaf: leaf.name.clone(),
-        tiers: leaves[1..].iter().map(|leaf| leaf.name.clone()).collect(),
+        tiers: leaves[1..].iter().map(|leaf| Tier { name: leaf.name.clone(), store: leaf.top() }).collect(),
         layers: volume.layers.len(),
         buckets: volume.buckets.iter().map(|bucket| (*bucket).clone()).collect(),
     })

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_cache::{AllowNone, MIN_WRITE_BACK_MEMORY_BYTES, WriteBack, WriteBackOptions, WriteBackPolicy};
 use tradewind_core::{Clock, Metadata, ObjectStore};
@@ -64,8 +64,8 @@ impl WriteBackPolicy for WithoutRanks {
 }
 
 /// Opens the write-back that the settings of a cache ask for. `None` if writes go through, unless there is a journal of an
-/// earlier start: its data is written back and served first. `memory_bytes` is its share
-/// of the budget.
+/// earlier start: its data is written back and served first. `memory_bytes` is the share of the budget of each volume that
+/// writes back; a journal of an earlier start gets the minimum.
 pub(super) async fn open(
     set: &CachedSettings,
     volume: &ServedVolume<'_>,
@@ -78,6 +78,7 @@ pub(super) async fn open(
     if !set.writes_back() && !has_journal(set, &directory)? {
         return Ok(None);
     }
+    let memory_bytes = if set.writes_back() { memory_bytes } else { MIN_WRITE_BACK_MEMORY_BYTES };
     let policy: Arc<dyn WriteBackPolicy> = match (set.writes_back(), set.write_admission.value) {
         (false, _) => Arc::new(AllowNone),
         (true, WriteAdmissionBy::Class) => class_writes.clone(),
@@ -121,6 +122,26 @@ fn uncertain_window(volume: &ServedVolume<'_>) -> Duration {
     let are_stores_local = volume.store.iter().chain(&volume.tiers).all(|store| is_local(store));
     let is_deduplicated = volume.layers.iter().any(|layer| matches!(layer, VolumeLayer::Deduplicated(_)));
     if are_stores_local && !is_deduplicated { Duration::ZERO } else { UNCERTAIN_WINDOW }
+}
+
+/// Fails if a journal of an earlier start must be written back to a store that another volume uses, too. The settings do not
+/// tell that there is one.
+pub(super) fn check_shared_store(
+    set: &CachedSettings,
+    volume: &ServedVolume<'_>,
+    other_volume: Option<&str>,
+) -> anyhow::Result<()> {
+    let (Some(other), directory) = (other_volume, set.journal_directory()) else { return Ok(()) };
+    if set.writes_back() || !has_journal(set, &directory)? {
+        return Ok(());
+    }
+    bail!(
+        "the volume {:?} has a journal of an earlier start in {}, whose data could replace newer data of the volume {other:?}, \
+         which uses the same store: remove that volume until \"tradewind volume status\" reports no dirty data, and delete the \
+         directory then",
+        volume.name,
+        directory.display()
+    )
 }
 
 /// True if the directory of a journal exists whose volume writes through. Fails if that is not known, or if the settings

@@ -1,7 +1,7 @@
 //! The settings that have a name or form a list: stores, volumes, buckets and access keys. Keys of planned features are
 //! rejected by a message of their own.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use tradewind_core::{BucketName, Class};
 use tradewind_model::class_policy::ClassPolicyTable;
@@ -160,6 +160,7 @@ impl NamedSettings {
         volume_checks::check(&self.volumes, &self.stores, problems);
         self.check_classes(problems);
         self.check_directories(problems);
+        self.check_cache_directories(problems);
         let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
         for volume in self.buckets.iter().filter_map(|bucket| bucket.volume.as_ref()) {
             check_reference("volume", volume, &volumes, problems);
@@ -225,6 +226,34 @@ impl NamedSettings {
         }
     }
 
+    /// Rejects a store or a journal in the directory of a cache, which may be deleted.
+    fn check_cache_directories(&self, problems: &mut Problems) {
+        let stores = self.stores.iter().filter_map(|store| match &store.kind {
+            StoreKind::Local { path, .. } => {
+                Some((format!("the store {:?}", store.name.value), path.clone()))
+            }
+            StoreKind::S3(_) | StoreKind::Swift(_) => None,
+        });
+        let durable = stores.chain(self.volumes.iter().flat_map(journals));
+        let caches = || {
+            let layers = self.volumes.iter().flat_map(|volume| &volume.layers);
+            layers.filter_map(VolumeLayer::cached).map(|set| &set.disk.value)
+        };
+        for (owner, path) in durable {
+            let holds = |cache: &&PathBuf| {
+                !is_same(cache, &path.value) && resolved(&path.value).starts_with(resolved(cache))
+            };
+            if let Some(cache) = caches().find(holds) {
+                let message = format!(
+                    "{owner} has the directory {}, which is in that of a cache, {}: a cache may be deleted; choose another",
+                    path.value.display(),
+                    cache.display()
+                );
+                problems.add(&path.source, message);
+            }
+        }
+    }
+
     /// Name, value as text, and source of every setting. Secrets are hidden.
     pub(super) fn lines(&self) -> Vec<(String, String, SettingSource)> {
         let mut lines = Vec::new();
@@ -269,8 +298,21 @@ impl NamedSettings {
 
 /// Compares paths without `.` components and with symbolic links resolved, as far as the directories exist.
 fn is_same(one: &Path, other: &Path) -> bool {
-    let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.components().collect());
     resolved(one) == resolved(other)
+}
+
+/// The path without links, as far as it exists, and without `..`.
+fn resolved(path: &Path) -> PathBuf {
+    let known =
+        path.ancestors().find_map(|known| Some((known.canonicalize().ok()?, path.strip_prefix(known).ok()?)));
+    let (mut resolved, rest) = known.unwrap_or((PathBuf::new(), path));
+    for part in rest.components() {
+        match part {
+            Component::ParentDir if resolved.file_name().is_some() => drop(resolved.pop()),
+            part => resolved.push(part),
+        }
+    }
+    resolved
 }
 
 pub(super) fn check_reference(what: &str, name: &Sourced<String>, known: &[&str], problems: &mut Problems) {

@@ -47,6 +47,14 @@ impl S3Settings {
         }
     }
 
+    /// True if both are of one service. Its regions have the same buckets, and so may its accounts.
+    pub(super) fn is_same_service(&self, other: &Self) -> bool {
+        let endpoint = |set: &Self| {
+            set.endpoint.as_ref().map(|set| set.value.trim_end_matches('/').to_ascii_lowercase())
+        };
+        endpoint(self) == endpoint(other)
+    }
+
     /// Checks the part size and the tag against the limits of S3.
     pub(super) fn check(&self, name: &str, problems: &mut Problems) {
         if let Some(size) = &self.part_size

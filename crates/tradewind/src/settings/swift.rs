@@ -44,6 +44,16 @@ impl SwiftSettings {
         }
     }
 
+    /// True if both are of one account, as far as the settings tell.
+    pub(super) fn is_same_account(&self, other: &Self) -> bool {
+        fn value<T>(set: &Option<Sourced<T>>) -> Option<&T> {
+            set.as_ref().map(|set| &set.value)
+        }
+        value(&self.storage_url) == value(&other.storage_url)
+            && value(&self.openrc) == value(&other.openrc)
+            && value(&self.region) == value(&other.region)
+    }
+
     /// Checks the segment size against the limits of Swift.
     pub(super) fn check(&self, name: &str, problems: &mut Problems) {
         if let Some(size) = &self.segment_size

@@ -4,7 +4,7 @@ use tradewind_cache::Eviction;
 
 use super::cached::{CachedSettings, Validate};
 use super::class_policies::ClassSettings;
-use super::named::Store;
+use super::named::{Store, StoreKind};
 use super::problem::Problems;
 use super::source::Sourced;
 use super::value::SettingValue;
@@ -85,6 +85,15 @@ pub(super) fn check(volumes: &[Volume], known: &[Store], problems: &mut Problems
                 let (name, store_name) = (&volume.name.value, &store.value);
                 let message = format!("the volume {name:?} has the store {store_name:?} twice; remove one");
                 problems.add(&store.source, message);
+            } else if let Some(other) =
+                stores[..count].iter().find(|other| is_same_service(known, &other.value, &store.value))
+            {
+                let message = format!(
+                    "the volume {:?} has the stores {:?} and {:?}, which are of the same service: an object would be \
+                     deleted as a copy of itself",
+                    volume.name.value, other.value, store.value
+                );
+                problems.add(&store.source, message);
             }
         }
         check_write_back(volume, volumes, known, problems);
@@ -107,6 +116,16 @@ pub(super) fn check(volumes: &[Volume], known: &[Store], problems: &mut Problems
         );
         let source = layer.cached().map_or(&store.source, |set| &set.disk.source);
         problems.add(source, message);
+    }
+}
+
+/// True if both stores may be the same service under two names. The accounts may differ: they may see the same buckets.
+fn is_same_service(known: &[Store], one: &str, other: &str) -> bool {
+    let kind = |name: &str| known.iter().find(|store| store.name.value == name).map(|store| &store.kind);
+    match (kind(one), kind(other)) {
+        (Some(StoreKind::S3(one)), Some(StoreKind::S3(other))) => one.is_same_service(other),
+        (Some(StoreKind::Swift(one)), Some(StoreKind::Swift(other))) => one.is_same_account(other),
+        _ => false,
     }
 }
 

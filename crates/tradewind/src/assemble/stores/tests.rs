@@ -111,7 +111,7 @@ async fn journal_is_drained_by_the_policies_of_the_start() {
             let opened = open_stores(&settings, false, &clock)?.remove(0);
             let stores = vec![StackedStore::new(&settings, opened, &mut DiskQueues::default(), &clock)?];
             let volume = settings.served_volumes()?.remove(0);
-            stack_volume(&volume, &stores, &policies, &mut layers, &clock).await?;
+            stack_volume(&volume, None, &stores, &policies, &mut layers, &clock).await?;
             anyhow::Ok(stores)
         };
         match stacked.await {
@@ -130,6 +130,27 @@ async fn journal_is_drained_by_the_policies_of_the_start() {
     }
     let found = stores[0].top().head(&context, &address, Default::default()).await.unwrap();
     assert!(found.info.stored.is_some(), "the store below has plain text");
+}
+
+/// Its data could replace newer data of the other volume.
+#[tokio::test]
+async fn journal_of_an_earlier_start_needs_its_store_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let cached = |write: &str| {
+        format!("{{ cached = {{ disk = \"c\", size = \"64MiB\", memory = \"1MiB\", write = {write:?} }} }}")
+    };
+    let volume = |write: &str| format!("{DISK}[volume.v]\nstack = [{}, \"disk\"]\n", cached(write));
+    serve(&directory, &volume("back")).await.store.close().await.unwrap();
+    let plain = "[volume.plain]\nstack = [\"disk\"]\n[bucket.logs]\nvolume = \"plain\"\n";
+    let text = format!("default_volume = \"v\"\n{}{plain}", volume("through"));
+    let file = Some((directory.path().join("tw.toml"), text.clone()));
+    let settings = Settings::read(&Inputs { file, ..Inputs::default() }).unwrap();
+    let clock: Arc<dyn Clock> = SystemClock::shared();
+    let opened = open_stores(&settings, false, &clock).unwrap();
+    let refused = ServedStores::new(&settings, opened, &clock).await.unwrap_err();
+    assert!(refused.to_string().contains("a journal of an earlier start"), "{refused}");
+    std::fs::remove_dir_all(directory.path().join("c-journal")).unwrap();
+    serve(&directory, &text).await.store.close().await.unwrap();
 }
 
 #[tokio::test]

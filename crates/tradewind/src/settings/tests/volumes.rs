@@ -341,6 +341,49 @@ fn a_store_is_below_one_cache_only() {
 }
 
 #[test]
+fn tiers_are_other_services_than_their_base() {
+    let stack =
+        "[volume.v]\nstack = [{ routed = { tiers = [\"near\"], classes = { near = [25] } } }, \"far\"]\n";
+    let stores = |near: &str, far: &str| format!("[store.near]\n{near}\n[store.far]\n{far}\n{stack}");
+    for (near, far, is_rejected) in [
+        ("type = \"s3\"\nendpoint = \"http://a:1\"", "type = \"s3\"\nendpoint = \"http://A:1/\"", true),
+        ("type = \"s3\"\nregion = \"one\"", "type = \"s3\"\nregion = \"two\"", true),
+        ("type = \"s3\"\nendpoint = \"http://a:1\"", "type = \"s3\"\nendpoint = \"http://b:1\"", false),
+        ("type = \"swift\"", "type = \"swift\"", true),
+        ("type = \"swift\"\nopenrc = \"a\"", "type = \"swift\"\nopenrc = \"b\"", false),
+        ("type = \"swift\"", "type = \"s3\"", false),
+    ] {
+        let text = stores(near, far);
+        if is_rejected {
+            let expected =
+                "the volume \"v\" has the stores \"far\" and \"near\", which are of the same service";
+            assert!(problem(&text).contains(expected), "{text}");
+        } else {
+            read(&text);
+        }
+    }
+}
+
+#[test]
+fn cache_directory_holds_no_store_and_no_journal() {
+    let cached = |disk: &str, more: &str| {
+        format!("[volume.v]\nstack = [{{ cached = {{ disk = {disk:?}, size = \"1GiB\"{more} }} }}, \"a\"]\n")
+    };
+    let journal = ", write = \"back\", journal = \"c/j\"";
+    for (text, expected) in [
+        (
+            cached("c", journal),
+            "the journal of the volume \"v\" has the directory etc/c/j, which is in that of a cache",
+        ),
+        (cached("new/..", ""), "the store \"a\" has the directory etc/p, which is in that of a cache"),
+    ] {
+        let problems = problem(&with_stores(&text));
+        assert!(problems.contains(expected), "{problems}");
+    }
+    read(&with_stores(&cached("p/c", "")));
+}
+
+#[test]
 fn a_directory_belongs_to_one_store_or_cache() {
     let cached = "[volume.v]\nstack = [{ cached = { disk = \"./q\", size = \"1GiB\" } }, \"a\"]\n";
     for (text, expected) in [
