@@ -154,6 +154,12 @@ impl WriteBack {
             stop: CancellationToken::new(),
         });
         shared.load().await?;
+        if !shared.options.may_have_data && shared.index.totals().entries > 0 {
+            return Err(Error::new(
+                Reason::InvalidArgument,
+                "the journal has data that was not written back",
+            ));
+        }
         let drain = tokio::spawn(drain::run(shared.clone()));
         Ok(Arc::new(Self { shared, drain: Mutex::new(Some(drain)), closing: OnceCell::new() }))
     }

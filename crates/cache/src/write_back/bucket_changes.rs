@@ -20,7 +20,7 @@ use super::{DRAIN_WINDOW_BYTES, Shared};
 
 /// The gate of a bucket while its dirty data is written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BucketGate {
+pub(super) enum BucketGate {
     /// The caller holds it for writing.
     Held,
     /// It is held for reading while a key is written back.
@@ -135,7 +135,13 @@ impl Shared {
         ended.fold(Ok(()), |first, flushed| ready(first.and(flushed))).await
     }
 
-    async fn flush_key(self: Arc<Self>, context: Context, address: Address, gate: BucketGate) -> Result<()> {
+    /// Writes back what is dirty of a key, within the deadline of a request and a window of its own.
+    pub async fn flush_key(
+        self: Arc<Self>,
+        context: Context,
+        address: Address,
+        gate: BucketGate,
+    ) -> Result<()> {
         // The gate first: what waits for the rest must not wait for a task that holds the gate and waits for it too.
         let _entered = match gate {
             BucketGate::Held => None,
@@ -151,6 +157,9 @@ impl Shared {
                 Some(acquired.map_err(closed)?)
             }
         };
+        if self.index.bytes(&address).is_none() {
+            return Ok(());
+        }
         // A window of its own: that of the request is for the bytes of one object.
         let window = self.budget.admit(DRAIN_WINDOW_BYTES, &context.deadline).await?;
         let context = Context { window, ..context };

@@ -101,6 +101,11 @@ impl Bucket {
         matches!(self.state(), BucketState::Claimed(_))
     }
 
+    /// True if an access may rely on the state while the backing store does not respond: no other journal was the owner.
+    fn has_known_state(&self) -> bool {
+        self.is_claimed() || self.is_versioned()
+    }
+
     /// True if the bucket has versions and no marker.
     pub fn is_versioned(&self) -> bool {
         matches!(self.state(), BucketState::Versioned { .. })
@@ -332,15 +337,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until no other task examines the bucket. A lenient access to a claimed bucket goes on without (`None`) if the
-    /// other one takes long: the backing store hangs.
+    /// Waits until no other task examines the bucket. A lenient access to a bucket whose state is known goes on without
+    /// (`None`) if the other one takes long: the backing store hangs.
     async fn begin_examination<'a>(
         &self,
         context: &Context,
         bucket: &'a Bucket,
         check: OwnerCheck,
     ) -> Result<Option<tokio::sync::MutexGuard<'a, ()>>> {
-        if check == OwnerCheck::Strict || !bucket.is_claimed() {
+        if check == OwnerCheck::Strict || !bucket.has_known_state() {
             return context.guard(bucket.examining.lock()).await.map(Some);
         }
         let deadline = Deadline::after(self.clock.clone(), LENIENT_CHECK_TIMEOUT);
@@ -349,6 +354,7 @@ impl Shared {
         match context.guard(examining).await? {
             Some(examining) => Ok(Some(examining)),
             None if bucket.pause_comparison(self.clock.now() + LENIENT_CHECK_PAUSE) => Ok(None),
+            None if bucket.is_versioned() => Ok(None),
             // The other one has found that it is not claimed any more.
             None => context.guard(bucket.examining.lock()).await.map(Some),
         }

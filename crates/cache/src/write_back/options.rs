@@ -80,6 +80,8 @@ pub struct WriteBackOptions {
     /// No other process writes the backing store. Without it, nothing is written back over a store without conditional
     /// writes, where another owner of a bucket would not be detected.
     pub is_sole_writer: bool,
+    /// False if the journal must not have data of an earlier start: opening it fails then.
+    pub may_have_data: bool,
     /// The longest time for which `close` writes dirty data back. What remains is written back after the next start.
     pub close_timeout: Duration,
 }
@@ -109,6 +111,7 @@ impl Default for WriteBackOptions {
             ownership_check: Duration::from_secs(5),
             uncertain_window: Duration::ZERO,
             is_sole_writer: false,
+            may_have_data: true,
             close_timeout: Duration::from_secs(20),
         }
     }

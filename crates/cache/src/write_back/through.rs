@@ -14,6 +14,7 @@ use tradewind_core::store::{ETagForm, GetRequest, GetResponse, StageRequest};
 use tradewind_core::{Address, Body, Checksum, Context, Generation, Precondition};
 
 use super::Shared;
+use super::bucket_changes::BucketGate;
 use super::buckets::OwnerCheck;
 use super::changes::run_to_end;
 use super::journal::{Journal, Removal, is_tombstone};
@@ -63,15 +64,11 @@ impl Shared {
             return Err(Error::no_such_key(address.key.as_str()));
         }
         self.bucket(context, &address.bucket).await?;
-        let Some(bytes) = self.index.bytes(address) else { return Ok(()) };
+        if self.index.bytes(address).is_none() {
+            return Ok(());
+        }
         let (shared, own_context, own_address) = (self.clone(), context.clone(), current(address));
-        let change = async move {
-            let _entered = shared.enter(&own_context, &own_address.bucket, OwnerCheck::Strict).await?;
-            // The request's window may hold bytes of the object that it is about to write.
-            let flushing = shared.own_context(bytes).await?;
-            let _transfer = own_context.guard(shared.transfer_locks.lock(&own_address)).await?;
-            shared.flush(&flushing, &own_address, CommitLock::Free).await
-        };
+        let change = async move { shared.flush_key(own_context, own_address, BucketGate::Free).await };
         self.run_change(context, change).await
     }
 
