@@ -185,7 +185,7 @@ impl Volumes {
     pub async fn check_buckets(&self, context: &Context) -> BucketsReport {
         let mut report = BucketsReport::default();
         let leaves: Vec<Leaf<'_>> = self.volumes.iter().flat_map(Leaf::of_volume).collect();
-        let mut found = Vec::new();
+        let (mut found, mut unlisted) = (Vec::new(), HashSet::new());
         let listings = leaves.iter().map(|leaf| leaf.store.list_buckets(context));
         for (leaf, listed) in leaves.iter().zip(join_all(listings).await) {
             match listed {
@@ -193,6 +193,7 @@ impl Volumes {
                     found.extend(buckets.into_iter().map(|bucket| FoundBucket { leaf, bucket: bucket.name }))
                 }
                 Err(error) => {
+                    unlisted.insert(leaf.name);
                     report.unlisted.push(UnlistedVolume { volume: leaf.volume.name.clone(), error });
                 }
             }
@@ -202,7 +203,8 @@ impl Volumes {
             found.iter().filter(is_in_its_base).map(|found| &found.bucket).collect();
         for FoundBucket { leaf, bucket } in &found {
             let own = self.volume(bucket);
-            let is_in_tier = own.tiers.iter().any(|tier| tier.name == leaf.name) && in_base.contains(bucket);
+            let may_be_in_base = in_base.contains(bucket) || unlisted.contains(&*own.leaf);
+            let is_in_tier = own.tiers.iter().any(|tier| tier.name == leaf.name) && may_be_in_base;
             if own.leaf == leaf.name || own.name == leaf.volume.name || is_in_tier {
                 continue;
             }

@@ -128,11 +128,17 @@ pub(super) async fn stack_volume(
     for layer in volume.layers.iter().rev() {
         match layer {
             VolumeLayer::Cached(set) => {
-                write_back::check_shared_store(set, volume, other_volume)?;
                 let memory_bytes = layers.write_back_memory;
-                if let Some(layer) =
-                    write_back::open(set, volume, store.clone(), &layers.class_writes, memory_bytes, clock)
-                        .await?
+                if let Some(layer) = write_back::open(
+                    set,
+                    volume,
+                    other_volume,
+                    store.clone(),
+                    &layers.class_writes,
+                    memory_bytes,
+                    clock,
+                )
+                .await?
                 {
                     let volume = volume.name.to_owned();
                     layers.write_backs.push(NamedWriteBack { volume, layer: layer.clone() });

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tradewind_backend::local::{LocalOptions, LocalStore};
 use tradewind_cache::{AllowNone, MIN_WRITE_BACK_MEMORY_BYTES, WriteBack, WriteBackOptions, WriteBackPolicy};
 use tradewind_core::{Clock, Metadata, ObjectStore};
@@ -65,10 +65,12 @@ impl WriteBackPolicy for WithoutRanks {
 
 /// Opens the write-back that the settings of a cache ask for. `None` if writes go through, unless there is a journal of an
 /// earlier start: its data is written back and served first. `memory_bytes` is the share of the budget of each volume that
-/// writes back; a journal of an earlier start gets the minimum.
+/// writes back; a journal of an earlier start gets the minimum. Fails if that has data, and `other_volume` uses one of the
+/// stores: newer data of it could be replaced.
 pub(super) async fn open(
     set: &CachedSettings,
     volume: &ServedVolume<'_>,
+    other_volume: Option<&str>,
     below: Arc<dyn ObjectStore>,
     class_writes: &Arc<ClassWrites>,
     memory_bytes: u64,
@@ -84,7 +86,13 @@ pub(super) async fn open(
         (true, WriteAdmissionBy::Class) => class_writes.clone(),
         (true, WriteAdmissionBy::Room) => Arc::new(WithoutRanks(class_writes.clone())),
     };
-    let failure = || format!("{}: cannot open the journal in {}", set.write.source, directory.display());
+    let shared_with = other_volume.filter(|_| !set.writes_back());
+    let failure = || {
+        let advice = shared_with.map_or_else(String::new, |other| {
+            format!("; without the volume {other:?}, which uses the same store, the server writes it back")
+        });
+        format!("{}: cannot open the journal in {}{advice}", set.write.source, directory.display())
+    };
     let options = LocalOptions {
         segment_bytes: JOURNAL_SEGMENT_BYTES,
         max_buffered_bytes: JOURNAL_BUFFER_BYTES,
@@ -98,6 +106,7 @@ pub(super) async fn open(
         max_dirty_bytes: set.max_dirty.value.0,
         uncertain_window: uncertain_window(volume),
         is_sole_writer: set.sole_writer.value,
+        may_have_data: shared_with.is_none(),
         is_drained_by_age: set.write_admission.value == WriteAdmissionBy::Room,
         ..WriteBackOptions::default()
     }
@@ -122,26 +131,6 @@ fn uncertain_window(volume: &ServedVolume<'_>) -> Duration {
     let are_stores_local = volume.store.iter().chain(&volume.tiers).all(|store| is_local(store));
     let is_deduplicated = volume.layers.iter().any(|layer| matches!(layer, VolumeLayer::Deduplicated(_)));
     if are_stores_local && !is_deduplicated { Duration::ZERO } else { UNCERTAIN_WINDOW }
-}
-
-/// Fails if a journal of an earlier start must be written back to a store that another volume uses, too. The settings do not
-/// tell that there is one.
-pub(super) fn check_shared_store(
-    set: &CachedSettings,
-    volume: &ServedVolume<'_>,
-    other_volume: Option<&str>,
-) -> anyhow::Result<()> {
-    let (Some(other), directory) = (other_volume, set.journal_directory()) else { return Ok(()) };
-    if set.writes_back() || !has_journal(set, &directory)? {
-        return Ok(());
-    }
-    bail!(
-        "the volume {:?} has a journal of an earlier start in {}, whose data could replace newer data of the volume {other:?}, \
-         which uses the same store: remove that volume until \"tradewind volume status\" reports no dirty data, and delete the \
-         directory then",
-        volume.name,
-        directory.display()
-    )
 }
 
 /// True if the directory of a journal exists whose volume writes through. Fails if that is not known, or if the settings

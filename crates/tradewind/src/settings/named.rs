@@ -245,7 +245,8 @@ impl NamedSettings {
             };
             if let Some(cache) = caches().find(holds) {
                 let message = format!(
-                    "{owner} has the directory {}, which is in that of a cache, {}: a cache may be deleted; choose another",
+                    "{owner} has the directory {}, which is in that of a cache, {}: a cache may be deleted; choose another, and \
+                     move what is there while the server is stopped",
                     path.value.display(),
                     cache.display()
                 );
@@ -303,6 +304,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 /// The path without links, as far as it exists, and without `..`.
 fn resolved(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let path = absolute.as_path();
     let known =
         path.ancestors().find_map(|known| Some((known.canonicalize().ok()?, path.strip_prefix(known).ok()?)));
     let (mut resolved, rest) = known.unwrap_or((PathBuf::new(), path));

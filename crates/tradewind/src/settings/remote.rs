@@ -47,12 +47,32 @@ impl S3Settings {
         }
     }
 
-    /// True if both are of one service. Its regions have the same buckets, and so may its accounts.
+    /// True if both are of one service, as far as the settings tell. Its accounts may have the same buckets.
     pub(super) fn is_same_service(&self, other: &Self) -> bool {
-        let endpoint = |set: &Self| {
-            set.endpoint.as_ref().map(|set| set.value.trim_end_matches('/').to_ascii_lowercase())
-        };
-        endpoint(self) == endpoint(other)
+        match (self.host(), other.host()) {
+            (Some(one), Some(other)) => one == other,
+            // The profile may name an endpoint. Without one, the regions of a partition have the same buckets.
+            (None, None) => {
+                let profile = |set: &Self| set.profile.as_ref().map(|set| set.value.clone());
+                profile(self) == profile(other) && self.partition() == other.partition()
+            }
+            _ => false,
+        }
+    }
+
+    /// Host and port of the endpoint.
+    fn host(&self) -> Option<String> {
+        let url = self.endpoint.as_ref()?.value.to_ascii_lowercase();
+        let (scheme, rest) = url.split_once("://").unwrap_or(("https", &url));
+        let host = rest.split('/').next().unwrap_or_default();
+        let default = if scheme == "http" { ":80" } else { ":443" };
+        Some(host.strip_suffix(default).unwrap_or(host).to_owned())
+    }
+
+    /// The begin of the names of the regions that have buckets in common.
+    fn partition(&self) -> &str {
+        let region = self.region.as_ref().map_or("", |set| set.value.as_str());
+        ["cn-", "us-gov-"].into_iter().find(|begin| region.starts_with(begin)).unwrap_or_default()
     }
 
     /// Checks the part size and the tag against the limits of S3.

@@ -49,9 +49,13 @@ impl SwiftSettings {
         fn value<T>(set: &Option<Sourced<T>>) -> Option<&T> {
             set.as_ref().map(|set| &set.value)
         }
-        value(&self.storage_url) == value(&other.storage_url)
-            && value(&self.openrc) == value(&other.openrc)
-            && value(&self.region) == value(&other.region)
+        match (value(&self.storage_url), value(&other.storage_url)) {
+            (Some(one), Some(other)) => one.trim_end_matches('/') == other.trim_end_matches('/'),
+            (None, None) => {
+                value(&self.openrc) == value(&other.openrc) && value(&self.region) == value(&other.region)
+            }
+            _ => false,
+        }
     }
 
     /// Checks the segment size against the limits of Swift.
