@@ -47,32 +47,35 @@ impl S3Settings {
         }
     }
 
-    /// True if both are of one service, as far as the settings tell. Its accounts may have the same buckets.
-    pub(super) fn is_same_service(&self, other: &Self) -> bool {
-        match (self.host(), other.host()) {
+    /// False if both are certainly of different services. Accounts and profiles of one service may have the same buckets, and
+    /// so may its regions, apart from those of another partition.
+    pub(super) fn may_be_same_service(&self, other: &Self) -> bool {
+        match (self.place(), other.place()) {
             (Some(one), Some(other)) => one == other,
-            // The profile may name an endpoint. Without one, the regions of a partition have the same buckets.
-            (None, None) => {
-                let profile = |set: &Self| set.profile.as_ref().map(|set| set.value.clone());
-                profile(self) == profile(other) && self.partition() == other.partition()
-            }
+            // An endpoint that the environment or a profile names is not known here.
+            (None, None) => match (self.partition(), other.partition()) {
+                (Some(one), Some(other)) => one == other,
+                _ => true,
+            },
             _ => false,
         }
     }
 
-    /// Host and port of the endpoint.
-    fn host(&self) -> Option<String> {
-        let url = self.endpoint.as_ref()?.value.to_ascii_lowercase();
-        let (scheme, rest) = url.split_once("://").unwrap_or(("https", &url));
-        let host = rest.split('/').next().unwrap_or_default();
-        let default = if scheme == "http" { ":80" } else { ":443" };
-        Some(host.strip_suffix(default).unwrap_or(host).to_owned())
+    /// The endpoint without its scheme and the default port.
+    fn place(&self) -> Option<String> {
+        let url = self.endpoint.as_ref()?.value.trim_end_matches('/');
+        let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let host = host.to_ascii_lowercase();
+        let default = if scheme.eq_ignore_ascii_case("http") { ":80" } else { ":443" };
+        Some(format!("{}/{path}", host.strip_suffix(default).unwrap_or(&host)))
     }
 
-    /// The begin of the names of the regions that have buckets in common.
-    fn partition(&self) -> &str {
-        let region = self.region.as_ref().map_or("", |set| set.value.as_str());
-        ["cn-", "us-gov-"].into_iter().find(|begin| region.starts_with(begin)).unwrap_or_default()
+    /// The begin of the names of the regions that have buckets in common. `None` without a region.
+    fn partition(&self) -> Option<&'static str> {
+        let region = self.region.as_ref()?.value.as_str();
+        let begin = ["cn-", "us-gov-"].into_iter().find(|begin| region.starts_with(begin));
+        Some(begin.unwrap_or_default())
     }
 
     /// Checks the part size and the tag against the limits of S3.

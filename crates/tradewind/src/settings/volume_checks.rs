@@ -89,8 +89,8 @@ pub(super) fn check(volumes: &[Volume], known: &[Store], problems: &mut Problems
                 stores[..count].iter().find(|other| is_same_service(known, &other.value, &store.value))
             {
                 let message = format!(
-                    "the volume {:?} has the stores {:?} and {:?}, which are of the same service: an object would be \
-                     deleted as a copy of itself",
+                    "the volume {:?} has the stores {:?} and {:?}, which may be the same service: an object would be deleted as a \
+                     copy of itself; if they are not, name the endpoint of each",
                     volume.name.value, other.value, store.value
                 );
                 problems.add(&store.source, message);
@@ -119,11 +119,11 @@ pub(super) fn check(volumes: &[Volume], known: &[Store], problems: &mut Problems
     }
 }
 
-/// True if both stores may be the same service under two names. The accounts may differ: they may see the same buckets.
+/// True if both stores may be the same service under two names.
 fn is_same_service(known: &[Store], one: &str, other: &str) -> bool {
     let kind = |name: &str| known.iter().find(|store| store.name.value == name).map(|store| &store.kind);
     match (kind(one), kind(other)) {
-        (Some(StoreKind::S3(one)), Some(StoreKind::S3(other))) => one.is_same_service(other),
+        (Some(StoreKind::S3(one)), Some(StoreKind::S3(other))) => one.may_be_same_service(other),
         (Some(StoreKind::Swift(one)), Some(StoreKind::Swift(other))) => one.is_same_account(other),
         _ => false,
     }
