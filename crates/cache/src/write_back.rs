@@ -103,7 +103,7 @@ struct Shared {
     unremoved: Mutex<HashMap<Address, Generation>>,
     counters: Counters,
     budget: Budget,
-    /// Keys that are written back at once for changes of buckets: half the drain's, so that others are drained meanwhile.
+    /// Keys that requests and changes of buckets write back at once: half the drain's, so that others are drained meanwhile.
     bucket_flushes: Semaphore,
     drain_wakeup: Notify,
     /// Writes of clients to the backing store in flight.

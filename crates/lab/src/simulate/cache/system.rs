@@ -57,7 +57,7 @@ pub enum Configuration {
     Dss,
     /// SSDs only.
     Ssd,
-    /// Like [`Self::Tradewind`], with the order of S3-FIFO: sizes and labels are ignored.
+    /// Like [`Self::Tradewind`], with whole objects in the order of S3-FIFO: sizes and labels are ignored.
     S3Fifo,
     /// Disks and an SSD with Tradewind's cache and disk slices.
     Tradewind,
