@@ -5,6 +5,7 @@
 pub(crate) mod client;
 pub(crate) mod client_options;
 pub(crate) mod copy_source;
+pub(crate) mod decimal;
 pub(crate) mod header_fields;
 pub(crate) mod limits;
 pub(crate) mod payload;

@@ -7,6 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{ByteRange, ETag, Generation, Span, Timestamp};
 
+use super::decimal::{parse_seconds, parse_size};
+
 /// Converts text to a header value. Any UTF-8 is allowed except control characters.
 pub(crate) fn header_value(text: &str) -> Result<HeaderValue> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|e| {
@@ -54,11 +56,11 @@ pub(crate) fn parse_date(headers: &HeaderMap, name: &HeaderName) -> Result<Optio
     Ok(Some(Timestamp::from(time)))
 }
 
-/// Parses `Retry-After`: seconds, or a date. `None` if it is absent or invalid.
+/// Parses `Retry-After`: seconds, or a date. `None` if it is absent or invalid. The caller limits the delay.
 pub(crate) fn parse_retry_after(value: Option<&HeaderValue>, now: Timestamp) -> Option<Duration> {
     let text = value?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
+    if let Some(delay) = parse_seconds(text) {
+        return Some(delay);
     }
     let time = Timestamp::from(httpdate::parse_http_date(text).ok()?);
     Some(Duration::from_millis(u64::try_from(time.millis() - now.millis()).unwrap_or(0)))
@@ -95,9 +97,9 @@ pub(crate) fn content_range(headers: &HeaderMap) -> Result<Option<ContentRange>>
     let read = || {
         let (span, size) = value.to_str().ok()?.strip_prefix("bytes ")?.split_once('/')?;
         let (first, last) = span.split_once('-')?;
-        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        let (first, last, size) = (parse_size(first)?, parse_size(last)?, parse_size(size)?);
         let length = last.checked_sub(first)?.checked_add(1)?;
-        Some(ContentRange { span: Span { offset: first, length }, size: size.parse().ok()? })
+        (last < size).then_some(ContentRange { span: Span { offset: first, length }, size })
     };
     let found = read();
     found.map(Some).ok_or_else(|| {

@@ -18,6 +18,7 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Body, ByteRange, Checksum, Context, Observation};
 
+use super::decimal::parse_size;
 use super::pool::{Connection, Pool};
 use super::rcv_lowat::RcvLowat;
 
@@ -78,15 +79,20 @@ impl StoreResponse {
         self.head.headers.get(name)?.to_str().ok()
     }
 
-    /// The value of `Content-Length`, in bytes.
+    /// The value of `Content-Length`, in bytes; `None` if it is absent or invalid.
     pub fn content_length(&self) -> Option<u64> {
-        self.header(CONTENT_LENGTH.as_str())?.parse().ok()
+        parse_size(self.header(CONTENT_LENGTH.as_str())?)
     }
 
-    /// Like [`Self::content_length`], but fails if it is absent.
+    /// Like [`Self::content_length`], but fails if it is absent or invalid.
     pub fn require_content_length(&self) -> Result<u64> {
-        self.content_length()
-            .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))
+        self.content_length().ok_or_else(|| {
+            let why = match self.head.headers.get(CONTENT_LENGTH) {
+                Some(value) => format!("the store sent Content-Length: {value:?}, which is invalid"),
+                None => "the store's response has no Content-Length".to_owned(),
+            };
+            Error::new(Reason::Io, why)
+        })
     }
 
     /// The next piece of the body; `None` at its end.

@@ -11,6 +11,7 @@ use super::S3Store;
 use super::headers::storage_class;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
+use crate::remote::decimal::parse_size;
 use crate::remote::header_fields::generation;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
@@ -25,7 +26,7 @@ const LISTING: DocumentKind = DocumentKind { name: "a listing", roots: &["ListBu
 #[derive(Default)]
 pub(super) struct PartialEntry {
     key: String,
-    size: u64,
+    pub size: Option<u64>,
     etag: String,
     modified: Option<Timestamp>,
     algorithm: Option<Algorithm>,
@@ -140,7 +141,9 @@ fn parse_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String
         [_, "Contents", name] => entry.read(name, text),
         [_, "Contents"] => match std::mem::take(&mut entry).into_object() {
             Some((key, object)) => entries.push(ListEntry::Key(key, object)),
-            None => failure = Some("an entry of the store's listing has no key or no LastModified"),
+            None => {
+                failure = Some("an entry of the store's listing has no key, no valid Size or no LastModified")
+            }
         },
         [_, "CommonPrefixes", "Prefix"] => entries.push(ListEntry::CommonPrefix(text.to_owned())),
         _ => {}
@@ -179,7 +182,7 @@ impl PartialEntry {
     pub fn read(&mut self, name: &str, text: &str) {
         match name {
             "Key" => self.key = text.to_owned(),
-            "Size" => self.size = text.parse().unwrap_or_default(),
+            "Size" => self.size = parse_size(text),
             "ETag" => self.etag = text.to_owned(),
             "LastModified" => self.modified = parse_time(text),
             "ChecksumAlgorithm" => self.algorithm = text.parse().ok(),
@@ -189,7 +192,7 @@ impl PartialEntry {
         }
     }
 
-    /// The key and the object; `None` without a key or a modification time.
+    /// The key and the object; `None` without a key, a valid size or a modification time.
     pub fn into_object(self) -> Option<(String, ObjectSummary)> {
         // Truncated to seconds, like `Last-Modified` of the object's head.
         let modified = Timestamp::from_millis(self.modified?.seconds() * 1000);
@@ -200,7 +203,8 @@ impl PartialEntry {
         let generation = generation(modified, etag.as_str());
         let checksum = self.algorithm.map(|a| (a, self.scope.unwrap_or(ChecksumScope::FullObject)));
         let storage_class = self.storage_class;
-        let object = ObjectSummary { size: self.size, etag, modified, generation, checksum, storage_class };
+        let size = self.size?;
+        let object = ObjectSummary { size, etag, modified, generation, checksum, storage_class };
         Some((self.key, object))
     }
 }

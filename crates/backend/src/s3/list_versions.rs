@@ -148,7 +148,11 @@ impl PartialVersion {
     }
 
     fn into_entry(self, is_delete_marker: bool) -> Option<Entry> {
-        let (key, object) = self.entry.into_object()?;
+        let mut entry = self.entry;
+        if is_delete_marker {
+            entry.size = Some(0);
+        }
+        let (key, object) = entry.into_object()?;
         let listed = ListedVersion {
             version: self.version?,
             is_latest: self.is_latest,
@@ -186,7 +190,8 @@ fn parse_page(document: &[u8]) -> Result<VersionsPage> {
         return Err(Error::unsupported("list versions: the service has listed the objects"));
     }
     if is_incomplete {
-        let why = "an entry of the store's listing has no key, no VersionId or no LastModified";
+        let why =
+            "an entry of the store's listing has no key, no VersionId, no valid Size or no LastModified";
         return Err(Error::new(Reason::Io, why));
     }
     if is_encoded {

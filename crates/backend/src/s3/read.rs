@@ -5,13 +5,15 @@ use http::{HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
-use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span, Timestamp};
+use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
 
 use super::S3Store;
 use super::headers::{self, ConditionTarget};
+use super::partial_part::{PartialPart, invalid_part_error};
 use super::versions::version_query;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
+use crate::remote::decimal::parse_count;
 use crate::remote::header_fields;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
@@ -165,7 +167,7 @@ impl S3Store {
         }
         let (mut checksums, scope) = headers::checksums(headers)?;
         let (etag, modified) = (header_fields::etag(headers)?, header_fields::last_modified(headers)?);
-        let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
+        let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parse_count(parts));
         let is_requested = match request.select {
             Select::Whole => span == Span::whole(size),
             // An empty object has no valid range; some services accept one nevertheless.
@@ -225,21 +227,23 @@ impl S3Store {
         let document = self.send_versioned(context, address, &call).await?;
         let document = document.collect(MAX_PARTS_PAGE_BYTES).await?;
         let (mut parts, mut is_truncated) = (Vec::new(), false);
-        let (mut number, mut size, mut checksums) = (0, 0, Vec::new());
+        let (mut part, mut is_incomplete) = (PartialPart::default(), false);
         ATTRIBUTES.for_each_element(&document, |path, text| match path {
             [.., "ObjectParts", "IsTruncated"] => is_truncated = text == "true",
-            [.., "ObjectParts", "Part", "PartNumber"] => number = text.parse().unwrap_or_default(),
-            [.., "ObjectParts", "Part", "Size"] => size = text.parse().unwrap_or_default(),
-            [.., "ObjectParts", "Part", name] => checksums.extend(headers::checksum_element(name, text)),
+            [.., "ObjectParts", "Part", name] => part.read(name, text),
             [.., "ObjectParts", "Part"] => {
-                let checksums = std::mem::take(&mut checksums);
-                if let Ok(number) = PartNumber::new(number) {
-                    let (etag, modified) = (ETag::from_tag(""), Timestamp::default());
-                    parts.push(PartInfo { number, size, etag, modified, checksums });
+                // Attributes have no ETags of parts.
+                let part = PartialPart { etag: Some(ETag::from_tag("")), ..std::mem::take(&mut part) };
+                match part.into_info() {
+                    Some(part) => parts.push(part),
+                    None => is_incomplete = true,
                 }
             }
             _ => {}
         })?;
+        if is_incomplete {
+            return Err(invalid_part_error());
+        }
         if limit == 0 {
             return Ok((Vec::new(), !parts.is_empty()));
         }

@@ -20,6 +20,7 @@ use super::S3Store;
 use super::dialect::Dialect;
 use super::headers::{self, ResponseChecksums};
 use super::list::MAX_PAGE_BYTES;
+use super::partial_part::{PartialPart, invalid_part_error};
 use super::service_error::ServiceError;
 use super::upload_cache::CachedPart;
 use super::versions::version_id;
@@ -29,7 +30,6 @@ use crate::remote::header_fields::{self, generation};
 use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;
-use crate::remote::time::parse_time;
 
 const COMPLETION: DocumentKind =
     DocumentKind { name: "a completed upload", roots: &["CompleteMultipartUploadResult", "Error"] };
@@ -428,21 +428,23 @@ impl S3Store {
             parts: Vec::new(),
             next: None,
         };
-        let (mut part, mut is_truncated) = (PartialPart::default(), false);
+        let (mut part, mut is_truncated, mut is_incomplete) = (PartialPart::default(), false, false);
         let (mut algorithm, mut scope) = (None, None);
         PARTS.for_each_element(&document, |path, text| match path {
             [_, "IsTruncated"] => is_truncated = text == "true",
             [_, "ChecksumAlgorithm"] => algorithm = text.parse().ok(),
             [_, "ChecksumType"] => scope = text.parse().ok(),
             [_, "StorageClass"] => page.upload.metadata.headers.storage_class = headers::storage_class(text),
-            [_, "Part", "PartNumber"] => part.number = text.parse().unwrap_or_default(),
-            [_, "Part", "Size"] => part.size = text.parse().unwrap_or_default(),
-            [_, "Part", "ETag"] => part.etag = Some(ETag::from_text(text)),
-            [_, "Part", "LastModified"] => part.modified = parse_time(text),
-            [_, "Part", name] => part.checksums.extend(headers::checksum_element(name, text)),
-            [_, "Part"] => page.parts.extend(std::mem::take(&mut part).into_info()),
+            [_, "Part", name] => part.read(name, text),
+            [_, "Part"] => match std::mem::take(&mut part).into_info() {
+                Some(part) => page.parts.push(part),
+                None => is_incomplete = true,
+            },
             _ => {}
         })?;
+        if is_incomplete {
+            return Err(invalid_part_error());
+        }
         if algorithm.is_some() {
             self.set_verifies_checksums(true);
         }
@@ -453,28 +455,6 @@ impl S3Store {
             page.parts.clear();
         }
         Ok(page)
-    }
-}
-
-/// A part that is being parsed.
-#[derive(Default)]
-struct PartialPart {
-    number: i64,
-    size: u64,
-    etag: Option<ETag>,
-    modified: Option<Timestamp>,
-    checksums: Vec<Checksum>,
-}
-
-impl PartialPart {
-    fn into_info(self) -> Option<PartInfo> {
-        Some(PartInfo {
-            number: PartNumber::new(self.number).ok()?,
-            size: self.size,
-            etag: self.etag?,
-            modified: self.modified.unwrap_or_default(),
-            checksums: self.checksums,
-        })
     }
 }
 

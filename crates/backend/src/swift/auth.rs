@@ -14,6 +14,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::service_error::{Unauthorized, is_unauthorized};
 use crate::remote::client::{Call, Client};
+use crate::remote::decimal::parse_seconds;
 use crate::remote::header_fields::header_value;
 use crate::remote::payload::BufferedBody;
 use crate::remote::time::parse_time;
@@ -154,13 +155,10 @@ impl Auth {
                 let (Some(token), Some(url)) = (token, header("x-storage-url")) else {
                     return Err(Error::new(Reason::Io, "the service returned no token or no storage URL"));
                 };
-                let seconds = header("x-auth-token-expires").and_then(|seconds| seconds.parse().ok());
+                // A token of unknown lifetime is renewed once it is rejected.
+                let lifetime = header("x-auth-token-expires").and_then(|seconds| parse_seconds(&seconds));
                 response.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
-                Ok(IssuedToken {
-                    token: sensitive_value(&token)?,
-                    url,
-                    lifetime: seconds.map(Duration::from_secs),
-                })
+                Ok(IssuedToken { token: sensitive_value(&token)?, url, lifetime })
             }
             Self::Keystone { url, login, region, interface } => {
                 let mut call = Call::service(Method::POST);

@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 
+use crate::remote::decimal::json_size;
 use crate::remote::time::parse_time;
 
 /// Longest page: 1000 names of 1000 bytes, each byte escaped in six characters, and content types of the same length.
@@ -79,7 +80,7 @@ fn parse_entry(entry: &Json) -> Option<ListingEntry> {
     let text = |name: &str| entry[name].as_str().map(str::to_owned);
     Some(ListingEntry::Object(ListedObject {
         name: text("name")?,
-        size: entry["bytes"].as_u64()?,
+        size: json_size(&entry["bytes"])?,
         hash: text("hash")?,
         content_type: text("content_type").unwrap_or_default(),
         slo_etag: text("slo_etag"),

@@ -17,6 +17,7 @@ use super::list::ListingQuery;
 use super::segments::Segment;
 use super::{SwiftStore, names};
 use crate::remote::client::{Call, ResourceKind};
+use crate::remote::decimal::{json_part_size, parse_count};
 use crate::remote::header_fields::header_value;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
 
@@ -42,7 +43,7 @@ impl PartRecord {
     }
 
     fn from_listing(listed: &ListedObject) -> Option<(Self, Timestamp)> {
-        let number = listed.name.rsplit('/').next()?.parse().ok()?;
+        let number = parse_count(listed.name.rsplit('/').next()?)?.into();
         let document = BASE64.decode(listed.content_type.strip_prefix(CONTENT_TYPE_PREFIX)?).ok()?;
         let all: Json = serde_json::from_slice(&document).ok()?;
         let sum = |sum: &Json| {
@@ -51,7 +52,7 @@ impl PartRecord {
         };
         let record = Self {
             number: PartNumber::new(number).ok()?,
-            size: all[0].as_u64()?,
+            size: json_part_size(&all[0])?,
             md5: ETag::from_text(all[1].as_str()?).md5()?,
             segment: all[2].as_str().map(str::to_owned),
             checksums: all[3].as_array()?.iter().map(sum).collect::<Option<_>>()?,
@@ -80,7 +81,7 @@ impl PartRecord {
 /// The part number in a segment's name; `None` if it is not the segment of a part.
 pub(super) fn part_number(name: &str) -> Option<PartNumber> {
     let number = name.splitn(3, '/').nth(2)?.split('-').next()?;
-    PartNumber::new(number.parse().ok()?).ok()
+    PartNumber::new(parse_count(number)?.into()).ok()
 }
 
 impl SwiftStore {

@@ -13,6 +13,7 @@ use super::part_records::part_number;
 use super::stored_metadata::{StoredMetadata, large_object_etag};
 use super::{SwiftStore, names};
 use crate::remote::client::{Call, ResourceKind};
+use crate::remote::decimal::json_size;
 use crate::remote::header_fields::{self, etag_list, header_value};
 use crate::remote::query::Query;
 use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
@@ -275,7 +276,7 @@ impl SwiftStore {
                 if part_number(name) == Some(number) {
                     return Ok(Span { offset, length: size });
                 }
-                offset += size;
+                offset = u64::checked_add(offset, size).ok_or_else(missing)?;
             }
             pending.extend(inner.into_iter().rev());
         }
@@ -305,7 +306,7 @@ impl SwiftStore {
         let segment = |entry: &serde_json::Value| {
             Some(ManifestEntry {
                 path: entry["name"].as_str()?.to_owned(),
-                size: entry["bytes"].as_u64()?,
+                size: json_size(&entry["bytes"])?,
                 is_manifest: entry["sub_slo"].as_bool().unwrap_or(false),
             })
         };

@@ -20,6 +20,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Retention, Tags};
 use tradewind_wire::headers::{DEFAULT_TYPE, DSS_OBJECT_CLASS, DSS_RANGE_CLASS, SYSTEM_HEADERS};
 
+use crate::remote::decimal::parse_count;
 use crate::remote::header_fields::{header_value, user_metadata_name};
 
 const USER_PREFIX: &str = "x-object-meta-";
@@ -223,7 +224,7 @@ impl StoredMetadata {
         stored.scope =
             text("scope").map(|scope| scope.parse().map_err(|_| invalid_metadata("a scope"))).transpose()?;
         stored.parts = text("parts")
-            .map(|parts| parts.parse().map_err(|_| invalid_metadata("a number of parts")))
+            .map(|parts| parse_count(&parts).ok_or_else(|| invalid_metadata("a number of parts")))
             .transpose()?;
         stored.id = Self::id_in_headers(headers);
         let classes = &mut stored.metadata.classes;

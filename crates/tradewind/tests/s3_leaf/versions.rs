@@ -389,7 +389,7 @@ async fn versioning_is_read_and_set() {
 async fn version_listing_continues_after_its_position() {
     let entry = |key: &str, version: &str| {
         let time = "<LastModified>2026-01-02T03:04:05Z</LastModified>";
-        format!("<Version><Key>{key}</Key><VersionId>{version}</VersionId>{time}</Version>")
+        format!("<Version><Key>{key}</Key><VersionId>{version}</VersionId><Size>5</Size>{time}</Version>")
     };
     let page = move |entries: &[String], next: &str| {
         let more = if next.is_empty() { "" } else { "<IsTruncated>true</IsTruncated>" };

@@ -235,3 +235,26 @@ fn response_without_etag_or_date_is_rejected() {
         }
     }
 }
+
+/// The object has 1000 bytes.
+#[test]
+fn wrong_object_size_in_a_response_leaves_no_file() {
+    for size in [
+        "-1",
+        "+1000",
+        "1000x",
+        "0",
+        "2147483648",
+        "9007199254740992",
+        "9223372036854775808",
+        "18446744073709551615",
+    ] {
+        let commands: [&[&str]; 2] = [&["cp", "s3://bucket/x", "x"], &["cat", "s3://bucket/x"]];
+        let flags = ["--chunk-size", "1MiB"];
+        for (server, message) in assert_commands_fail(&flags, &commands, 1000, move |_, answer| {
+            Reply::Respond(answer.with_header("Content-Range", &format!("bytes 0-999/{size}")))
+        }) {
+            assert!(server.requests().len() <= 20, "{size}: {message} {:?}", server.request_counts());
+        }
+    }
+}

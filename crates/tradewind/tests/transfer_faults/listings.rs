@@ -52,7 +52,7 @@ fn malformed_listings_are_rejected() {
         assert_rejected(malformed, move |_, _| ScriptedResponse::document(document));
     }
     assert_rejected(malformed, |_, answer| answer.with_flipped_bit(1));
-    let nameless = "an entry of the store's listing has no key or no LastModified";
+    let nameless = "an entry of the store's listing has no key, no valid Size or no LastModified";
     assert_rejected(nameless, |_, _| {
         ScriptedResponse::document("<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>")
     });
@@ -115,4 +115,39 @@ fn all_short_pages_are_requested() {
     caller.run_ok(&["cp", "-r", "s3://bucket", "there"]);
     assert_eq!(files(&caller), keys.iter().map(|key| format!("there/{key}")).collect::<Vec<_>>());
     assert_eq!(server.request_counts(), [("GetObject", 10), ("ListObjectsV2", 4)]);
+}
+
+#[test]
+fn listing_with_a_size_that_is_no_size_is_rejected() {
+    for size in ["-1", "+5", " 5", "", "5x", "0x5", "5.0", "9223372036854775808", "18446744073709551615"] {
+        assert_rejected("no valid Size", move |_, _| {
+            let mut page = page_of(&["a", "b", "c"], false);
+            let text = String::from_utf8(page.body).unwrap();
+            page.body = text.replacen("<Size>5</Size>", &format!("<Size>{size}</Size>"), 1).into();
+            page
+        });
+    }
+}
+
+/// The size is possible, but not that of the object.
+#[test]
+fn object_of_another_size_than_listed_leaves_no_file() {
+    for size in ["2147483648", "9007199254740992"] {
+        let (server, caller) = scene(move |request, proper| {
+            if request.operation != "ListObjectsV2" {
+                return Reply::Respond(proper);
+            }
+            let text = String::from_utf8(proper.body).unwrap();
+            let body = text.replace("<Size>5</Size>", &format!("<Size>{size}</Size>")).into();
+            Reply::Respond(ScriptedResponse { body, ..proper })
+        });
+        server.put_object("a", b"bytes".to_vec());
+        let caller = caller.with_variable("AWS_MAX_ATTEMPTS", "2");
+        let ran = caller.run(&["cp", "-r", "s3://bucket", "there"]);
+        let left = files(&caller);
+        let is_right = ran.status.success()
+            && left == ["there/a"]
+            && caller.path("there/a").metadata().unwrap().len() == 5;
+        assert!(is_right || (ran.status.code() == Some(1) && left.is_empty()), "{size}: {ran:?}, {left:?}");
+    }
 }

@@ -5,8 +5,12 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::Credentials;
 
+use crate::remote::decimal::parse_decimal;
 use crate::remote::time::parse_time;
 use crate::s3::ExpiringCredentials;
+
+/// Maximum expiry, in milliseconds since 1970.
+const MAX_EXPIRY_MILLIS: u64 = 1 << 53;
 
 /// Names of the fields of a document with credentials.
 pub(super) struct FieldNames {
@@ -35,16 +39,24 @@ impl FieldNames {
         let (id, secret) = (required(self.id)?, required(self.secret)?);
         let expires = match &document[self.expires] {
             Json::Null => None,
-            Json::Number(millis) => millis.as_i64().map(Timestamp::from_millis),
+            Json::Number(millis) => {
+                let expires = parse_decimal(&millis.to_string(), MAX_EXPIRY_MILLIS);
+                let expires = expires.and_then(|millis| i64::try_from(millis).ok());
+                let expires = expires.ok_or_else(|| self.expiry_error(service, &millis.to_string()))?;
+                Some(Timestamp::from_millis(expires))
+            }
             other => Some(self.parse_expiry(service, other.as_str().unwrap_or_default())?),
         };
         Ok(ExpiringCredentials { credentials: Credentials { id, secret, token: text(self.token) }, expires })
     }
 
     fn parse_expiry(&self, service: &str, text: &str) -> Result<Timestamp> {
-        let wrong =
-            || format!("{service} sent credentials with {} = {text:?}, which is no time", self.expires);
-        parse_time(text).ok_or_else(|| Error::new(Reason::Io, wrong()))
+        parse_time(text).ok_or_else(|| self.expiry_error(service, text))
+    }
+
+    fn expiry_error(&self, service: &str, text: &str) -> Error {
+        let why = format!("{service} sent credentials with {} = {text:?}, which is no time", self.expires);
+        Error::new(Reason::Io, why)
     }
 }
 
@@ -65,6 +77,16 @@ mod tests {
         assert_eq!(issued.credentials.token.as_deref(), Some("t"));
         let lasting = read(r#"{"AccessKeyId": "i", "SecretAccessKey": "s"}"#).unwrap();
         assert_eq!((lasting.expires, lasting.credentials.token), (None, None));
+        let expiring = |millis: &str| {
+            read(&format!(r#"{{"AccessKeyId": "i", "SecretAccessKey": "s", "Expiration": {millis}}}"#))
+        };
+        for millis in ["0", "2147483648", "9007199254740992"] {
+            let expires = expiring(millis).unwrap().expires.unwrap();
+            assert_eq!(expires.millis().to_string(), millis);
+        }
+        for bad in ["-1", "9223372036854775808", "18446744073709551615", "1e30", "5.5"] {
+            assert!(expiring(bad).unwrap_err().message().contains("which is no time"), "{bad}");
+        }
         for (bad, expected) in [
             ("hush", "S sent no valid JSON (error at line 1 column 1)"),
             (r#"{"AccessKeyId": "i"}"#, "S sent credentials without SecretAccessKey"),

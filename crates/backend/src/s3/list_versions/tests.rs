@@ -1,5 +1,7 @@
 use super::*;
 
+const SIZE: &str = "<Size>5</Size>";
+
 fn parse(document: &str) -> Result<VersionsPage> {
     parse_page(document.as_bytes())
 }
@@ -59,7 +61,7 @@ fn versions_and_delete_markers_keep_their_order() {
 #[test]
 fn next_position_is_decoded_or_that_of_the_last_entry() {
     let truncated = "<IsTruncated>true</IsTruncated>";
-    let last = [entry("Version", "a%2Bb", "v2", "")];
+    let last = [entry("Version", "a%2Bb", "v2", SIZE)];
     let at = |key: &str, version: &str| {
         let version = Some(VersionId::parse(version).unwrap());
         Some(VersionPosition { key: key.to_owned(), version })
@@ -91,11 +93,12 @@ fn listing_of_objects_is_unsupported() {
 #[test]
 fn incomplete_or_unordered_pages_are_rejected() {
     let truncated = "<IsTruncated>true</IsTruncated>";
-    let unordered = [entry("Version", "b", "v1", ""), entry("Version", "a", "v1", "")];
+    let unordered = [entry("Version", "b", "v1", SIZE), entry("Version", "a", "v1", SIZE)];
     for bad in [
         listing(&[], truncated),
         listing(&unordered, truncated),
-        listing(&[entry("Version", "a", "", "")], ""),
+        listing(&[entry("Version", "a", "", SIZE)], ""),
+        listing(&[entry("Version", "a", "v1", "")], ""),
         listing(&["<Version><Key>a</Key><VersionId>v</VersionId></Version>".to_owned()], ""),
         "<ListVersionsResult>".to_owned(),
         "<Welcome></Welcome>".to_owned(),
