@@ -21,6 +21,7 @@ mod partial_part;
 mod protocol;
 mod read;
 mod regions;
+mod repeats;
 mod service_error;
 mod stage;
 mod tags;
@@ -62,6 +63,7 @@ pub use self::endpoint::{AddressingStyle, Endpoint};
 pub use self::mapped_classes::MappedClasses;
 use self::protocol::{S3Protocol, ServiceState};
 use self::regions::BucketRegions;
+use self::repeats::ObservedVersioning;
 use self::stage::{StagedWrite, WriteTarget};
 use self::upload_cache::UploadCache;
 use crate::remote::ProxyRules;
@@ -180,6 +182,8 @@ pub struct S3Store {
     rejects_signed_chunks: AtomicBool,
     /// The service has named a version, so it does not ignore the version in a request.
     names_versions: AtomicBool,
+    /// The versioning of buckets, as observed in responses to writes.
+    observed_versioning: ObservedVersioning,
     /// Uploads started or used by this store.
     uploads: Mutex<UploadCache>,
     mapped_classes: MappedClasses,
@@ -215,6 +219,7 @@ impl S3Store {
             buffer_budget,
             dialect: OnceLock::new(),
             names_versions: AtomicBool::new(false),
+            observed_versioning: ObservedVersioning::default(),
             uploads: Mutex::default(),
             mapped_classes: options.mapped_classes,
         }))

@@ -25,6 +25,8 @@ mod damaged;
 mod endpoint_path;
 #[path = "s3_leaf/gzip.rs"]
 mod gzip;
+#[path = "s3_leaf/lost_responses.rs"]
+mod lost_responses;
 #[path = "s3_leaf/mapped_classes.rs"]
 mod mapped_classes;
 #[path = "s3_leaf/regions.rs"]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use http::header::{CONTENT_LENGTH, HOST, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -89,6 +90,14 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn classify_and_record(&self, response: &ErrorResponse<'_>) -> ClassifiedError;
 }
 
+/// Decides whether a change may be sent again after an attempt of unknown outcome.
+#[async_trait]
+pub(crate) trait RepeatGuard: Send + Sync {
+    /// Returns true if carrying out the change twice has the same result as once, also if the first request is carried
+    /// out last. Called after each attempt whose whole body may have reached the store.
+    async fn may_repeat(&self) -> bool;
+}
+
 /// A client of one service. Its clones share connections and the retry budget.
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -124,7 +133,8 @@ pub(crate) struct Call<'a> {
     pub caller_holds_connection: bool,
     /// The store works on it before it responds: a copy, a completion. The response timeout is longer.
     pub is_long_running: bool,
-    /// Set if an attempt failed without a response that says whether the store carried it out.
+    /// Set if an attempt failed without a response that says whether the store carried it out, and its whole body may
+    /// have reached the store.
     pub outcome_unknown: Arc<AtomicBool>,
 }
 
@@ -208,7 +218,7 @@ impl RequestInfo {
 /// A failed attempt.
 pub(crate) struct FailedAttempt {
     pub error: Error,
-    /// The store cannot have processed any part of the request.
+    /// The store certainly rejected the request, or cannot have received all of it.
     is_unprocessed: bool,
     /// A retry may succeed.
     is_retryable: bool,
@@ -228,6 +238,11 @@ impl FailedAttempt {
             retry_after: None,
             error,
         }
+    }
+
+    /// Returns true if the store may carry out the request, or have carried it out.
+    pub(super) const fn is_outcome_unknown(&self) -> bool {
+        self.is_retryable && !self.is_unprocessed
     }
 
     /// A failure to connect: the store is unavailable, unless its name or its TLS is the cause.
@@ -258,6 +273,16 @@ impl Client {
     /// Sends a request, with retries, until it succeeds, fails permanently, or the retry budget or number of attempts
     /// is exhausted. An outage of the store is waited out first.
     pub async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
+        self.send_guarded(context, call, None).await
+    }
+
+    /// Like [`Self::send`]. An attempt of unknown outcome is repeated only if `guard` allows it, too.
+    pub async fn send_guarded(
+        &self,
+        context: &Context,
+        call: &Call<'_>,
+        guard: Option<&dyn RepeatGuard>,
+    ) -> Result<StoreResponse> {
         let started_at = self.clock.now();
         let mut attempts = Attempts::new();
         loop {
@@ -269,10 +294,13 @@ impl Client {
                     return Ok(response);
                 }
                 Err(failed) => {
-                    if failed.is_retryable && !failed.is_unprocessed {
+                    let mut may_repeat = call.may_repeat_in(context);
+                    if failed.is_outcome_unknown() {
                         call.outcome_unknown.store(true, Ordering::Relaxed);
+                        if let Some(guard) = guard.filter(|_| may_repeat) {
+                            may_repeat = guard.may_repeat().await;
+                        }
                     }
-                    let may_repeat = call.may_repeat_in(context);
                     Box::pin(self.wait_before_retry(context, failed, may_repeat, &mut attempts)).await?;
                 }
             }
@@ -359,7 +387,7 @@ impl Client {
         let mut connection =
             acquired.map_err(|e| FailedAttempt::connecting(e, attempt_at, self.clock.now()))?;
         let length = call.payload.length();
-        let payload = Payload::Buffered(call.payload.clone());
+        let (payload, body_end) = Payload::buffered(call.payload.clone());
         let (request, _) =
             self.build_request(call, payload, Some(length)).map_err(FailedAttempt::before_sending)?;
         let request_info = self.request_info(call, started_at, length);
@@ -374,8 +402,10 @@ impl Client {
             });
             self.receive_response(&request_info, sending, connection).await
         };
-        response
-            .map_err(|failed| FailedAttempt { is_unprocessed: is_unsent || failed.is_unprocessed, ..failed })
+        response.map_err(|failed| FailedAttempt {
+            is_unprocessed: is_unsent || failed.is_unprocessed || body_end.abandon(),
+            ..failed
+        })
     }
 
     pub(super) fn request_info(&self, call: &Call<'_>, started_at: Duration, length: u64) -> RequestInfo {

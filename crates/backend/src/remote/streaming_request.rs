@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use tradewind_model::retry::Attempts;
 use tradewind_wire::sigv4::ChunkSignatureChain;
 
 use super::client::{Call, Client, FailedAttempt, RequestInfo};
-use super::payload::{Payload, StreamedBody};
+use super::payload::{BodyEnd, Payload, StreamedBody};
 use super::pool::Connection;
 use super::response::StoreResponse;
 
@@ -39,6 +40,23 @@ pub(crate) struct StreamingRequest {
     continue_received: Option<Arc<Notify>>,
     /// `None` once the response has been received.
     in_flight: Option<InFlight>,
+    outcome: StreamedOutcome,
+}
+
+/// The outcome of a streamed request that failed.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamedOutcome {
+    body_end: BodyEnd,
+    /// A response says that the request was rejected.
+    is_rejected: Arc<AtomicBool>,
+}
+
+impl StreamedOutcome {
+    /// Returns true if the store may carry out the request, or have carried it out. Ends the request: its body is not
+    /// completed.
+    pub fn is_unknown(&self) -> bool {
+        !self.body_end.abandon() && !self.is_rejected.load(Ordering::Relaxed)
+    }
 }
 
 /// The pending response of a request, and the connection that it arrives on.
@@ -75,6 +93,7 @@ impl Client {
             progress.start_request(queue);
         }
         let (body_sender, body) = StreamedBody::new(length);
+        let outcome = StreamedOutcome { body_end: body.end(), is_rejected: Arc::default() };
         let (mut request, signer) = self.build_request(call, Payload::Streamed(body), length)?;
         let continue_received = request.headers().contains_key(EXPECT).then(|| {
             let received = Arc::new(Notify::new());
@@ -95,11 +114,17 @@ impl Client {
             signer,
             continue_received,
             in_flight: Some(InFlight { response, connection }),
+            outcome,
         })
     }
 }
 
 impl StreamingRequest {
+    /// The outcome of the request, to be evaluated if it fails.
+    pub fn outcome(&self) -> StreamedOutcome {
+        self.outcome.clone()
+    }
+
     /// Takes the signer of the body's chunks; `None` if they are not signed, or on a second call.
     pub fn take_signer(&mut self) -> Option<ChunkSignatureChain> {
         self.signer.take()
@@ -181,7 +206,12 @@ impl StreamingRequest {
     ) -> Result<StoreResponse> {
         let response_future = pin!(response_future);
         let received = self.client.receive_response(&self.request_info, response_future, connection);
-        self.context.guard(received).await?.map_err(|failed| self.client.record_failure(failed))
+        self.context.guard(received).await?.map_err(|failed| {
+            if !failed.is_outcome_unknown() {
+                self.outcome.is_rejected.store(true, Ordering::Relaxed);
+            }
+            self.client.record_failure(failed)
+        })
     }
 
     fn ended_early(&self) -> Error {

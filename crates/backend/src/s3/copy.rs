@@ -1,22 +1,27 @@
 //! Server-side copies of objects, and of ranges into parts.
 
+use std::sync::atomic::Ordering;
+
 use http::{HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
 use tradewind_core::version::VersionId;
-use tradewind_core::{Address, Context, ETag, ObjectInfo, Precondition, ReadConditions, Timestamp};
+use tradewind_core::{Address, Context, ETag, ObjectInfo, Precondition, ReadConditions, Tags, Timestamp};
 
 use super::S3Store;
+use super::ambiguous_outcome::IdentifiedWrite;
 use super::conditions::pinned_to;
 use super::headers::{self, ConditionTarget, ResponseChecksums};
+use super::repeats::ChangeGuard;
 use super::service_error::ServiceError;
 use super::versions::{source_version_id, version_error, version_id};
 use super::xml;
-use crate::remote::client::{Call, ResourceKind};
+use crate::remote::client::{Call, RepeatGuard, ResourceKind};
 use crate::remote::copy_source::{check_source_range, copy_source, overwritten_error};
 use crate::remote::header_fields::{self, generation};
 use crate::remote::query::Query;
+use crate::remote::response::StoreResponse;
 use crate::remote::time::parse_time;
 
 /// Repeated attempts to copy an object that is overwritten meanwhile.
@@ -113,19 +118,50 @@ impl S3Store {
         if let Some(algorithm) = request.algorithm {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
         }
-        call.may_repeat = request.precondition == Default::default();
-        let mut copied = self.send_copy(context, &request.source, &call).await?;
+        // A copy of the metadata cannot have an id of its own.
+        if metadata_is_new && request.precondition == Precondition::None {
+            IdentifiedWrite::add_id(self, to, &request.precondition, &mut call.headers)?;
+        }
+        call.may_repeat = request.precondition == Precondition::None;
+        let guard = ChangeGuard::new(self, context, &to.bucket);
+        let mut copied = match self.send_copy(context, &request.source, &call, Some(&guard)).await {
+            Err(e) => {
+                let size = source_info.as_ref().map(|source_info| source_info.size);
+                let identified = IdentifiedWrite::from_headers(&call.headers, size, None);
+                let head = self.resolve_failed_call(to, &call, &guard, identified.as_ref(), e).await?;
+                let (checksums, scope) = headers::checksums(&head.headers)?;
+                let source_version = request.source.version.clone();
+                let committed = self.build_committed(&head.headers, 0, checksums)?;
+                Committed { scope, source_version, ..committed }
+            }
+            Ok(copied) => copied,
+        };
         if let Some(source_info) = source_info {
             // The conditions have pinned the source to what was found.
             copied.source_version = copied.source_version.or(source_info.version);
         }
+        match self.finish_copy(context, to, &copied, separate_tags).await {
+            // radosgw does not name the version of a copy.
+            Ok(found) => {
+                Ok(Committed { size: found.size, version: copied.version.or(found.version), ..copied })
+            }
+            Err(e) => Err(guard.error_after_change(e).await),
+        }
+    }
+
+    /// Sets the tags of a copy that need a separate request. Returns the object that it has created.
+    async fn finish_copy(
+        &self,
+        context: &Context,
+        to: &Address,
+        copied: &Committed,
+        separate_tags: Option<Tags>,
+    ) -> Result<ObjectInfo> {
         if let Some(tags) = separate_tags {
             let created = to.clone().with_version(copied.version.clone());
             self.write_tags(context, &created, tags).await?;
         }
-        let found = self.find_copied(context, to, &copied).await?;
-        // radosgw does not name the version of a copy.
-        Ok(Committed { size: found.size, version: copied.version.or(found.version), ..copied })
+        self.find_copied(context, to, copied).await
     }
 
     /// The object that a copy has created. The response to the copy does not have its size.
@@ -182,7 +218,7 @@ impl S3Store {
             let text = format!("bytes={}-{}", span.offset, span.end() - 1);
             call.headers.insert("x-amz-copy-source-range", header_fields::header_value(&text)?);
         }
-        let copied = self.send_copy(context, &request.source, &call).await?;
+        let copied = self.send_copy(context, &request.source, &call, None).await?;
         if evaluates_conditions {
             self.evaluate_conditions(context, &request.source, &pinned_to(&source_info.etag)).await?;
         }
@@ -193,9 +229,30 @@ impl S3Store {
     }
 
     /// Sends a copy and parses the response; the size in the result is 0. A response of status 200 may still contain an
-    /// error.
-    async fn send_copy(&self, context: &Context, source: &Address, call: &Call<'_>) -> Result<Committed> {
-        let response = self.send_versioned(context, source, call).await?;
+    /// error; then the outcome is unknown if the error may pass.
+    async fn send_copy(
+        &self,
+        context: &Context,
+        source: &Address,
+        call: &Call<'_>,
+        guard: Option<&ChangeGuard<'_>>,
+    ) -> Result<Committed> {
+        let guard = guard.map(|guard| guard as &dyn RepeatGuard);
+        let sent = self.send_guarded(context, call, guard).await;
+        let response = sent.map_err(|e| version_error(source, &call.method, e))?;
+        self.read_copy(source, call, response).await.inspect_err(|e| {
+            if e.kind().is_retryable() {
+                call.outcome_unknown.store(true, Ordering::Relaxed);
+            }
+        })
+    }
+
+    async fn read_copy(
+        &self,
+        source: &Address,
+        call: &Call<'_>,
+        response: StoreResponse,
+    ) -> Result<Committed> {
         let status = response.head.status;
         let version = version_id(&response.head.headers);
         let source_version = source_version_id(&response.head.headers).or_else(|| source.version.clone());

@@ -17,6 +17,7 @@ use tradewind_core::{
 use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::headers;
+use super::repeats::ChangeGuard;
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields;
 use crate::remote::payload::BufferedBody;
@@ -130,7 +131,7 @@ impl MultipartWrite {
         call.resource = ResourceKind::Upload;
         call.query = part_query(id, number);
         call.payload = BufferedBody::from_buffers([bytes]);
-        let head = store.put(context, address, call, checksum.into(), None).await?;
+        let head = store.put_part(context, call, checksum.into()).await?;
         self.buffer.reservations.clear();
         parts.push(CompletePart {
             number,
@@ -181,11 +182,13 @@ impl MultipartWrite {
         let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
         store.write_metadata(&self.metadata, &mut call.headers)?;
         headers::write_precondition(precondition, &mut call.headers)?;
-        call.may_repeat = IdentifiedWrite::add_id(precondition, &mut call.headers)?;
+        call.may_repeat = IdentifiedWrite::add_id(store, address, precondition, &mut call.headers)?;
         let identified = IdentifiedWrite::from_headers(&call.headers, self.size, checksum);
         call.payload = BufferedBody::from_buffers([self.buffer.take()]);
-        let head = store.put(context, address, call, checksum.into(), identified).await?;
-        Ok((store.build_committed(&head.headers, self.size, computed)?, head.observation))
+        let head = store.put_object(context, address, call, checksum.into(), identified).await?;
+        let guard = ChangeGuard::new(store, context, &address.bucket);
+        let committed = store.committed_object(&guard, &head.headers, self.size, computed).await?;
+        Ok((committed, head.observation))
     }
 }
 

@@ -55,9 +55,9 @@ impl S3Protocol {
         match body {
             _ if headers.contains_key(TRAILER) => SignedBody::UnsignedTrailer,
             _ if headers.contains_key(DECODED_LENGTH) => SignedBody::SignedChunks,
-            Payload::Buffered(buffered) if buffered.length() == 0 => SignedBody::Empty,
-            Payload::Buffered(buffered) if !is_protected => SignedBody::Sha256(buffered.sha256()),
-            Payload::Buffered(_) | Payload::Streamed(_) => SignedBody::Unsigned,
+            Payload::Buffered(buffered, _) if buffered.length() == 0 => SignedBody::Empty,
+            Payload::Buffered(buffered, _) if !is_protected => SignedBody::Sha256(buffered.sha256()),
+            Payload::Buffered(..) | Payload::Streamed(_) => SignedBody::Unsigned,
         }
     }
 }

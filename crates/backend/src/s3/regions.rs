@@ -11,7 +11,7 @@ use super::S3Store;
 use super::dialect::Dialect;
 use super::protocol::S3Protocol;
 use super::service_error::ServiceError;
-use crate::remote::client::{Call, Client};
+use crate::remote::client::{Call, Client, RepeatGuard};
 use crate::remote::response::StoreResponse;
 use crate::remote::streaming_request::StreamingRequest;
 
@@ -53,11 +53,21 @@ enum Correction {
 impl S3Store {
     /// Sends a request. Learns the service's dialect from the response, and corrects region and credentials.
     pub(super) async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
+        self.send_guarded(context, call, None).await
+    }
+
+    /// Like [`Self::send`]. After an attempt of unknown outcome, the request is repeated only if `guard` allows it, too.
+    pub(super) async fn send_guarded(
+        &self,
+        context: &Context,
+        call: &Call<'_>,
+        guard: Option<&dyn RepeatGuard>,
+    ) -> Result<StoreResponse> {
         self.check_key(call)?;
         let mut corrections = Vec::new();
         loop {
             let sent = self.prepare(context, call.bucket).await?;
-            match self.client_for_bucket(call.bucket).send(context, call).await {
+            match self.client_for_bucket(call.bucket).send_guarded(context, call, guard).await {
                 Ok(response) => {
                     // A service without request ids is not radosgw.
                     self.set_dialect(Dialect::detect(&response.head.headers).or(Some(Dialect::Plain)));

@@ -10,7 +10,7 @@ use http::header::{CONTENT_ENCODING, DATE};
 use http::{HeaderMap, HeaderValue, Method};
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
-use tradewind_core::error::{Error, ErrorKind, Reason, Result};
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{StageRequest, Staged};
@@ -23,6 +23,7 @@ use super::headers::{self, BodyDigests, WRITE_ID};
 use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::regions::SentWith;
+use super::repeats::ChangeGuard;
 use super::versions::version_id;
 use super::{Framing, S3Store};
 use crate::remote::client::{Call, ResourceKind};
@@ -209,7 +210,9 @@ impl StagedWrite {
             WriteTarget::Object => {
                 self.store.write_metadata(&self.request.metadata, &mut call.headers)?;
                 headers::write_precondition(&self.request.precondition, &mut call.headers)?;
-                call.may_repeat = IdentifiedWrite::add_id(&self.request.precondition, &mut call.headers)?;
+                let precondition = &self.request.precondition;
+                call.may_repeat =
+                    IdentifiedWrite::add_id(&self.store, &self.address, precondition, &mut call.headers)?;
             }
             WriteTarget::Part { upload, number, .. } => {
                 call.resource = ResourceKind::Upload;
@@ -298,7 +301,12 @@ impl StagedWrite {
             IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
         let sent_checksum = Some(*checksum).filter(|_| self.sends_checksum());
         let digests = BodyDigests { checksum: sent_checksum, md5: expected.md5 };
-        let head = self.store.put(&self.context, &self.address, call, digests, identified).await?;
+        let head = match self.target {
+            WriteTarget::Object => {
+                self.store.put_object(&self.context, &self.address, call, digests, identified).await?
+            }
+            WriteTarget::Part { .. } => self.store.put_part(&self.context, call, digests).await?,
+        };
         if sent_checksum.is_none() {
             // The store may have computed a checksum itself.
             self.store.check_response_checksum(&head.headers, checksum, false)?;
@@ -311,6 +319,10 @@ impl StagedWrite {
     async fn evaluate_failure(&mut self, sent: SentWith, framing: Framing, error: Error) -> Error {
         let error = self.store.learn_from_failure(framing, error);
         self.store.correct_after_failure(&self.context, self.address.bucket.as_str(), sent, error).await
+    }
+
+    const fn is_object(&self) -> bool {
+        matches!(self.target, WriteTarget::Object)
     }
 
     /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums.
@@ -354,19 +366,24 @@ impl Staged for StagedWrite {
                 let identified = streaming.headers_with_id.take().and_then(|headers| {
                     IdentifiedWrite::from_headers(&headers, self.progress.written_bytes(), checksum)
                 });
-                let head = match (Self::finish_streaming(streaming, waiting, &checksum).await, identified) {
-                    (Ok(head), _) => head,
-                    (Err(e), Some(identified)) if e.kind() != ErrorKind::Precondition => {
-                        let (context, address) = (self.context.clone(), self.address.clone());
-                        let resolved =
-                            self.store.resolve_failed_write(&context, &address, &identified, e).await;
-                        match resolved {
-                            Ok(head) => head,
-                            Err(e) => return Err(self.evaluate_failure(sent, framing, e).await),
-                        }
+                let outcome = streaming.request.outcome();
+                let resolved = match Self::finish_streaming(streaming, waiting, &checksum).await {
+                    Err(e) if self.is_object() && outcome.is_unknown() => {
+                        let guard = ChangeGuard::new(&self.store, &self.context, &self.address.bucket);
+                        let identified = identified.as_ref();
+                        // Boxed, because it is rarely needed.
+                        Box::pin(self.store.resolve_unknown_outcome(&self.address, &guard, identified, e))
+                            .await
                     }
-                    (Err(e), _) => return Err(self.evaluate_failure(sent, framing, e).await),
+                    finished => finished,
                 };
+                let head = match resolved {
+                    Ok(head) => head,
+                    Err(e) => return Err(self.evaluate_failure(sent, framing, e).await),
+                };
+                if self.is_object() {
+                    self.store.observe_versioning(&self.address.bucket, &head.headers);
+                }
                 self.store.set_dialect(Dialect::detect(&head.headers));
                 let was_sent = self.request.checksum.is_some() && self.sends_checksum();
                 self.store.check_response_checksum(&head.headers, &checksum, was_sent)?;
@@ -376,7 +393,14 @@ impl Staged for StagedWrite {
                 unreachable!("a streamed body has more than `MAX_BUFFERED_BYTES` bytes")
             }
         };
-        let committed = self.store.build_committed(&head.headers, self.progress.written_bytes(), computed)?;
+        let size = self.progress.written_bytes();
+        let committed = match self.target {
+            WriteTarget::Object => {
+                let guard = ChangeGuard::new(&self.store, &self.context, &self.address.bucket);
+                self.store.committed_object(&guard, &head.headers, size, computed).await?
+            }
+            WriteTarget::Part { .. } => self.store.build_committed(&head.headers, size, computed)?,
+        };
         if let WriteTarget::Part { upload, number, .. } = &self.target {
             self.store.cache_part(upload, *number, &committed);
         }
@@ -385,8 +409,22 @@ impl Staged for StagedWrite {
 }
 
 impl S3Store {
-    /// Sends a PUT with a buffered body and the checksum and MD5 that the store verifies. Returns the response.
-    pub(super) async fn put(
+    /// Sends the PUT of a part with a buffered body and the digests that the store verifies. Returns the response.
+    pub(super) async fn put_part(
+        &self,
+        context: &Context,
+        mut call: Call<'_>,
+        digests: BodyDigests,
+    ) -> Result<ResponseHead> {
+        headers::write_body_digests(digests, &mut call.headers)?;
+        let head = self.send(context, &call).await?.drain().await?;
+        self.check_sent_checksum(&head, digests)?;
+        Ok(head)
+    }
+
+    /// Sends the PUT of an object with a buffered body and the digests that the store verifies. Returns the response; if
+    /// it was lost, the response to the HEAD of the object.
+    pub(super) async fn put_object(
         &self,
         context: &Context,
         address: &Address,
@@ -395,14 +433,38 @@ impl S3Store {
         identified: Option<IdentifiedWrite>,
     ) -> Result<ResponseHead> {
         headers::write_body_digests(digests, &mut call.headers)?;
-        let head = match self.send(context, &call).await {
-            Err(e) => return self.resolve_failed_call(context, address, &call, identified.as_ref(), e).await,
-            Ok(response) => response.drain().await?,
+        let guard = ChangeGuard::new(self, context, &address.bucket);
+        let head = match self.send_change(&call, &guard).await {
+            Err(e) => {
+                return self.resolve_failed_call(address, &call, &guard, identified.as_ref(), e).await;
+            }
+            Ok(head) => head,
         };
-        if let Some(checksum) = digests.checksum {
-            self.check_response_checksum(&head.headers, &checksum, true)?;
-        }
+        self.observe_versioning(&address.bucket, &head.headers);
+        self.check_sent_checksum(&head, digests)?;
         Ok(head)
+    }
+
+    fn check_sent_checksum(&self, head: &ResponseHead, digests: BodyDigests) -> Result<()> {
+        match digests.checksum {
+            Some(checksum) => self.check_response_checksum(&head.headers, &checksum, true),
+            None => Ok(()),
+        }
+    }
+
+    /// The result of a successful write of an object. An incomplete response is an error that is final if a retry would
+    /// create another version.
+    pub(super) async fn committed_object(
+        &self,
+        guard: &ChangeGuard<'_>,
+        headers: &HeaderMap,
+        size: u64,
+        checksums: Vec<Checksum>,
+    ) -> Result<Committed> {
+        match self.build_committed(headers, size, checksums) {
+            Err(e) => Err(guard.error_after_change(e).await),
+            committed => committed,
+        }
     }
 
     /// Builds the result of a write. S3 does not return the modification time; the response's `Date` is close to it.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use http::HeaderValue;
 use tradewind_core::multipart::{CompletePart, CompleteUpload, PartNumber, UploadId};
 use tradewind_core::{Algorithm, Checksum, ChecksumScope, ETag, Tags};
 
@@ -19,6 +20,14 @@ pub(super) struct UploadCache {
     part_count: usize,
 }
 
+/// The properties of an upload that is cached: see [`CachedUpload`].
+#[derive(Default)]
+pub(super) struct UploadProperties {
+    pub algorithm: Option<Algorithm>,
+    pub tags: Tags,
+    pub write_id: Option<HeaderValue>,
+}
+
 /// A cached upload.
 #[derive(Default)]
 pub(super) struct CachedUpload {
@@ -26,6 +35,8 @@ pub(super) struct CachedUpload {
     pub algorithm: Option<Algorithm>,
     /// Its tags, if it was created here: radosgw drops them.
     pub tags: Tags,
+    /// The id of the write that its completion is, if it was created here with one.
+    pub write_id: Option<HeaderValue>,
     parts: BTreeMap<PartNumber, CachedPart>,
 }
 
@@ -41,13 +52,15 @@ impl UploadCache {
         self.uploads.get(upload)
     }
 
-    pub fn insert(&mut self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
+    /// Caches an upload without parts.
+    pub fn insert(&mut self, upload: &UploadId, properties: UploadProperties) {
         // Uploads that are never completed here would otherwise accumulate.
         if self.uploads.len() >= MAX_CACHED_UPLOADS {
             *self = Self::default();
         }
         let cached = self.uploads.entry(upload.clone()).or_default();
-        (cached.algorithm, cached.tags) = (algorithm, tags);
+        let UploadProperties { algorithm, tags, write_id } = properties;
+        (cached.algorithm, cached.tags, cached.write_id) = (algorithm, tags, write_id);
     }
 
     pub fn remove(&mut self, upload: &UploadId) -> Option<CachedUpload> {
@@ -138,7 +151,7 @@ mod tests {
 
     fn cached_parts(algorithm: Algorithm) -> CachedParts {
         let (mut all, id) = (UploadCache::default(), UploadId("upload".to_owned()));
-        all.insert(&id, Some(algorithm), Tags::default());
+        all.insert(&id, UploadProperties { algorithm: Some(algorithm), ..UploadProperties::default() });
         let mut completion = CompleteUpload::default();
         for (at, bytes) in (1..).zip(PARTS) {
             let (number, etag) = (number(at), ETag::from_tag(&at.to_string()));
@@ -191,7 +204,7 @@ mod tests {
         for n in 0..MAX_CACHED_PARTS {
             let other = UploadId(format!("{}", n / 10_000));
             if n % 10_000 == 0 {
-                all.insert(&other, None, Tags::default());
+                all.insert(&other, UploadProperties::default());
             }
             let checksum = Checksum::compute(Algorithm::Crc32, b"");
             let part = CachedPart { etag: ETag::from_tag(""), size: 0, checksum };

@@ -12,20 +12,24 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::GetRequest;
-use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Metadata, Tags, Timestamp};
+use tradewind_core::{
+    Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Metadata, Precondition, Timestamp,
+};
 use tradewind_model::retry::Attempts;
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
+use super::ambiguous_outcome::{IdentifiedWrite, VersionFilter};
 use super::dialect::Dialect;
-use super::headers::{self, ResponseChecksums};
+use super::headers::{self, ResponseChecksums, WRITE_ID};
 use super::list::MAX_PAGE_BYTES;
 use super::partial_part::{PartialPart, invalid_part_error};
+use super::repeats::ChangeGuard;
 use super::service_error::ServiceError;
-use super::upload_cache::CachedPart;
+use super::upload_cache::{CachedPart, UploadProperties};
 use super::versions::version_id;
 use super::xml::{self, DocumentKind};
-use crate::remote::client::{Call, ResourceKind};
+use crate::remote::client::{Call, RepeatGuard as _, ResourceKind};
 use crate::remote::header_fields::{self, generation};
 use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::payload::BufferedBody;
@@ -51,6 +55,9 @@ impl S3Store {
         call.may_repeat = true;
         self.prepare_classes(context, &request.metadata).await?;
         self.write_metadata(&request.metadata, &mut call.headers)?;
+        // The id is that of the completed object. Two attempts of this request create two uploads with the same id, of
+        // which one is completed.
+        IdentifiedWrite::add_id(self, address, &Precondition::None, &mut call.headers)?;
         if let Some((algorithm, scope)) = request.checksum {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
             call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));
@@ -72,7 +79,9 @@ impl S3Store {
         let id = UploadId(id);
         let Metadata { tags, classes, .. } = request.metadata;
         let tags = self.mapped_classes.with_tag(tags, classes.object)?;
-        self.cache_upload(&id, request.checksum.map(|(algorithm, _)| algorithm), tags);
+        let algorithm = request.checksum.map(|(algorithm, _)| algorithm);
+        let write_id = call.headers.get(WRITE_ID).cloned();
+        self.uploads.lock().insert(&id, UploadProperties { algorithm, tags, write_id });
         Ok(id)
     }
 
@@ -89,12 +98,8 @@ impl S3Store {
         }
         let page = self.parts_page(context, address, upload, None, 1).await?;
         let algorithm = page.upload.checksum.map(|(algorithm, _)| algorithm);
-        self.cache_upload(upload, algorithm, Tags::default());
+        self.uploads.lock().insert(upload, UploadProperties { algorithm, ..UploadProperties::default() });
         Ok(algorithm)
-    }
-
-    fn cache_upload(&self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
-        self.uploads.lock().insert(upload, algorithm, tags);
     }
 
     /// Caches a stored part, to verify the checksum of the completed object.
@@ -203,6 +208,11 @@ impl S3Store {
             if is_outdated || error.is_final() || !may_succeed {
                 return Err(error);
             }
+            let guard = ChangeGuard::new(self, context, &address.bucket);
+            if self.is_ceph(context).await? && !guard.may_repeat().await {
+                // radosgw may complete an upload twice.
+                return Err(guard.unknown_outcome_error(error));
+            }
             self.client.wait_after(context, error, None, &mut attempts).await?;
         }
     }
@@ -280,16 +290,21 @@ impl S3Store {
         upload: &UploadId,
         completion: &CompleteUpload,
     ) -> Option<Committed> {
-        let tag = multipart_etag(&completion.parts);
         match self.parts_page(context, address, upload, None, 1).await {
             Err(e) if e.reason() == Reason::NoSuchUpload => {}
             _ => return None,
         }
-        let info = self.read_head(context, address, &GetRequest::default()).await.ok()?.info;
+        let created = match ChangeGuard::new(self, context, &address.bucket).may_repeat().await {
+            true => address.clone(),
+            false => self.find_completed_version(context, address, upload, completion).await?,
+        };
+        let info = self.read_head(context, &created, &GetRequest::default()).await.ok()?.info;
         let has_checksum = info.scope == ChecksumScope::FullObject
             && completion.expected_checksum.is_some_and(|expected| info.checksums.contains(&expected));
-        let is_same =
-            Some(info.size) == completion.expected_size && (has_checksum || tag.as_ref() == Some(&info.etag));
+        let has_etag = || multipart_etag(&completion.parts).as_ref() == Some(&info.etag);
+        // A version that is named has already been compared with the upload.
+        let is_same = Some(info.size) == completion.expected_size
+            && (created.version.is_some() || has_checksum || has_etag());
         is_same.then_some(Committed {
             etag: info.etag,
             size: info.size,
@@ -300,6 +315,33 @@ impl S3Store {
             version: info.version,
             source_version: None,
         })
+    }
+
+    /// The version that was certainly created by this upload, in a bucket that keeps versions; the current object if
+    /// versions cannot be listed.
+    async fn find_completed_version(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+        completion: &CompleteUpload,
+    ) -> Option<Address> {
+        let write_id = self.uploads.lock().get(upload).and_then(|cached| cached.write_id.clone());
+        let version = if let Some(write_id) = write_id {
+            let identified = IdentifiedWrite::new(write_id, completion.expected_size, None);
+            let found = self.find_written(context, address, &identified, true).await.ok()??;
+            version_id(&found.response.headers)?
+        } else {
+            let etag = multipart_etag(&completion.parts)?;
+            let filter = VersionFilter { size: completion.expected_size, etag: Some(etag) };
+            match self.newest_versions(context, address, &filter).await {
+                Ok(mut matching) if matching.len() == 1 => matching.pop()?,
+                // Another upload has created an object of the same parts.
+                Ok(_) => return None,
+                Err(_) => return Some(address.clone()),
+            }
+        };
+        Some(address.clone().with_version(Some(version)))
     }
 
     /// CompleteMultipartUpload. A response of status 200 may still contain an error.

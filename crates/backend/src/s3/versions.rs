@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use md5::{Digest as _, Md5};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{Deleted, GetRequest};
@@ -18,6 +18,7 @@ use tradewind_core::{Address, BucketName, Context, Precondition};
 use super::S3Store;
 use super::headers::{self, BodyDigests};
 use super::list::MAX_PAGE_BYTES;
+use super::repeats::ChangeGuard;
 use super::service_error::ServiceError;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
@@ -108,13 +109,26 @@ impl S3Store {
         call.query = version_query(address);
         headers::write_precondition(precondition, &mut call.headers)?;
         call.may_repeat = *precondition == Precondition::None;
-        let head = match self.send_versioned(context, address, &call).await {
+        let guard = ChangeGuard::new(self, context, &address.bucket);
+        let sent = match address.version {
+            // It adds a delete marker, which has no metadata and so no id.
+            None => match self.send_change(&call, &guard).await {
+                Err(e) => self.resolve_failed_call(address, &call, &guard, None, e).await,
+                sent => sent,
+            },
+            // The id of a version is not used again.
+            Some(_) => match self.send(context, &call).await {
+                Err(e) => Err(e),
+                Ok(response) => response.drain().await,
+            },
+        };
+        let head = match sent.map_err(|e| version_error(address, &call.method, e)) {
             Err(e) if e.reason() == Reason::NoSuchVersion => {
                 // An attempt whose response was lost may have removed it.
                 let existed = call.outcome_unknown.load(Ordering::Relaxed);
                 return Ok(Deleted { existed, ..missing });
             }
-            sent => sent?.drain().await?,
+            sent => sent?,
         };
         let is_delete_marker = is_delete_marker(&head.headers);
         let added = version_id(&head.headers).filter(|_| is_delete_marker);
@@ -198,6 +212,18 @@ pub(super) fn version_query(address: &Address) -> Query {
 /// The version that a response is about; `None` in a bucket whose versioning was never enabled.
 pub(super) fn version_id(headers: &HeaderMap) -> Option<VersionId> {
     parse_version(headers, VERSION_ID)
+}
+
+/// Returns true if a response names a version with an id of its own, even one that this program does not accept.
+pub(super) fn names_version(headers: &HeaderMap) -> bool {
+    headers.get(VERSION_ID).is_some_and(|version| version != VersionId::Null.as_str())
+}
+
+/// Adds the version that a response is about, unless it names one.
+pub(super) fn add_version_id(version: &VersionId, headers: &mut HeaderMap) {
+    if let Ok(value) = HeaderValue::try_from(version.as_str()) {
+        headers.entry(VERSION_ID).or_insert(value);
+    }
 }
 
 /// The version that a copy has read.

@@ -464,6 +464,7 @@ fn operation(
     let has = |name: &str| query.contains_key(name);
     match (method, key.is_empty()) {
         ("GET", true) if has("list-type") => "ListObjectsV2",
+        ("GET", true) if has("versioning") => "GetBucketVersioning",
         ("GET", false) if has("uploadId") => "ListParts",
         ("GET", false) => "GetObject",
         ("HEAD", true) => "HeadBucket",

@@ -149,7 +149,7 @@ impl Protocol for IssuerProtocol {
         body: &Payload,
         now: Timestamp,
     ) -> Result<Option<ChunkSignatureChain>> {
-        let (Some(signer), Payload::Buffered(body)) = (&self.signer, body) else { return Ok(None) };
+        let (Some(signer), Payload::Buffered(body, _)) = (&self.signer, body) else { return Ok(None) };
         signer.sign(None, method, uri, headers, SignedBody::Sha256(body.sha256()), now).map_err(|e| {
             Error::with_source(Reason::InvalidArgument, format!("the request cannot be signed: {e}"), e)
         })
