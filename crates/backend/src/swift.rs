@@ -19,6 +19,7 @@ mod names;
 mod part_records;
 mod protocol;
 mod read;
+mod repeats;
 mod replace;
 mod segments;
 mod service_error;
@@ -59,7 +60,7 @@ use self::session::{Session, SessionManager};
 use self::stage::{StagedWrite, WriteTarget};
 use self::uploads::UploadLocks;
 use crate::remote::ProxyRules;
-use crate::remote::client::Call;
+use crate::remote::client::{Call, RepeatGuard};
 use crate::remote::client_options::ClientOptions;
 use crate::remote::limits::MAX_REQUEST_OBJECT_BYTES;
 use crate::remote::pool::PoolOptions;
@@ -221,11 +222,22 @@ impl SwiftStore {
 
     /// Sends a request, and once more with a new token if the token is rejected.
     async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
+        self.send_guarded(context, call, None).await
+    }
+
+    /// Like [`Self::send`]. An attempt of unknown outcome is repeated only if `guard` allows it, too.
+    async fn send_guarded(
+        &self,
+        context: &Context,
+        call: &Call<'_>,
+        guard: Option<&dyn RepeatGuard>,
+    ) -> Result<StoreResponse> {
         let session = self.sessions.current(context).await?;
-        match session.client.send(context, call).await {
+        match session.client.send_guarded(context, call, guard).await {
             Err(e) if service_error::is_unauthorized(&e) => {
                 session.mark_rejected();
-                self.sessions.current(context).await?.client.send(context, call).await
+                let session = self.sessions.current(context).await?;
+                session.client.send_guarded(context, call, guard).await
             }
             sent => sent,
         }

@@ -519,3 +519,46 @@ async fn token_and_object_requests_are_sent_to_the_proxy() {
     let hosts: Vec<_> = seen.iter().filter_map(|request| request.header("host")).collect();
     assert_eq!(hosts, ["keys.example", "store.example:8080"], "{seen:?}");
 }
+
+/// A service that loses the first PUT or DELETE of the object after it has arrived. Its container has these headers.
+async fn service_losing_a_change(container: &'static str) -> ScriptedServer {
+    let lost = AtomicUsize::new(0);
+    let reset = move |request: &Request| {
+        let is_change = request.path.ends_with("/bucket/key") && matches!(&*request.method, "PUT" | "DELETE");
+        let is_lost = is_change && lost.fetch_add(1, Ordering::Relaxed) == 0;
+        is_lost.then(|| request.header("content-length").map_or(0, |length| length.parse().unwrap()))
+    };
+    service_resetting(reset, move |request| match (&*request.method, &*request.path) {
+        ("HEAD", "/v1/AUTH_a/bucket") => ScriptedResponse::new(204, container, b""),
+        ("HEAD", _) => ScriptedResponse::new(404, "", b""),
+        ("DELETE", _) => ScriptedResponse::new(204, "", b""),
+        _ => ScriptedResponse::new(201, OBJECT, b""),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn lost_change_is_repeated_only_without_versions() {
+    for (container, keeps_versions) in [
+        ("", false),
+        ("X-Versions-Enabled: False\r\n", false),
+        ("X-Versions-Enabled: True\r\n", true),
+        ("X-Versions-Location: old\r\n", true),
+        ("X-History-Location: old\r\n", true),
+    ] {
+        for method in ["PUT", "DELETE"] {
+            let server = service_losing_a_change(container).await;
+            let store = store(&server);
+            let changed = match method {
+                "PUT" => put(&store, Bytes::from_static(b"bytes")).await.map(drop),
+                _ => store.delete(&context(), &here(), Precondition::None).await.map(drop),
+            };
+            let requests = server.count_of(method, "/v1/AUTH_a/bucket/key");
+            assert_eq!(requests, if keeps_versions { 1 } else { 2 }, "{method}, {container:?}");
+            match changed {
+                Ok(()) => assert!(!keeps_versions, "{method}, {container:?}"),
+                Err(e) => assert!(keeps_versions && e.is_final() && e.reason() == Reason::Io, "{e:?}"),
+            }
+        }
+    }
+}

@@ -99,7 +99,7 @@ impl SwiftStore {
         call.headers.insert("x-copy-from", copy_source(&from.bucket, &from_name, None)?);
         call.headers.insert("x-fresh-metadata", HeaderValue::from_static("true"));
         call.headers.insert(IF_MATCH, header_fields::header_value(&format!("\"{native}\""))?);
-        let headers = match self.send_and_drain(context, &call).await {
+        let headers = match self.send_change(context, &to.bucket, &call).await {
             Ok(head) => head.headers,
             Err(e) => match e.reason() {
                 Reason::PreconditionFailed => return Ok(None),

@@ -138,13 +138,12 @@ impl SwiftStore {
                 call.payload = BufferedBody::from_buffers([manifest]);
             }
         }
-        let sent = self.send(context, &call).await;
-        let response = sent.inspect_err(|e| {
+        let sent = self.send_change(context, &address.bucket, &call).await;
+        let head = sent.inspect_err(|e| {
             if e.reason() == Reason::NoSuchBucket {
                 self.uncache_companion(&address.bucket);
             }
         })?;
-        let head = response.drain().await?;
         if let Some(previous_id) = previous_id.filter(|previous_id| Some(previous_id) != stored.id.as_ref()) {
             self.free_segments(context, &address.bucket, &previous_id).await;
         }
@@ -155,7 +154,8 @@ impl SwiftStore {
     pub(super) async fn delete_object(&self, context: &Context, address: &Address) -> Result<()> {
         let previous_id = self.current_id(context, address).await?;
         let name = names::object(address.key.as_str())?;
-        match self.send_and_drain(context, &Call::object(Method::DELETE, &address.bucket, &name)).await {
+        let call = Call::object(Method::DELETE, &address.bucket, &name);
+        match self.send_change(context, &address.bucket, &call).await {
             Ok(_) => {}
             Err(e) if e.reason() == Reason::NoSuchKey => self.find_bucket(context, &address.bucket).await?,
             Err(e) => return Err(e),
