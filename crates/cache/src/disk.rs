@@ -11,10 +11,12 @@ mod directory;
 mod fill_run;
 mod frames;
 mod health;
+mod identity;
 mod index;
 mod load;
 mod reads;
 mod removals;
+mod session_record;
 #[cfg(test)]
 mod tests;
 mod verification;

@@ -242,10 +242,82 @@ async fn write_of_a_session_without_clean_end_is_seen() {
 async fn sessions_that_crash_before_a_checkpoint_never_share_a_number() {
     let desk = Desk::new().await;
     desk.open().await.close().await.unwrap();
-    let mut numbers = std::collections::BTreeSet::new();
+    let mut records = std::collections::BTreeSet::new();
     for _ in 0..4 {
         let cached = desk.open().await;
-        assert!(numbers.insert(fs::read_to_string(desk.directory().join("session")).unwrap()));
+        assert!(records.insert(fs::read(desk.directory().join("session")).unwrap()));
+        drop(cached);
+    }
+}
+
+/// Small objects of a version.
+fn version(version: u64, number: u64) -> Bytes {
+    pattern(5000, 100 * version + number)
+}
+
+async fn put_version(store: &dyn ObjectStore, of: u64) {
+    for number in 0..OBJECTS {
+        put(store, number, version(of, number)).await;
+    }
+}
+
+/// Reads all objects, which must have this version.
+async fn read_version(cached: &Cached, of: u64, case: &str) {
+    for number in 0..OBJECTS {
+        let found = cached.get(&context(), &address(number), GetRequest::default()).await.unwrap();
+        let is_right = drain(found.body).await.unwrap() == version(of, number);
+        assert!(is_right, "{case}: object {number} has not version {of}");
+    }
+    cached.flush().await;
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_file_that_is_lost_or_old_makes_no_head_trusted() {
+    let desk = Desk::new().await;
+    let (older, newest) = (desk.root.path().join("older"), desk.root.path().join("newest"));
+    put_version(&*desk.store, 1).await;
+    let cached = desk.open().await;
+    read_version(&cached, 1, "first session").await;
+    cached.close().await.unwrap();
+    copy_directory(&desk.directory(), &older);
+    // The second session caches version 2 in the places that the index of the first one names, and crashes.
+    put_version(&*desk.store, 2).await;
+    let cached = desk.open().await;
+    read_version(&cached, 2, "second session").await;
+    put_version(&*cached, 3).await;
+    drop(cached);
+    copy_directory(&desk.directory(), &newest);
+    let session = desk.directory().join("session");
+    for case in ["intact", "missing", "empty", "flipped", "older", "older with index", "older directory"] {
+        copy_directory(if case == "older directory" { &older } else { &newest }, &desk.directory());
+        match case {
+            "missing" => fs::remove_file(&session).unwrap(),
+            "empty" => fs::write(&session, "").unwrap(),
+            "flipped" => {
+                let mut bytes = fs::read(&session).unwrap();
+                bytes[0] ^= 1;
+                fs::write(&session, bytes).unwrap();
+            }
+            "older" | "older with index" => {
+                let _ = fs::remove_file(&session);
+                let _ = fs::copy(older.join("session"), &session);
+                if case == "older with index" {
+                    fs::copy(older.join("index"), desk.directory().join("index")).unwrap();
+                }
+            }
+            _ => {}
+        }
+        let cached = desk.open().await;
+        read_version(&cached, 3, case).await;
         drop(cached);
     }
 }
@@ -393,14 +465,83 @@ async fn foreign_directory_is_rejected_by_name() {
     let other = message("mail");
     assert!(other.contains("\"photos\"") && other.contains("\"mail\""), "{other}");
     let identity = desk.directory().join("volume");
-    let text = fs::read_to_string(&identity).unwrap();
+    let text = identity_without_checksum(&identity);
     fs::write(&identity, text.replace("tradewind-cache 2", "tradewind-cache 3")).unwrap();
     assert!(message("photos").contains("format version 3"));
+    // The content of one foreign file is worth more than the cache.
+    fs::write(desk.directory().join("letters"), "x").unwrap();
     fs::write(&identity, "x").unwrap();
-    assert!(message("photos").contains("damaged"));
+    let damaged = message("photos");
+    assert!(damaged.contains("damaged") && damaged.contains("\"letters\""), "{damaged}");
     fs::remove_file(&identity).unwrap();
-    assert!(message("photos").contains("not a cache directory"));
+    let foreign = message("photos");
+    assert!(foreign.contains("not a cache directory") && foreign.contains("\"letters\""), "{foreign}");
     assert_eq!(reason(desk.try_open("photos").map(drop)), Reason::InvalidArgument);
+}
+
+/// The text of the file `volume` as an earlier version wrote it.
+fn identity_without_checksum(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().filter(|line| !line.starts_with("checksum")).map(|line| format!("{line}\n")).collect()
+}
+
+/// Other programs use the names of a cache's files, too.
+#[tokio::test]
+async fn files_with_names_of_a_cache_are_not_overwritten() {
+    for names in [&["volume"][..], &["index"], &["index", "session", "pins"], &["volume", "extents"]] {
+        let root = TempDir::new().unwrap();
+        let directory = root.path().join("cache");
+        fs::create_dir(&directory).unwrap();
+        for name in names {
+            fs::write(directory.join(name), "precious").unwrap();
+        }
+        let options = CachedOptions {
+            directory: Some(directory.clone()),
+            disk_bytes: DISK_BYTES,
+            memory_bytes: 0,
+            validation: Validation::Owner,
+            volume_id: "photos".to_owned(),
+        };
+        let store = MemoryStore::new(SystemClock::shared());
+        let opened = Cached::open(store, options, SystemClock::shared());
+        assert_eq!(reason(opened.map(drop)), Reason::InvalidArgument, "{names:?}");
+        for name in names {
+            assert_eq!(fs::read_to_string(directory.join(name)).unwrap(), "precious", "{names:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn directory_with_a_damaged_volume_file_starts_empty() {
+    let desk = Desk::new().await;
+    let bucket = BucketName::new("bucket").unwrap();
+    for case in ["missing", "empty", "text", "flipped", "cut"] {
+        let cached = desk.open().await;
+        desk.read_all(&cached).await;
+        cached.pin(&bucket, "key-1").await.unwrap();
+        cached.close().await.unwrap();
+        drop(cached);
+        let identity = desk.directory().join("volume");
+        let mut bytes = fs::read(&identity).unwrap();
+        match case {
+            "missing" => fs::remove_file(&identity).unwrap(),
+            "empty" => fs::write(&identity, "").unwrap(),
+            "text" => fs::write(&identity, "x").unwrap(),
+            "cut" => fs::write(&identity, &bytes[..bytes.len() / 2]).unwrap(),
+            _ => {
+                // A letter of the volume's name.
+                let at = bytes.windows(6).position(|bytes| bytes == b"photos").unwrap();
+                bytes[at] ^= 1;
+                fs::write(&identity, bytes).unwrap();
+            }
+        }
+        let cached = desk.open().await;
+        assert_eq!(cached.ssd_extents(), 0, "{case}");
+        assert_eq!(cached.pins().len(), 1, "{case}: the pins are kept");
+        assert_eq!(desk.read_all(&cached).await, ALL_MISSES, "{case}");
+        cached.close().await.unwrap();
+        drop(cached);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -411,7 +552,7 @@ async fn directory_of_an_older_version_starts_empty() {
     cached.close().await.unwrap();
     drop(cached);
     let identity = desk.directory().join("volume");
-    let text = fs::read_to_string(&identity).unwrap();
+    let text = identity_without_checksum(&identity);
     fs::write(&identity, text.replace("tradewind-cache 2", "tradewind-cache 1")).unwrap();
     let other = desk.try_open("mail").map(drop).unwrap_err();
     assert!(other.message().contains("belongs to volume"), "{other}");

@@ -65,6 +65,11 @@ pub(crate) fn read_checkpoint_header(path: &Path) -> Option<CheckpointHeader> {
     CheckpointHeader::decode(&bytes)
 }
 
+/// Returns true if a file begins as a checkpoint does.
+pub(crate) fn begins_as_checkpoint(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC.to_le_bytes())
+}
+
 /// Writes a checkpoint. Its file gets its name when it is finished.
 pub(crate) struct CheckpointWriter {
     path: PathBuf,

@@ -2,17 +2,19 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `volume` | format version, id of the cache, name of the volume |
+//! | `volume` | format version, id of the cache, name of the volume ([`Identity`]) |
 //! | `extents` | the frames |
 //! | `index` | the last checkpoint of the index |
-//! | `session` | number of the open session; absent after a clean end |
+//! | `session` | whether the last session has ended ([`SessionRecord`]) |
 //! | `pins` | the pinned prefixes |
 //! | `lock` | locked by the process that uses the directory |
 //!
-//! A directory of an older format version is emptied, except for its pins: the cache is disposable.
+//! A directory of an older format version, or whose file `volume` is damaged, is emptied, except for its pins: the cache
+//! is disposable.
 //!
 //! A *session* is the time from open to close. Heads name the session that stored them. Those of earlier sessions are not
-//! trusted: between two sessions the backing store may have been written, restored or replaced.
+//! trusted: between two sessions the backing store may have been written, restored or replaced. The number of a session is
+//! random and comes from no file, so that no older file makes a number return.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -24,10 +26,12 @@ use rustix::fs::{FlockOperation, flock};
 use tradewind_core::{Error, Reason};
 
 use super::checkpoint::{CheckpointHeader, read_checkpoint_header};
+use super::identity::{Identity, UNFINISHED, VERSION};
+use super::session_record::{SessionRecord, SessionState};
 
-/// The version of the format of the directory.
-const VERSION: u32 = 2;
-const TITLE: &str = "tradewind-cache";
+/// The highest number that is not drawn for a session: 0 is that of a head that was never compared, and 1 that of a cache
+/// without a directory.
+const MAX_RESERVED_SESSION: u64 = 1;
 
 /// The reason for which a directory cannot be used.
 #[derive(Debug)]
@@ -50,11 +54,12 @@ pub(crate) struct CacheDirectory {
     path: PathBuf,
     /// The id in every extent.
     pub cache_id: u64,
-    /// The number of this session.
+    /// The number of this session: random, and of no other session.
     pub session: u64,
     /// True if there is a checkpoint to load.
     pub has_index: bool,
-    /// True if the previous session did not end: the checkpoint may be older than the extents.
+    /// True unless the session that wrote the checkpoint has ended, and was the last one: the checkpoint may be older than
+    /// the extents.
     pub is_after_crash: bool,
     /// `None` once this process no longer uses the directory.
     lock: Mutex<Option<File>>,
@@ -68,67 +73,44 @@ impl CacheDirectory {
         }
         // Other users must not read the objects.
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        let identity = read_identity(path, volume_id)?;
+        Identity::read(path, volume_id)?;
         let lock = lock(path)?;
-        let index_path = path.join("index");
-        let previous = read_session(path)?;
+        // Again: another process may have used the directory until it was locked.
+        let identity = Identity::read(path, volume_id)?;
+        let (index_path, session_path) = (path.join("index"), path.join("session"));
         let checkpoint = match identity {
             Identity::Current(id) => {
                 read_checkpoint_header(&index_path).filter(|header| header.cache_id == id)
             }
-            Identity::Absent | Identity::Outdated(_) => None,
+            Identity::Absent | Identity::Outdated(_) | Identity::Unreadable => None,
         };
-        let directory = match checkpoint {
-            Some(header) => Self::continued(path, header, previous, lock),
+        let cache_id = match checkpoint {
+            Some(header) => header.cache_id,
             None => {
+                warn_of_empty_start(path, identity);
                 // Extents of an index that is lost must never be taken for those of the new one.
+                let cache_id = random()?;
+                Identity::write(path, cache_id, volume_id)?;
                 match fs::remove_file(&index_path) {
                     Err(e) if e.kind() != ErrorKind::NotFound => return Err(e.into()),
                     _ => {}
                 }
-                let directory = path.display();
-                match identity {
-                    Identity::Absent => {}
-                    Identity::Current(_) => {
-                        tracing::warn!(%directory, "the index of the cache is missing or damaged; it starts empty");
-                    }
-                    Identity::Outdated(version) => {
-                        tracing::warn!(
-                            %directory,
-                            "the cache has format version {version}, and this program has {VERSION}; it starts empty"
-                        );
-                    }
-                }
-                let cache_id = random()?;
-                write_identity(path, cache_id, volume_id)?;
-                Self {
-                    path: path.to_owned(),
-                    cache_id,
-                    session: 1,
-                    has_index: false,
-                    is_after_crash: false,
-                    lock: Mutex::new(Some(lock)),
-                }
+                cache_id
             }
         };
-        replace(&path.join("session"), format!("{}\n", directory.session).as_bytes())?;
-        Ok(directory)
-    }
-
-    fn continued(path: &Path, header: CheckpointHeader, previous: PreviousSession, lock: File) -> Self {
-        let last_session = match previous {
-            PreviousSession::Ended => header.session,
-            PreviousSession::Open(session) => session.max(header.session),
-        };
-        let session = last_session + 1;
-        Self {
+        let previous = SessionRecord::read(&session_path)?;
+        let is_after_crash = checkpoint
+            .is_some_and(|checkpoint| !previous.is_some_and(|previous| previous.is_end_of(&checkpoint)));
+        let session = new_session()?;
+        SessionRecord { state: SessionState::Open, cache_id, session }.write(&session_path)?;
+        Ok(Self {
             path: path.to_owned(),
-            cache_id: header.cache_id,
+            cache_id,
             session,
-            has_index: true,
-            is_after_crash: matches!(previous, PreviousSession::Open(_)),
+            has_index: checkpoint.is_some(),
+            is_after_crash,
             lock: Mutex::new(Some(lock)),
-        }
+        })
     }
 
     /// The file of the frames.
@@ -158,86 +140,14 @@ impl CacheDirectory {
 
     /// Records a clean end. The last checkpoint must be durable: it has the number of the session.
     pub fn end_session(&self) -> io::Result<()> {
-        fs::remove_file(self.path.join("session"))?;
-        File::open(&self.path)?.sync_all()
+        let (cache_id, session) = (self.cache_id, self.session);
+        SessionRecord { state: SessionState::Ended, cache_id, session }.write(&self.path.join("session"))
     }
-}
-
-/// The end of the previous session.
-#[derive(Debug, Clone, Copy)]
-enum PreviousSession {
-    Ended,
-    /// It did not end, and had this number.
-    Open(u64),
-}
-
-fn read_session(path: &Path) -> Result<PreviousSession, DirectoryError> {
-    match fs::read_to_string(path.join("session")) {
-        // In place of a number that cannot be read, one that no session has had.
-        Ok(text) => Ok(PreviousSession::Open(text.trim().parse().or_else(|_| unused_number())?)),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(PreviousSession::Ended),
-        Err(e) if e.kind() == ErrorKind::InvalidData => Ok(PreviousSession::Open(unused_number()?)),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// The cache that a directory holds.
-#[derive(Debug, Clone, Copy)]
-enum Identity {
-    /// The directory is empty.
-    Absent,
-    /// A cache with this id.
-    Current(u64),
-    /// A cache of this older format version.
-    Outdated(u32),
-}
-
-/// The cache in the directory. Rejects what is not a cache of this volume, and newer versions.
-fn read_identity(path: &Path, volume_id: &str) -> Result<Identity, DirectoryError> {
-    let shown = path.display();
-    let text = match fs::read(path.join("volume")) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            let is_foreign = |name: &str| !["lock", "volume.unfinished"].contains(&name);
-            for entry in fs::read_dir(path)? {
-                let name = entry?.file_name().to_string_lossy().into_owned();
-                if is_foreign(&name) {
-                    let message = format!("{shown} is not a cache directory: it holds {name:?}");
-                    return Err(rejected(format!("{message}; name an empty directory")));
-                }
-            }
-            return Ok(Identity::Absent);
-        }
-        Err(e) => return Err(e.into()),
-    };
-    let mut lines = text.lines();
-    let mut value = |name: &str| lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let damaged =
-        || rejected(format!("{shown}/volume is damaged; remove the directory to start an empty cache"));
-    let version: u32 = value(TITLE).and_then(|text| text.parse().ok()).ok_or_else(damaged)?;
-    if version > VERSION {
-        return Err(rejected(format!(
-            "cache directory {shown} has format version {version}, which is newer than this program's {VERSION}"
-        )));
-    }
-    let cache_id = value("id").and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or_else(damaged)?;
-    let owner = value("volume").ok_or_else(damaged)?;
-    if owner != volume_id {
-        return Err(rejected(format!(
-            "cache directory {shown} belongs to volume {owner:?}, not {volume_id:?}"
-        )));
-    }
-    Ok(if version < VERSION { Identity::Outdated(version) } else { Identity::Current(cache_id) })
-}
-
-fn write_identity(path: &Path, cache_id: u64, volume_id: &str) -> io::Result<()> {
-    let text = format!("{TITLE} {VERSION}\nid {cache_id:016x}\nvolume {volume_id}\n");
-    replace(&path.join("volume"), text.as_bytes())
 }
 
 /// Writes a file durably, aside and renamed.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let unfinished = path.with_extension("unfinished");
+    let unfinished = path.with_extension(UNFINISHED);
     let mut file = create(&unfinished)?;
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -264,15 +174,39 @@ fn lock(path: &Path) -> Result<File, DirectoryError> {
     }
 }
 
-/// A random number of 63 bits: it can be counted up from.
-fn unused_number() -> io::Result<u64> {
-    Ok(random()? >> 1)
+fn warn_of_empty_start(path: &Path, identity: Identity) {
+    let directory = path.display();
+    match identity {
+        Identity::Absent => {}
+        Identity::Current(_) => {
+            tracing::warn!(%directory, "the index of the cache is missing or damaged; it starts empty");
+        }
+        Identity::Outdated(version) => {
+            tracing::warn!(
+                %directory,
+                "the cache has format version {version}, and this program has {VERSION}; it starts empty"
+            );
+        }
+        Identity::Unreadable => {
+            tracing::warn!(%directory, "the file volume of the cache is missing or damaged; it starts empty");
+        }
+    }
+}
+
+/// The number of a new session.
+fn new_session() -> io::Result<u64> {
+    loop {
+        let session = random()?;
+        if session > MAX_RESERVED_SESSION {
+            return Ok(session);
+        }
+    }
 }
 
 fn random() -> io::Result<u64> {
     getrandom::u64().map_err(|e| io::Error::other(e.to_string()))
 }
 
-fn rejected(message: String) -> DirectoryError {
+pub(super) fn rejected(message: String) -> DirectoryError {
     DirectoryError::Rejected(Error::new(Reason::InvalidArgument, message))
 }
