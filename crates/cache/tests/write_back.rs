@@ -269,6 +269,45 @@ async fn a_full_journal_lets_writes_through() {
     assert_eq!(get(&*stores.backing, "other").await.unwrap(), b"through");
 }
 
+/// The device fills after the write has begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn write_that_fills_the_journal_goes_through_if_it_is_small() {
+    for operation in [Operation::Write, Operation::Commit] {
+        let stores = Stores::new().await;
+        let layer = stores.open(NEVER).await;
+        put(&*layer, "k", "dirty").await;
+        let full = all_fail(&[operation], Reason::Full);
+        stores.journal.set_plan(full.clone());
+        put(&*layer, "k", "through").await;
+        assert_eq!(get(&*stores.backing, "k").await.unwrap(), b"through", "{operation:?}");
+        assert_eq!(
+            (get(&*layer, "k").await.unwrap(), layer.status().dirty_objects),
+            (b"through".to_vec(), 0)
+        );
+        lose(layer, &stores).await;
+        // A body that cannot be repeated is sent again by the client, which does not repeat a 507.
+        stores.journal.set_plan(FaultPlan::none());
+        let layer = stores.open(NEVER).await;
+        assert!(names(&*layer).await.contains(&"k".to_owned()));
+        stores.journal.set_plan(full);
+        let large = pattern(1 << 20, 1);
+        let request = || StageRequest { size: Some(1 << 20), ..StageRequest::default() };
+        let mut staged = layer.stage(&context(), &key("k"), request()).await.unwrap();
+        let written = match staged.write(large.clone()).await {
+            Ok(()) => staged.commit(Expected::default()).await.map(drop),
+            failed => failed,
+        };
+        let refused = written.unwrap_err();
+        assert_eq!(refused.reason(), Reason::Overloaded, "{operation:?}");
+        assert!(refused.client_message().is_some(), "the response says when to retry");
+        assert_eq!(get(&*layer, "k").await.unwrap(), b"through");
+        let mut staged = layer.stage(&context(), &key("k"), request()).await.unwrap();
+        staged.write(large.clone()).await.unwrap();
+        staged.commit(Expected::default()).await.unwrap();
+        assert!(get(&*stores.backing, "k").await.unwrap() == large, "{operation:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreadable_dirty_data_fails_and_is_not_replaced_by_older() {
     let stores = Stores::new().await;

@@ -166,11 +166,24 @@ pub(super) async fn read_record(
     bucket: &BucketName,
 ) -> Result<Option<OwnerRecord>> {
     let Some(found) = read_small(journal, context, bucket).await? else { return Ok(None) };
-    OwnerRecord::decode(&found.bytes).ok_or_else(|| not_a_marker(bucket)).map(Some)
+    OwnerRecord::decode(&found.bytes).ok_or_else(|| damaged_record(bucket)).map(Some)
 }
 
 fn not_a_marker(bucket: &BucketName) -> Error {
-    let message = format!("the object {MARKER_KEY:?} in bucket {bucket:?} is no marker of a journal");
+    let message = format!(
+        "the object {MARKER_KEY:?} in bucket {bucket:?} is damaged: it names no journal. Find out whether another journal \
+         may hold newer data of the bucket, and serve it with that journal. If there is none, delete the object in the \
+         backing store; if this journal has data of the bucket, the next message says how to restore the object"
+    );
+    Error::new(Reason::CorruptData, message).affecting_whole_bucket()
+}
+
+fn damaged_record(bucket: &BucketName) -> Error {
+    let message = format!(
+        "the record of the ownership of bucket {bucket:?} in the journal is damaged: restore the directory of the \
+         journal from a copy of its last state; or, to give up the data that only the journal has, move the directory \
+         elsewhere"
+    );
     Error::new(Reason::CorruptData, message)
 }
 

@@ -18,6 +18,10 @@ use super::journal::{Journal, dirty_generation, is_reserved};
 use super::options::MAX_OBJECT_FRACTION;
 use super::{Shared, reject_marker};
 
+/// The largest body that goes to the backing store if the journal turns out to be full. A local store holds the bytes of
+/// such a body until its commit, so that these cost no further memory.
+const MAX_REPEATED_BYTES: u64 = 128 << 10;
+
 impl Shared {
     /// See [`ObjectStore::stage`](tradewind_core::ObjectStore::stage).
     pub async fn stage(
@@ -35,6 +39,16 @@ impl Shared {
         {
             return Ok(staged);
         }
+        self.stage_through(context, address, request).await
+    }
+
+    /// Begins a write to the backing store.
+    async fn stage_through(
+        self: Arc<Self>,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
         self.check_backing(context, &address.bucket).await?;
         // A service orders changes by their begin: what the journal has must not be sent after this one has begun.
         self.clone().flush_source(context, address).await?;
@@ -115,15 +129,19 @@ impl Shared {
         journaled.precondition = Precondition::None;
         journaled.etag = ETagForm::Md5;
         match self.journal.store.stage(&journal_context, address, journaled).await {
-            Ok(inner) => Ok(Some(Box::new(JournalStaged {
-                shared: self.clone(),
-                context: context.clone(),
-                address: address.clone(),
-                precondition: request.precondition.clone(),
-                storage_class: request.metadata.headers.storage_class.clone(),
-                inner,
-                reserved,
-            }))),
+            Ok(inner) => {
+                let is_repeatable = request.size.is_some_and(|size| size <= MAX_REPEATED_BYTES);
+                Ok(Some(Box::new(JournalStaged {
+                    write: ClientWrite {
+                        shared: self.clone(),
+                        context: context.clone(),
+                        address: address.clone(),
+                        request: request.clone(),
+                        body: is_repeatable.then(Vec::new),
+                    },
+                    destination: Destination::Journal(JournalWrite { inner, reserved }),
+                })))
+            }
             Err(e) if e.reason() == Reason::NoSuchBucket || self.journal.note_error(&e, self.clock.now()) => {
                 Ok(None)
             }
@@ -221,13 +239,29 @@ impl Drop for Reserved {
     }
 }
 
-/// A write to the journal.
+/// A write to the journal. If the journal's device is full, a small one continues to the backing store.
 struct JournalStaged {
+    write: ClientWrite,
+    destination: Destination,
+}
+
+/// The request of a client.
+struct ClientWrite {
     shared: Arc<Shared>,
     context: Context,
     address: Address,
-    precondition: Precondition,
-    storage_class: Option<String>,
+    request: StageRequest,
+    /// The bytes so far, if they can be written again.
+    body: Option<Vec<Bytes>>,
+}
+
+enum Destination {
+    Journal(JournalWrite),
+    Backing(Box<dyn Staged>),
+}
+
+/// An unfinished write of the journal, and its room.
+struct JournalWrite {
     inner: Box<dyn Staged>,
     reserved: Reserved,
 }
@@ -235,49 +269,101 @@ struct JournalStaged {
 #[async_trait]
 impl Staged for JournalStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
-        self.context.check()?;
-        let written = self.context.guard(self.inner.write(bytes)).await?;
-        if let Err(e) = &written {
-            self.shared.journal.note_error(e, self.shared.clock.now());
+        let Self { write, destination } = self;
+        let journal = match destination {
+            Destination::Journal(journal) => journal,
+            Destination::Backing(staged) => return staged.write(bytes).await,
+        };
+        write.context.check()?;
+        if let Some(body) = &mut write.body {
+            body.push(bytes.clone());
         }
-        written
+        let Err(error) = write.context.guard(journal.inner.write(bytes)).await? else { return Ok(()) };
+        write.shared.journal.note_error(&error, write.shared.clock.now());
+        if error.reason() != Reason::Full {
+            return Err(error);
+        }
+        *destination = Destination::Backing(write.repeat_through().await?);
+        Ok(())
     }
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
-        let (shared, context) = (self.shared.clone(), self.context.clone());
-        context.check()?;
-        shared.run_change(&context, self.commit_to_journal(expected)).await
+        let Self { mut write, destination } = *self;
+        let journal = match destination {
+            Destination::Journal(journal) => journal,
+            Destination::Backing(staged) => return staged.commit(expected).await,
+        };
+        write.context.check()?;
+        let body = write.body.take();
+        let (shared, context) = (write.shared.clone(), write.context.clone());
+        let (own_shared, own_context) = (shared.clone(), context.clone());
+        let (address, request) = (write.address.clone(), write.request.clone());
+        let own_expected = expected.clone();
+        let work = async move {
+            own_shared.commit_to_journal(&own_context, &address, &request, journal, own_expected).await
+        };
+        match shared.run_change(&context, work).await {
+            // Nothing was applied.
+            Err(error) if error.reason() == Reason::Full => {
+                write.body = body;
+                write.repeat_through().await?.commit(expected).await
+            }
+            committed => committed,
+        }
     }
 }
 
-impl JournalStaged {
-    async fn commit_to_journal(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
-        let (shared, context, address) = (self.shared.clone(), self.context.clone(), self.address.clone());
-        let (bucket, _entered) = shared.enter(&context, &address.bucket, OwnerCheck::Lenient).await?;
+impl ClientWrite {
+    /// Begins the write again, to the backing store.
+    async fn repeat_through(&mut self) -> Result<Box<dyn Staged>> {
+        let Some(body) = self.body.take() else {
+            let why = "the device of the write-back journal is full, and the body cannot be repeated; send it again";
+            return Err(Error::for_client(Reason::Overloaded, why));
+        };
+        let shared = self.shared.clone();
+        let mut staged = shared.stage_through(&self.context, &self.address, self.request.clone()).await?;
+        for bytes in body {
+            staged.write(bytes).await?;
+        }
+        Ok(staged)
+    }
+}
+
+impl Shared {
+    /// Commits a write to the journal. With [`Full`](Reason::Full), nothing was applied.
+    async fn commit_to_journal(
+        self: &Arc<Self>,
+        context: &Context,
+        address: &Address,
+        request: &StageRequest,
+        journal: JournalWrite,
+        expected: Expected,
+    ) -> Result<(Committed, Observation)> {
+        let (bucket, _entered) = self.enter(context, &address.bucket, OwnerCheck::Lenient).await?;
         let Some(_committing) = bucket.begin_commit() else {
             let why = "the bucket was changed during the write, or is not owned any more; send it again";
             return Err(Error::new(Reason::Overloaded, why));
         };
-        let _commit = context.guard(shared.commit_locks.lock(&address)).await?;
-        if self.precondition != Precondition::None {
-            let state =
-                shared.key_state(&context, &address, &self.precondition, Examine::ForPrecondition).await?;
-            state.check(&address, &self.precondition)?;
+        let _commit = context.guard(self.commit_locks.lock(address)).await?;
+        let precondition = &request.precondition;
+        if *precondition != Precondition::None {
+            let state = self.key_state(context, address, precondition, Examine::ForPrecondition).await?;
+            state.check(address, precondition)?;
         }
         context.check()?;
-        let committed = self.inner.commit(expected).await;
-        let (mut committed, observation) = match committed {
+        let (mut committed, observation) = match journal.inner.commit(expected).await {
             Ok(committed) => committed,
             Err(e) => {
-                shared.journal.note_failed_change(&address, &e, shared.clock.now());
+                self.journal.note_failed_change(address, &e, self.clock.now());
                 return Err(e);
             }
         };
-        shared.journal.note_change(&address);
-        let state = DirtyState::Object(summary(&committed, self.storage_class));
-        shared.note_dirty(&address, state, committed.generation);
-        drop(self.reserved);
-        shared.counters.journaled.increment();
+        self.journal.note_change(address);
+        let storage_class = request.metadata.headers.storage_class.clone();
+        let state = DirtyState::Object(summary(&committed, storage_class));
+        self.note_dirty(address, state, committed.generation);
+        drop(journal.reserved);
+        self.counters.journaled.increment();
         committed.generation = dirty_generation(committed.generation);
         Ok((committed, observation))
     }
