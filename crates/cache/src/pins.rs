@@ -1,18 +1,23 @@
 //! Pinned prefixes: what the cache keeps of a bucket. A file in its directory has them across restarts.
 //!
 //! One line for each: the bucket, a space, and the prefix, of which all bytes but letters, digits and `-._/` are
-//! percent-encoded.
+//! percent-encoded. The last line is `# checksum CRC`: the CRC-64/NVME of the lines before it, in 16 hexadecimal digits.
+//! Files of earlier versions have no such line.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use tradewind_core::checksum::crc64nvme;
 use tradewind_core::{Address, BucketName};
 
 use crate::disk::replace_file;
 
 /// Pinned prefixes at most: each read compares its key with all of them.
 pub(crate) const MAX_PINNED_PREFIXES: usize = 64;
+
+/// The begin of the last line. No bucket has such a name.
+const CHECKSUM_TITLE: &str = "# checksum ";
 
 /// Keys of a bucket that the cache keeps, within its bound for pins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,35 +63,78 @@ impl PinnedPrefix {
     }
 }
 
-/// Reads the file. Lines that are damaged are reported and skipped: they cost hits, not data.
+/// The content of the file.
+#[derive(Debug, PartialEq, Eq)]
+struct DecodedPins {
+    pins: Vec<PinnedPrefix>,
+    /// True if pins may be missing or wrong.
+    is_damaged: bool,
+}
+
+/// Reads the file. Damage is reported, and lines that cannot be read are skipped: they cost hits, not data.
 pub(crate) fn read_pins(path: &Path) -> io::Result<Vec<PinnedPrefix>> {
     let text = match fs::read(path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(e),
     };
-    let mut pins = Vec::new();
-    for line in text.lines().take(MAX_PINNED_PREFIXES) {
-        match PinnedPrefix::parse(line) {
-            Some(pin) => pins.push(pin),
-            None => {
-                tracing::warn!(path = %path.display(), "a line of the pinned prefixes is damaged; it is skipped")
-            }
-        }
+    let DecodedPins { pins, is_damaged } = decode_pins(&text);
+    if is_damaged {
+        tracing::warn!(
+            path = %path.display(),
+            "the pinned prefixes are damaged: some may be missing or wrong; list them, and pin or unpin what is wrong"
+        );
     }
     Ok(pins)
 }
 
+fn decode_pins(text: &str) -> DecodedPins {
+    let (lines, is_damaged) = match text.rsplit_once(CHECKSUM_TITLE) {
+        Some((lines, checksum)) => (lines, checksum != checksum_text(lines)),
+        None => (text, false),
+    };
+    let parsed: Vec<_> = lines.lines().take(MAX_PINNED_PREFIXES).map(PinnedPrefix::parse).collect();
+    let is_damaged = is_damaged || parsed.contains(&None);
+    DecodedPins { pins: parsed.into_iter().flatten().collect(), is_damaged }
+}
+
+fn encode_pins(pins: &[PinnedPrefix]) -> String {
+    let lines: String = pins.iter().map(PinnedPrefix::line).collect();
+    format!("{lines}{CHECKSUM_TITLE}{}", checksum_text(&lines))
+}
+
 /// Replaces the file durably.
 pub(crate) fn write_pins(path: &Path, pins: &[PinnedPrefix]) -> io::Result<()> {
-    let text: String = pins.iter().map(PinnedPrefix::line).collect();
-    replace_file(path, text.as_bytes())
+    replace_file(path, encode_pins(pins).as_bytes())
+}
+
+/// The rest of the last line.
+fn checksum_text(lines: &str) -> String {
+    format!("{:016x}\n", crc64nvme(lines.as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn pin(bucket: &str, prefix: &str) -> PinnedPrefix {
+        PinnedPrefix { bucket: BucketName::new(bucket).unwrap(), prefix: prefix.to_owned() }
+    }
+
+    #[test]
+    fn pins_with_any_flipped_bit_are_known_to_be_damaged() {
+        let pins = vec![pin("photos", "2026/"), pin("mail", "")];
+        let text = encode_pins(&pins);
+        assert_eq!(decode_pins(&text), DecodedPins { pins: pins.clone(), is_damaged: false });
+        for bit in 0..text.len() * 8 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_pins(&String::from_utf8_lossy(&bytes)).is_damaged, "bit {bit}");
+        }
+        let earlier = "photos 2026/\nmail \n";
+        assert_eq!(decode_pins(earlier), DecodedPins { pins, is_damaged: false });
+    }
 
     proptest! {
         #[test]
