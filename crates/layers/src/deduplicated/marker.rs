@@ -1,8 +1,8 @@
 //! The object that marks the bucket of chunks as one of this layer, and names the version of its format.
 //!
 //! Its bytes are a constant. Damaged or lost ones are written again if it is certain that they were those of this
-//! version: by the checksum that the store has of them, or by chunks of this version. Manifests name a version of their
-//! own.
+//! version: by the checksum that the store has of them, or by chunks of this version. Bytes that name no version are
+//! damaged, also if the store has their checksum. Manifests name a version of their own.
 
 use bytes::Bytes;
 use tracing::warn;
@@ -20,6 +20,10 @@ use super::part_references::PART_PREFIX;
 pub(super) const MARKER_KEY: &str = "format";
 /// Its content.
 const MARKER: &[u8] = b"tradewind deduplicated chunks 1\n";
+/// The begin of its content in each version, before the number.
+const TITLE: &str = "tradewind deduplicated chunks ";
+/// The number in [`MARKER`].
+const VERSION: u32 = 1;
 /// Chunks that are read to find one of this version: some may be damaged.
 const MAX_SAMPLE_CHUNKS: usize = 16;
 
@@ -36,7 +40,12 @@ pub(super) async fn write(store: &ChunkStore, context: &Context) -> Result<()> {
 pub(super) async fn is_present(store: &ChunkStore, context: &Context) -> Result<bool> {
     match store.get(context, &ObjectKey::new(MARKER_KEY)?).await {
         Ok(marker) if marker == MARKER => Ok(true),
-        Ok(_) => Err(later_version()),
+        Ok(marker) if names_later_version(&marker) => Err(later_version()),
+        Ok(_) => {
+            let damage = Error::new(Reason::CorruptData, "it names no version");
+            restore(store, context, damage).await?;
+            Ok(true)
+        }
         Err(error) if error.reason() == Reason::NoSuchBucket => Ok(false),
         Err(error) if error.reason() == Reason::NoSuchKey => {
             let has_chunks = has_chunks_of_this_version(store, context).await?;
@@ -60,12 +69,30 @@ async fn restore_damaged(store: &ChunkStore, context: &Context, damage: Error) -
         Err(error) if error.reason() == Reason::CorruptData => None,
         Err(error) => return Err(error),
     };
-    let is_of_this_version = match stored {
-        Some(stored) if stored == Checksum::compute(Algorithm::Crc64Nvme, MARKER) => true,
-        Some(_) => return Err(later_version()),
-        None => has_chunks_of_this_version(store, context).await?,
-    };
-    if !is_of_this_version {
+    match stored {
+        Some(stored) if stored == Checksum::compute(Algorithm::Crc64Nvme, MARKER) => {
+            warn_of_damage(&damage);
+            write(store, context).await
+        }
+        Some(_) => Err(later_version()),
+        None => restore(store, context, damage).await,
+    }
+}
+
+/// Returns true if a marker is that of a later version.
+fn names_later_version(marker: &[u8]) -> bool {
+    let number =
+        std::str::from_utf8(marker).ok().and_then(|text| text.strip_prefix(TITLE)?.strip_suffix('\n'));
+    number.and_then(|digits| digits.parse::<u32>().ok()).is_some_and(|version| version > VERSION)
+}
+
+fn warn_of_damage(damage: &Error) {
+    warn!(bucket = BUCKET, error = %damage, "the object {MARKER_KEY:?} of the chunks is damaged; writing it again");
+}
+
+/// Writes a damaged marker again if chunks show that it was of this version.
+async fn restore(store: &ChunkStore, context: &Context, damage: Error) -> Result<()> {
+    if !has_chunks_of_this_version(store, context).await? {
         let message = format!(
             "the object {MARKER_KEY:?} of the bucket {BUCKET:?} is damaged, and no chunk shows its version: {}; if there \
              are no deduplicated objects, start the server without the layer \"deduplicated\" and delete the object",
@@ -73,7 +100,7 @@ async fn restore_damaged(store: &ChunkStore, context: &Context, damage: Error) -
         );
         return Err(damage.with_message(message));
     }
-    warn!(bucket = BUCKET, error = %damage, "the object {MARKER_KEY:?} of the chunks is damaged; writing it again");
+    warn_of_damage(&damage);
     write(store, context).await
 }
 

@@ -159,6 +159,25 @@ async fn marker_of_a_later_version_is_rejected_also_if_damaged_or_lost() {
     assert_eq!(opening_error(desk.below.clone()).await.reason(), Reason::InvalidArgument);
 }
 
+/// Services do not notice that somebody emptied or overwrote the marker.
+#[tokio::test]
+async fn marker_that_names_no_version_is_written_again_if_there_are_chunks() {
+    let overwritten: [&[u8]; 4] = [b"", b"x", b"tradewind deduplicated chunks 0\n", b"tradewind dedu"];
+    for bytes in overwritten {
+        let desk = desk().await;
+        replace_chunk(&*desk.below, "format", Bytes::from_static(bytes)).await;
+        open_and_read(desk.below.clone()).await;
+        let address = Address::parse(CHUNKS, "format").unwrap();
+        let found = desk.below.get(&context(), &address, GetRequest::default()).await.unwrap();
+        assert_eq!(found.body.collect().await.unwrap(), "tradewind deduplicated chunks 1\n");
+        for key in chunks(&*desk.below).await.0 {
+            replace_chunk(&*desk.below, &key, noise(100, 9)).await;
+        }
+        replace_chunk(&*desk.below, "format", Bytes::from_static(bytes)).await;
+        assert_eq!(opening_error(desk.below.clone()).await.reason(), Reason::CorruptData, "{bytes:?}");
+    }
+}
+
 /// A chunk that is not damaged and has not the bytes of its hash is of another version.
 #[tokio::test]
 async fn lost_marker_is_not_written_next_to_a_chunk_of_another_version() {
