@@ -274,16 +274,26 @@ fn read_format(root: &Path) -> Result<Option<Format>> {
     };
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let version = field("format ").and_then(|v| v.parse::<u32>().ok());
-    let known = version.filter(|version| (MIN_FORMAT_VERSION..=FORMAT_VERSION).contains(version));
-    let Some(version) = known else {
+    let Some(version) = version else {
         return Err(Error::new(
-            Reason::InvalidArgument,
+            Reason::CorruptData,
             format!(
-                "{} has an unknown format version (supported: {MIN_FORMAT_VERSION} to {FORMAT_VERSION})",
-                root.display()
+                "{} is damaged: it names no format version; restore it from a backup, or write it again with the salt \
+                 from a segment's header",
+                path.display()
             ),
         ));
     };
+    if !(MIN_FORMAT_VERSION..=FORMAT_VERSION).contains(&version) {
+        return Err(Error::new(
+            Reason::InvalidArgument,
+            format!(
+                "{} has an unknown format version (supported: {MIN_FORMAT_VERSION} to {FORMAT_VERSION}); use the \
+                 program that wrote the store, or restore FORMAT if it is damaged",
+                root.display()
+            ),
+        ));
+    }
     let salt = field("salt ").and_then(|v| u64::from_str_radix(v, 16).ok());
     salt.map(|salt| Some(Format { version, salt })).ok_or_else(|| {
         Error::new(
