@@ -159,7 +159,7 @@ async fn marker_of_a_later_version_is_rejected_also_if_damaged_or_lost() {
     assert_eq!(opening_error(desk.below.clone()).await.reason(), Reason::InvalidArgument);
 }
 
-/// Services do not notice that somebody emptied or overwrote the marker.
+/// A service has a right checksum of a marker that other tools emptied or overwrote.
 #[tokio::test]
 async fn marker_that_names_no_version_is_written_again_if_there_are_chunks() {
     let overwritten: [&[u8]; 4] = [b"", b"x", b"tradewind deduplicated chunks 0\n", b"tradewind dedu"];
