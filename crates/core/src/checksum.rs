@@ -178,7 +178,8 @@ impl FromStr for ChecksumScope {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Self::FullObject, Self::Composite].into_iter().find(|scope| scope.name() == text).ok_or_else(|| {
+        let mut scopes = [Self::FullObject, Self::Composite].into_iter();
+        scopes.find(|scope| scope.name().eq_ignore_ascii_case(text)).ok_or_else(|| {
             Error::for_client(Reason::InvalidArgument, format!("unknown checksum type {text:?}"))
         })
     }

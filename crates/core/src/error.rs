@@ -112,6 +112,9 @@ reasons! {
     MetadataTooLarge => Invalid,
     /// Tags over the limits or malformed.
     InvalidTag => Invalid,
+    /// A version id that no version of the store can have. A store that does not know the form of its ids reports
+    /// [`NoSuchVersion`](Self::NoSuchVersion) instead.
+    InvalidVersionId => Invalid,
     /// Another argument is wrong; the message says which.
     InvalidArgument => Invalid,
     /// The request contradicts itself; the message says how.
@@ -338,6 +341,11 @@ impl Error {
     /// The version does not exist.
     pub fn no_such_version(key: &str, version: &VersionId) -> Self {
         Self::new(Reason::NoSuchVersion, format!("key {key:?} has no version {version}"))
+    }
+
+    /// No version of the store can have this id.
+    pub fn invalid_version_id() -> Self {
+        Self::for_client(Reason::InvalidVersionId, "Invalid version id specified")
     }
 
     /// The version named is a delete marker, created at `created` if that is known.

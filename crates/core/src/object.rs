@@ -222,7 +222,8 @@ pub struct Committed {
     pub checksums: Vec<Checksum>,
     /// The data that the checksums were computed over.
     pub scope: ChecksumScope,
-    /// The version that was written; `None` in a bucket whose versioning was never enabled, and for parts.
+    /// The version that was written; `None` in a bucket whose versioning was never enabled, and for parts. Without
+    /// [`Feature::NullVersionOfWrites`](crate::store::Feature::NullVersionOfWrites) also if versioning is suspended.
     pub version: Option<VersionId>,
     /// The version that was read, if this is the result of a copy.
     pub source_version: Option<VersionId>,

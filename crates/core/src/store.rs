@@ -150,6 +150,12 @@ pub enum Feature {
     /// Results name the `null` version in a bucket with versions, errors tell a delete marker from what does not exist,
     /// and deleting a deleted object adds another delete marker.
     VersionDetails,
+    /// The result of a write, a copy or a completion names the `null` version in a bucket whose versioning is suspended.
+    NullVersionOfWrites,
+    /// An id that no version of the store can have is an
+    /// [`InvalidVersionId`](crate::Reason::InvalidVersionId). Otherwise the store does not know the form of its ids, and
+    /// the version is missing.
+    VersionIdForm,
     /// A write may keep the identity of an object that is moved.
     Identity,
 }
@@ -263,8 +269,8 @@ pub struct CopyRequest {
     pub metadata: Option<Metadata>,
     /// New tags; `None` copies them.
     pub tags: Option<Tags>,
-    /// A checksum to compute and store; `None` uses the source's algorithm if its checksum is over the full object,
-    /// else CRC-64/NVME.
+    /// A checksum to compute and store; `None` uses the source's algorithm, also if the source's checksum is composite.
+    /// The copy's checksum is over the full object. Without a checksum of the source, it is a CRC-64/NVME.
     pub algorithm: Option<Algorithm>,
     /// A condition on the destination.
     pub precondition: Precondition,
@@ -359,7 +365,8 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
 
     /// Returns an object's metadata without its bytes. Without a version in the address, a key whose newest version is
     /// a delete marker does not exist: [`NoSuchKey`](crate::Reason::NoSuchKey). With one, the call fails with
-    /// [`NoSuchVersion`](crate::Reason::NoSuchVersion) if it does not exist and with
+    /// [`NoSuchVersion`](crate::Reason::NoSuchVersion) if it does not exist, with
+    /// [`InvalidVersionId`](crate::Reason::InvalidVersionId) if no version can have the id, and with
     /// [`DeleteMarker`](crate::Reason::DeleteMarker) if it is one.
     async fn head(
         &self,
@@ -386,7 +393,8 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
 
     /// Deletes an object if the condition holds for its current version. In a bucket with versioning, this adds a
     /// delete marker, also for a key that does not exist. With a version in the address, that version is removed; if
-    /// it was the newest, the next one becomes current.
+    /// it was the newest, the next one becomes current. A version that does not exist is no error, except an id that no
+    /// version can have: see [`Feature::VersionIdForm`].
     async fn delete(
         &self,
         context: &Context,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::clock::Timestamp;
-use crate::error::{Error, Reason, Result};
+use crate::error::{Error, Result};
 use crate::listing::{ListEntry, ListRequest, ObjectSummary, common_prefix, successor};
 
 /// The longest version id, in bytes, as in S3.
@@ -20,14 +20,14 @@ pub enum VersionId {
 }
 
 impl VersionId {
-    /// Parses the text of an id. Fails with [`InvalidArgument`](Reason::InvalidArgument) if it is empty, too long or
+    /// Parses the text of an id. Fails with [`InvalidVersionId`](crate::Reason::InvalidVersionId) if it is empty, too long or
     /// has control characters.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "null" {
             return Ok(Self::Null);
         }
         if text.is_empty() || text.len() > MAX_VERSION_ID_BYTES || text.chars().any(char::is_control) {
-            return Err(Error::for_client(Reason::InvalidArgument, "Invalid version id specified"));
+            return Err(Error::invalid_version_id());
         }
         Ok(Self::Id(text.into()))
     }
@@ -37,6 +37,17 @@ impl VersionId {
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         Self::Id(format!("v{}", crate::token::letters(number)).into())
+    }
+
+    /// Checks that a version of a store with ids by [`Self::from_number`] can have this id.
+    ///
+    /// # Errors
+    /// [`InvalidVersionId`](crate::Reason::InvalidVersionId) if the id is neither `null` nor of that form.
+    pub fn check_numbered(&self) -> Result<()> {
+        match self {
+            Self::Id(_) if self.number().is_none() => Err(Error::invalid_version_id()),
+            Self::Null | Self::Id(_) => Ok(()),
+        }
     }
 
     /// The number of an id by [`Self::from_number`].
@@ -154,13 +165,11 @@ pub trait VersionCursor {
 /// Builds one page of versions, of a store whose ids are those of [`VersionId::from_number`].
 ///
 /// # Errors
-/// `InvalidArgument` if the position has another id: from a position that is not known, a client would read the versions
+/// `InvalidVersionId` if the position has another id: from a position that is not known, a client would read the versions
 /// of its key again. An id whose version is gone is valid.
 pub fn page_versions(cursor: &mut impl VersionCursor, request: &ListVersions) -> Result<VersionsPage> {
     let version = request.after.as_ref().and_then(|after| after.version.as_ref());
-    if version.is_some_and(|version| *version != VersionId::Null && version.number().is_none()) {
-        return Err(Error::for_client(Reason::InvalidArgument, "Invalid version id specified"));
-    }
+    version.map_or(Ok(()), VersionId::check_numbered)?;
     let mut entries: Vec<ListEntry<ListedVersion>> = Vec::new();
     if request.limit == 0 {
         return Ok(VersionsPage { entries, next: None });
@@ -250,6 +259,7 @@ impl ListedVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Reason;
     use proptest::prelude::*;
 
     /// Versions in order: (key, version number).
@@ -285,7 +295,7 @@ mod tests {
             page_versions(&mut Sorted { versions: &versions, at: 0 }, &request)
         };
         let unknown = page(VersionId::parse("zzz").unwrap());
-        assert_eq!(unknown.unwrap_err().reason(), Reason::InvalidArgument);
+        assert_eq!(unknown.unwrap_err().reason(), Reason::InvalidVersionId);
         assert_eq!(page(VersionId::from_number(2)).unwrap().entries.len(), 1);
         // The version may be gone.
         assert!(page(VersionId::from_number(9)).is_ok() && page(VersionId::Null).is_ok());

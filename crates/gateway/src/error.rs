@@ -91,6 +91,7 @@ codes! {
     InvalidToken "InvalidToken" 400,
     InvalidUri "InvalidURI" 400,
     KeyTooLong "KeyTooLongError" 400,
+    MalformedPostRequest "MalformedPOSTRequest" 400,
     MalformedTrailer "MalformedTrailerError" 400,
     MalformedXml "MalformedXML" 400,
     MaxMessageLengthExceeded "MaxMessageLengthExceeded" 400,
@@ -101,6 +102,7 @@ codes! {
     MissingSecurityHeader "MissingSecurityHeader" 400,
     NoSuchBucket "NoSuchBucket" 404,
     NoSuchBucketPolicy "NoSuchBucketPolicy" 404,
+    NoSuchConfiguration "NoSuchConfiguration" 404,
     NoSuchCorsConfiguration "NoSuchCORSConfiguration" 404,
     NoSuchKey "NoSuchKey" 404,
     NoSuchLifecycleConfiguration "NoSuchLifecycleConfiguration" 404,
@@ -293,7 +295,7 @@ pub const fn code_for(reason: Reason) -> Code {
         Reason::InvalidPartOrder => Code::InvalidPartOrder,
         Reason::MetadataTooLarge => Code::MetadataTooLarge,
         Reason::InvalidTag => Code::InvalidTag,
-        Reason::InvalidKey | Reason::InvalidArgument => Code::InvalidArgument,
+        Reason::InvalidKey | Reason::InvalidVersionId | Reason::InvalidArgument => Code::InvalidArgument,
         Reason::InvalidRequest => Code::InvalidRequest,
         Reason::AccessDenied => Code::AccessDenied,
         Reason::Full => Code::InsufficientStorage,
@@ -311,25 +313,25 @@ pub const fn code_for(reason: Reason) -> Code {
 /// The message to the client for a reason of the port.
 const fn message_for(reason: Reason) -> &'static str {
     match reason {
-        Reason::NoSuchBucket => "The specified bucket does not exist",
+        Reason::NoSuchBucket => "The specified bucket does not exist.",
         Reason::NoSuchKey => "The specified key does not exist.",
         Reason::NoSuchVersion => "The specified version does not exist.",
         Reason::DeleteMarker => "The specified method is not allowed against this resource.",
         Reason::NoSuchUpload => {
-            "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted \
-             or completed."
+            "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been \
+             aborted or completed."
         }
-        Reason::PreconditionFailed => "At least one of the pre-conditions you specified did not hold",
+        Reason::PreconditionFailed => "At least one of the pre-conditions you specified did not hold.",
         Reason::NotModified => "Not Modified",
         Reason::BucketExists => {
             "Your previous request to create the named bucket succeeded and you already own it."
         }
-        Reason::BucketNotEmpty => "The bucket you tried to delete is not empty",
+        Reason::BucketNotEmpty => "The bucket you tried to delete is not empty.",
         Reason::Conflict => {
             "The conditional request cannot succeed due to a conflicting operation against this resource."
         }
         Reason::InvalidBucketName => "The specified bucket is not valid.",
-        Reason::KeyTooLong => "Your key is too long",
+        Reason::KeyTooLong => "Your key is too long.",
         Reason::InvalidRange => "The requested range is not satisfiable",
         Reason::BadDigest => {
             "The Content-MD5 or checksum value that you specified did not match what the server received."
@@ -337,7 +339,7 @@ const fn message_for(reason: Reason) -> &'static str {
         Reason::IncompleteBody => {
             "You did not provide the number of bytes specified by the Content-Length HTTP header"
         }
-        Reason::EntityTooLarge => "Your proposed upload exceeds the maximum allowed size",
+        Reason::EntityTooLarge => "Your proposed upload exceeds the maximum allowed object size.",
         Reason::EntityTooSmall => "Your proposed upload is smaller than the minimum allowed size",
         Reason::InvalidPart => {
             "One or more of the specified parts could not be found.  The part may not have been uploaded, or the \
@@ -348,8 +350,9 @@ const fn message_for(reason: Reason) -> &'static str {
         }
         Reason::MetadataTooLarge => "Your metadata headers exceed the maximum allowed metadata size",
         Reason::InvalidTag => "The tag provided was not a valid tag.",
-        Reason::InvalidKey | Reason::InvalidArgument => "Invalid Argument",
-        Reason::InvalidRequest => "Invalid Request",
+        Reason::InvalidVersionId => "Invalid version id specified",
+        Reason::InvalidKey | Reason::InvalidArgument => "Invalid Argument.",
+        Reason::InvalidRequest => "Invalid Request.",
         Reason::AccessDenied => "Access Denied",
         Reason::Full => "The store is full. Deletes still work.",
         Reason::ReadOnly => "The store is read-only until its operator reopens it.",

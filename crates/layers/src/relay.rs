@@ -31,12 +31,11 @@ pub(crate) async fn copy(
 ) -> Result<Committed> {
     let get = GetRequest { conditions: request.source_conditions, ..GetRequest::default() };
     let source = from.name.in_error(from.store.get(context, &request.source, get).await)?;
-    let known = full_object_checksums(&source.info);
     let algorithms = match request.algorithm {
         Some(algorithm) => vec![algorithm],
-        None => known.iter().map(Checksum::algorithm).collect(),
+        None => source.info.checksums.iter().map(Checksum::algorithm).collect(),
     };
-    let verified = verifiable(known, &algorithms);
+    let verified = verifiable(full_object_checksums(&source.info), &algorithms);
     let mut metadata = request.metadata.unwrap_or_else(|| source.info.metadata.clone().for_copy());
     metadata.tags = request.tags.unwrap_or_else(|| source.info.metadata.tags.clone());
     let stage = StageRequest {

@@ -346,6 +346,7 @@ fn find_in_snapshot(snapshot: &IndexSnapshot, address: &Address, bucket: BucketI
             None => Err(missing_object(snapshot, bucket, key)?),
         };
     };
+    version.check_numbered()?;
     let missing = || Error::no_such_version(key, version);
     let slot = VersionSlot::from_id(version).ok_or_else(missing)?;
     let entry = find_version(snapshot, bucket, key, slot)?.found.ok_or_else(missing)?.entry;

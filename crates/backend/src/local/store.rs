@@ -24,8 +24,8 @@ use tradewind_core::store::{
 use tradewind_core::stored_form::{DescriptionChange, Redescribed};
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
-    Address, Algorithm, Body, BucketName, ChecksumScope, ClassUpdate, Clock, Context, ObjectStore,
-    Precondition, Staged, Tags,
+    Address, Algorithm, Body, BucketName, Checksum, ClassUpdate, Clock, Context, ObjectStore, Precondition,
+    Staged, Tags,
 };
 
 use super::commit;
@@ -331,9 +331,7 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let get = GetRequest { conditions: request.source_conditions.clone(), ..GetRequest::default() };
         let source = self.get(context, &request.source, get).await?;
-        let stored_checksum =
-            (source.info.scope == ChecksumScope::FullObject).then(|| source.info.checksums.first()).flatten();
-        let algorithm = request.algorithm.or(stored_checksum.map(|c| c.algorithm()));
+        let algorithm = request.algorithm.or(source.info.checksums.first().map(Checksum::algorithm));
         let mut metadata = request.metadata.unwrap_or_else(|| source.info.metadata.clone().for_copy());
         metadata.tags = request.tags.unwrap_or_else(|| source.info.metadata.tags.clone());
         let stage = StageRequest {

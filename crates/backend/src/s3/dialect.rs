@@ -85,12 +85,22 @@ const PLAIN: Capabilities = Capabilities {
         // Classes are user metadata, which has a limit and is changed by a copy only.
         Feature::ManyClassRanges,
         Feature::ClassChanges,
+        // As in S3, responses to writes omit the `null` version.
+        Feature::NullVersionOfWrites,
+        Feature::VersionIdForm,
         Feature::Identity,
     ],
 };
 
-const TRADEWIND: Capabilities =
-    Capabilities { unsupported: &[Feature::SingleCompletion, Feature::Identity], ..PLAIN };
+const TRADEWIND: Capabilities = Capabilities {
+    unsupported: &[
+        Feature::SingleCompletion,
+        Feature::NullVersionOfWrites,
+        Feature::VersionIdForm,
+        Feature::Identity,
+    ],
+    ..PLAIN
+};
 
 const CEPH: Capabilities = Capabilities {
     // Creating a bucket that the caller already owns succeeds.
@@ -121,6 +131,8 @@ const CEPH: Capabilities = Capabilities {
         Feature::NulInKeys,
         // Responses name a null version only if the request does, and no delete marker. A second delete adds none.
         Feature::VersionDetails,
+        Feature::NullVersionOfWrites,
+        Feature::VersionIdForm,
         Feature::Identity,
     ],
     ..PLAIN

@@ -8,7 +8,7 @@ use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{
     CopyPartRequest, CopyRequest, GetRequest, ObjectStore as _, Select, StageRequest,
 };
-use tradewind_core::{Algorithm, ChecksumScope, Context, Metadata, ObjectInfo};
+use tradewind_core::{Algorithm, Checksum, ChecksumScope, Context, Metadata, ObjectInfo};
 
 use super::stored_metadata::StoredMetadata;
 use super::{SwiftStore, names, reject_condition};
@@ -26,10 +26,7 @@ impl SwiftStore {
         let head = GetRequest { conditions: conditions.clone(), ..GetRequest::default() };
         self.require_current(context, &request.source).await?;
         let source = self.read_head(context, &request.source, &head).await?.info;
-        let kept_algorithm = || match source.checksums.first() {
-            Some(checksum) if source.scope == ChecksumScope::FullObject => checksum.algorithm(),
-            _ => Algorithm::Crc64Nvme,
-        };
+        let kept_algorithm = || source.checksums.first().map_or(Algorithm::Crc64Nvme, Checksum::algorithm);
         let algorithm = request.algorithm.unwrap_or_else(kept_algorithm);
         let tags = request.tags.clone().unwrap_or_else(|| source.metadata.tags.clone());
         let metadata = request.metadata.clone().unwrap_or_else(|| source.metadata.clone().for_copy());

@@ -212,6 +212,7 @@ impl Change for DeleteObject {
         let bucket = batch.bucket(&self.bucket)?;
         check_precondition(batch, bucket.id, &self.key, &self.precondition)?;
         if let Some(version) = &self.version {
+            version.check_numbered()?;
             let removed = match VersionSlot::from_id(version) {
                 Some(slot) => self.remove(batch, bucket.id, slot)?,
                 None => None,

@@ -4,6 +4,7 @@
 
 use crate::condition::Precondition;
 use crate::error::Reason;
+use crate::multipart::CreateUpload;
 use crate::object::Generation;
 use crate::store::{Feature, GetRequest};
 use crate::testing::context;
@@ -22,7 +23,9 @@ super::theme! { "versions":
     deleting_an_old_version_leaves_the_current_one needs Versions,
     suspended_writes_replace_only_the_null_version needs Versions,
     suspended_deletes_leave_one_null_marker needs Versions,
+    suspended_writes_of_all_kinds_name_the_null_version needs Versions,
     missing_versions_and_markers_are_distinguished needs Versions,
+    ids_that_no_version_can_have_are_invalid needs Versions,
     ids_that_no_write_got_name_nothing needs Versions,
     preconditions_compare_the_current_version needs Versions,
     tags_belong_to_a_version needs Versions,
@@ -168,7 +171,7 @@ async fn suspended_writes_replace_only_the_null_version(desk: Fixture) {
     desk.enable_versioning().await;
     let kept = desk.put("k", "kept").await.version.unwrap();
     desk.set_versioning(Versioning::Suspended).await;
-    let null = Some(VersionId::Null).filter(|_| desk.supports(Feature::VersionDetails));
+    let null = Some(VersionId::Null).filter(|_| desk.supports(Feature::NullVersionOfWrites));
     assert_eq!(desk.put("k", "null one").await.version, null);
     assert_eq!(desk.put("k", "null two").await.version, null);
     assert_eq!(labels(&desk.versions("").await), ["k null latest", "k"]);
@@ -181,6 +184,27 @@ async fn suspended_writes_replace_only_the_null_version(desk: Fixture) {
     desk.set_versioning(Versioning::Suspended).await;
     desk.put("k", "null three").await;
     assert_eq!(labels(&desk.versions("").await), ["k null latest", "k", "k"]);
+}
+
+async fn suspended_writes_of_all_kinds_name_the_null_version(desk: Fixture) {
+    desk.enable_versioning().await;
+    desk.put("from", "bytes").await;
+    desk.set_versioning(Versioning::Suspended).await;
+    let null = Some(VersionId::Null).filter(|_| desk.supports(Feature::NullVersionOfWrites));
+    let copied = desk.store.copy(&context(), copy_request(key_address("from"), key_address("copy"))).await;
+    let copied = copied.unwrap();
+    // A leaf that reads a copy's size also learns its version.
+    assert!(copied.version == null || copied.version == Some(VersionId::Null), "{:?}", copied.version);
+    let mut expected = vec!["copy null latest", "from latest"];
+    if desk.capabilities().multipart {
+        let completed = desk.put_parts("parts", CreateUpload::default(), &[pattern(1000, 1)]).await;
+        assert_eq!(completed.version, null);
+        expected.push("parts null latest");
+    }
+    assert_eq!(labels(&desk.versions("").await), expected);
+    if desk.supports(Feature::VersionDetails) {
+        assert_eq!(desk.head("copy").await.version, Some(VersionId::Null));
+    }
 }
 
 async fn suspended_deletes_leave_one_null_marker(desk: Fixture) {
@@ -201,7 +225,7 @@ async fn missing_versions_and_markers_are_distinguished(desk: Fixture) {
     desk.enable_versioning().await;
     let other = desk.put("other", "bytes").await.version.unwrap();
     desk.put("k", "bytes").await;
-    for missing in [&other, &VersionId::Null, &VersionId::parse("no id of this store").unwrap()] {
+    for missing in [&other, &VersionId::Null] {
         assert_eq!(reason(desk.get_version("k", missing).await), Reason::NoSuchVersion, "{missing}");
     }
     assert_eq!(reason(desk.get_version("none", &other).await), Reason::NoSuchVersion);
@@ -212,6 +236,33 @@ async fn missing_versions_and_markers_are_distinguished(desk: Fixture) {
     } else {
         assert_eq!(failed.reason(), Reason::NoSuchVersion);
     }
+}
+
+async fn ids_that_no_version_can_have_are_invalid(desk: Fixture) {
+    let reported = match desk.supports(Feature::VersionIdForm) {
+        true => Reason::InvalidVersionId,
+        false => Reason::NoSuchVersion,
+    };
+    desk.enable_versioning().await;
+    desk.put("k", "bytes").await;
+    for text in ["no id of this store", "v", "0", "vaaaaaaaaaaaaaaa!"] {
+        let impossible = key_address("k").with_version(Some(VersionId::parse(text).unwrap()));
+        let found = desk.store.get(&context(), &impossible, GetRequest::default()).await;
+        assert_eq!(reason(found), reported, "{text}");
+        let found = desk.store.head(&context(), &impossible, GetRequest::default()).await;
+        assert_eq!(reason(found), reported, "{text}");
+        if desk.capabilities().tags {
+            let set = desk.store.set_tags(&context(), &impossible, tags(&[("a", "b")])).await;
+            assert_eq!(reason(set), reported, "{text}");
+        }
+        let copied = desk.store.copy(&context(), copy_request(impossible.clone(), key_address("to"))).await;
+        assert_eq!(reason(copied), reported, "{text}");
+        match desk.store.delete(&context(), &impossible, Precondition::None).await {
+            Ok(deleted) => assert!(!desk.supports(Feature::VersionIdForm) && !deleted.is_delete_marker),
+            Err(error) => assert_eq!(error.reason(), reported, "{text}"),
+        }
+    }
+    assert_eq!(labels(&desk.versions("").await), ["k latest"]);
 }
 
 async fn ids_that_no_write_got_name_nothing(desk: Fixture) {
@@ -297,7 +348,7 @@ async fn multipart_objects_are_versions(desk: Fixture) {
     desk.enable_versioning().await;
     let old = desk.put("k", "old").await.version.unwrap();
     let parts = [pattern(5 << 20, 1), pattern(1000, 2)];
-    let new = desk.put_parts("k", crate::multipart::CreateUpload::default(), &parts).await.version;
+    let new = desk.put_parts("k", CreateUpload::default(), &parts).await.version;
     assert_eq!(desk.head("k").await.version, new);
     assert_eq!(&desk.get_version("k", &old).await.unwrap().1[..], b"old");
     assert!(desk.read("k").await == parts.concat());

@@ -163,6 +163,7 @@ impl MemoryState {
         let found = match &address.version {
             None => versions.first().ok_or_else(|| Error::no_such_key(key))?,
             Some(id) => {
+                id.check_numbered()?;
                 let found = versions.iter().find(|version| version.id == *id);
                 found.ok_or_else(|| Error::no_such_version(key, id))?
             }
@@ -221,6 +222,7 @@ impl MemoryState {
         let number = self.next();
         let bucket = self.bucket_mut(&address.bucket)?;
         if let Some(id) = &address.version {
+            id.check_numbered()?;
             let removed = bucket.remove_version(key, id);
             return Ok(Deleted {
                 existed: removed.is_some(),
@@ -262,12 +264,9 @@ impl MemoryState {
         let source_version = self.version_of(&request.source, &source)?;
         let get = GetRequest { conditions: request.source_conditions.clone(), ..GetRequest::default() };
         let (_, bytes) = source.read(request.source.key.as_str(), &get)?;
-        let algorithms = match (request.algorithm, source.info.scope) {
-            (Some(algorithm), _) => vec![algorithm],
-            (None, ChecksumScope::FullObject) => {
-                source.info.checksums.iter().map(Checksum::algorithm).collect()
-            }
-            (None, ChecksumScope::Composite) => Vec::new(),
+        let algorithms = match request.algorithm {
+            Some(algorithm) => vec![algorithm],
+            None => source.info.checksums.iter().map(Checksum::algorithm).collect(),
         };
         let payload = Payload::new(bytes, &DigestPlan { algorithms, verify_md5: false, etag: request.etag });
         let mut metadata =
