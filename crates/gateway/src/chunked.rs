@@ -139,10 +139,7 @@ impl Decoder {
     pub fn finish(&self) -> Result<(), WireError> {
         match self.state {
             DecoderState::Done => Ok(()),
-            _ => Err(WireError::new(
-                Code::IncompleteBody,
-                "The request body terminated unexpectedly before its last chunk.",
-            )),
+            _ => Err(malformed("the body ends before its last chunk")),
         }
     }
 
@@ -157,7 +154,7 @@ impl Decoder {
             if matches!(self.state, DecoderState::Done) {
                 self.skip_optional_end();
                 if !self.input.is_empty() {
-                    return Err(malformed("There are bytes after the last chunk."));
+                    return Err(malformed("there are bytes after the last chunk"));
                 }
                 return Ok(Step::Done(std::mem::take(&mut self.trailers)));
             }
@@ -169,7 +166,7 @@ impl Decoder {
                     self.state = DecoderState::Header;
                 }
                 DecoderState::DataEnd => {
-                    return Err(malformed("A chunk is longer than its header declares."));
+                    return Err(malformed("a chunk is longer than its header declares"));
                 }
                 // The trailer ended in LF CR LF, and others follow.
                 DecoderState::Trailers
@@ -180,7 +177,7 @@ impl Decoder {
                 DecoderState::Trailers if line.is_empty() => self.end_trailers()?,
                 DecoderState::Trailers => self.add_trailer(&line)?,
                 DecoderState::Data(_) | DecoderState::Done => {}
-                DecoderState::Failed => return Err(malformed("The body was already rejected.")),
+                DecoderState::Failed => return Err(malformed("the body was already rejected")),
             }
         }
     }
@@ -218,7 +215,7 @@ impl Decoder {
         let end = memchr::memchr(b'\n', &self.input);
         let length = end.unwrap_or(self.input.len());
         if self.line.len() + length > MAX_LINE_BYTES {
-            return Err(malformed("A line of the chunked body is too long."));
+            return Err(malformed("a line of the chunked body is too long"));
         }
         self.line.extend_from_slice(&self.input[..length]);
         if end.is_none() {
@@ -233,7 +230,7 @@ impl Decoder {
                 self.optional_end = if has_cr { b"" } else { b"\r\n" };
             }
         } else if !has_cr {
-            return Err(malformed("A line of the chunked body does not end in CR LF."));
+            return Err(malformed("a line of the chunked body does not end in CR LF"));
         }
         Ok(Some(line))
     }
@@ -245,15 +242,15 @@ impl Decoder {
             None => (line, None),
         };
         let size =
-            parse_size(size).ok_or_else(|| malformed("A chunk's size is not a hexadecimal number."))?;
+            parse_size(size).ok_or_else(|| malformed("the size of a chunk is not a hexadecimal number"))?;
         if let Some(signing) = &mut self.signing {
             let signature = extension.and_then(|e| e.strip_prefix(b"chunk-signature="));
-            signing.claimed = signature.and_then(from_hex).ok_or_else(wrong_signature)?;
+            let missing = || malformed("the header of a chunk has no signature of 64 hexadecimal digits");
+            signing.claimed = signature.and_then(from_hex).ok_or_else(missing)?;
         }
         if size > self.left {
-            return Err(WireError::new(
-                Code::IncompleteBody,
-                "The chunks have more bytes than x-amz-decoded-content-length declares.",
+            return Err(wrong_length(
+                "the chunks have more bytes than x-amz-decoded-content-length declares",
             ));
         }
         if size > 0 {
@@ -261,9 +258,8 @@ impl Decoder {
             return Ok(());
         }
         if self.left > 0 {
-            return Err(WireError::new(
-                Code::IncompleteBody,
-                "The chunks have fewer bytes than x-amz-decoded-content-length declares.",
+            return Err(wrong_length(
+                "the chunks have fewer bytes than x-amz-decoded-content-length declares",
             ));
         }
         self.verify_chunk()?;
@@ -279,15 +275,14 @@ impl Decoder {
     }
 
     fn add_trailer(&mut self, line: &[u8]) -> Result<(), WireError> {
-        let wrong = |message: &'static str| WireError::new(Code::MalformedTrailer, message);
         if !self.has_trailers {
-            return Err(malformed("There are bytes after the last chunk."));
+            return Err(malformed("there are bytes after the last chunk"));
         }
-        let at = memchr::memchr(b':', line).ok_or_else(|| wrong("A trailer has no value."))?;
+        let at = memchr::memchr(b':', line).ok_or_else(|| malformed_trailer("a trailer has no value"))?;
         let name = HeaderName::from_bytes(line[..at].trim_ascii());
-        let name = name.map_err(|_| wrong("A trailer's name is malformed."))?;
+        let name = name.map_err(|_| malformed_trailer("the name of a trailer is malformed"))?;
         let value = HeaderValue::from_bytes(line[at + 1..].trim_ascii());
-        let value = value.map_err(|_| wrong("A trailer's value is malformed."))?;
+        let value = value.map_err(|_| malformed_trailer("the value of a trailer is malformed"))?;
         if let Some(signing) = &mut self.signing {
             if name == TRAILER_SIGNATURE {
                 let claimed = from_hex(value.as_bytes()).ok_or_else(wrong_signature)?;
@@ -301,7 +296,7 @@ impl Decoder {
                 return Ok(());
             }
             if self.trailers.contains_key(TRAILER_SIGNATURE) {
-                return Err(wrong("A trailer follows the trailers' signature."));
+                return Err(malformed_trailer("a trailer follows the signature of the trailers"));
             }
             signing.trailers.extend_from_slice(name.as_str().as_bytes());
             signing.trailers.push(b':');
@@ -309,10 +304,10 @@ impl Decoder {
             signing.trailers.push(b'\n');
         }
         if !self.announced.contains(&name) {
-            return Err(wrong("A trailer was not announced in x-amz-trailer."));
+            return Err(malformed_trailer("a trailer is not announced in x-amz-trailer"));
         }
         if self.trailers.len() >= MAX_TRAILERS || self.trailers.insert(name, value).is_some() {
-            return Err(wrong("A trailer is given twice."));
+            return Err(malformed_trailer("a trailer is given twice"));
         }
         Ok(())
     }
@@ -329,10 +324,7 @@ impl Decoder {
                 return Err(wrong_signature());
             }
             if let Some(missing) = self.announced.iter().find(|name| !self.trailers.contains_key(*name)) {
-                return Err(WireError::new(
-                    Code::MalformedTrailer,
-                    format!("The announced trailer {missing} is missing."),
-                ));
+                return Err(malformed_trailer(format!("the announced trailer {missing} is missing")));
             }
         }
         self.state = DecoderState::Done;
@@ -364,8 +356,22 @@ fn wrong_signature() -> WireError {
     )
 }
 
-fn malformed(message: &'static str) -> WireError {
-    WireError::new(Code::IncompleteBody, message)
+/// The error of malformed framing. The log has the cause.
+pub(crate) fn malformed(why: &'static str) -> WireError {
+    WireError::with_source(Code::IncompleteBody, "The request body terminated unexpectedly", why)
+}
+
+/// The error of chunks that are not as long together as the client declared.
+fn wrong_length(why: &'static str) -> WireError {
+    let message = "You did not provide the number of bytes specified by the Content-Length HTTP header";
+    WireError::with_source(Code::IncompleteBody, message, why)
+}
+
+/// The error of a malformed trailer. The log has the cause.
+pub(crate) fn malformed_trailer(why: impl Into<String>) -> WireError {
+    let message = "The request contained trailing data that was not well-formed or did not conform to our \
+                   published schema.";
+    WireError::with_source(Code::MalformedTrailer, message, why.into())
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use tradewind_core::Algorithm;
 
 use crate::auth::Trailers;
 use crate::body::RequestBody;
-use crate::chunked::{Decoder, Step};
+use crate::chunked::{Decoder, Step, malformed};
 use crate::error::{Code, WireError};
 use crate::server::connection_state::{Command, ConnectionState, Phase};
 use crate::sigv4::BodyDeclaration;
@@ -105,7 +105,7 @@ pub(crate) fn prepare(
     if length.is_some_and(|length| length > max_bytes) {
         return Err(WireError::new(
             Code::EntityTooLarge,
-            "Your proposed upload exceeds the maximum allowed size",
+            "Your proposed upload exceeds the maximum allowed object size.",
         ));
     }
     let announced = announced_trailers(headers)?;
@@ -159,17 +159,18 @@ fn plain_length(headers: &HeaderMap) -> Result<Option<u64>, WireError> {
     length.map(Some).ok_or_else(|| WireError::new(Code::InvalidArgument, "Content-Length is not a number."))
 }
 
+/// The length of the data in a chunked body. As in S3, a length that is no number is a missing one.
 fn decoded_length(headers: &HeaderMap) -> Result<u64, WireError> {
-    let value = headers.get("x-amz-decoded-content-length").ok_or_else(|| {
-        WireError::new(
+    let value = headers.get("x-amz-decoded-content-length");
+    let text = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let digits = Some(text).filter(|text| text.bytes().all(|c| c.is_ascii_digit()));
+    digits.and_then(|text| text.parse().ok()).ok_or_else(|| {
+        WireError::with_source(
             Code::MissingContentLength,
-            "You must provide the x-amz-decoded-content-length HTTP header.",
+            "You must provide the Content-Length HTTP header.",
+            format!("x-amz-decoded-content-length is {text:?}"),
         )
-    })?;
-    let digits = value.to_str().ok().filter(|text| text.bytes().all(|c| c.is_ascii_digit()));
-    digits
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| WireError::new(Code::InvalidArgument, "x-amz-decoded-content-length is not a number."))
+    })
 }
 
 /// The names in `x-amz-trailer`. Only supported checksums are allowed.
@@ -374,9 +375,7 @@ impl PayloadStream {
     /// the HTTP body: later bytes remain unread and are drained, or the connection is closed.
     fn expect_end(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         match self.poll_input(cx) {
-            Poll::Ready(Ok(Some(_))) => {
-                Err(WireError::new(Code::IncompleteBody, "There are bytes after the last chunk."))
-            }
+            Poll::Ready(Ok(Some(_))) => Err(malformed("there are bytes after the last chunk")),
             Poll::Ready(Err(e)) => Err(e),
             Poll::Ready(Ok(None)) => Ok(()),
             Poll::Pending => {
@@ -420,7 +419,7 @@ impl PayloadStream {
                             None => {
                                 return Poll::Ready(Err(WireError::new(
                                     Code::EntityTooLarge,
-                                    "Your proposed upload exceeds the maximum allowed size",
+                                    "Your proposed upload exceeds the maximum allowed object size.",
                                 )));
                             }
                         };

@@ -22,6 +22,7 @@ mod document;
 mod elements;
 mod error_fields;
 mod failure;
+mod form_upload;
 mod gzip;
 mod list;
 mod list_versions;
@@ -56,9 +57,10 @@ pub use metadata::STORAGE_CLASSES;
 
 pub(crate) use metadata::add_retention;
 
+pub(crate) use authorized_operation::anonymous_rejection;
 pub(crate) use checksums::add_headers as add_checksum_headers;
-pub(crate) use operation::{is_subresource, not_implemented_error};
-pub(crate) use preflight::preflight_error;
+pub(crate) use operation::is_subresource;
+pub(crate) use preflight::Preflight;
 pub(crate) use query::{form_decode, percent_decode};
 pub(crate) use read::trim_window;
 pub(crate) use response::add_cache_status;
@@ -135,6 +137,13 @@ impl Operations {
             return error.to_response(RequestId::next(), &resource, is_head);
         };
         let request_id = auth.request_id;
+        if parts.method == Method::OPTIONS {
+            let error = match Preflight::parse(&parts) {
+                Ok(preflight) => preflight.reject(&*self.service.store, &context).await,
+                Err(error) => error,
+            };
+            return Rejection::from(error).into_response(request_id, &resource, is_head);
+        }
         let authorization = match parts.extensions.remove::<AuthorizedOperation>() {
             Some(authorized) => Ok(authorized),
             None => AuthorizedOperation::authorize(&mut parts, &auth.identity, &self.service.options),
@@ -162,6 +171,13 @@ impl Operations {
     async fn execute(&self, method: Method, uri: Uri, call: &Arc<Call>) -> Result<Response<ResponseBody>> {
         call.context.check()?;
         let service = &self.service;
+        if let Some(error) = call.header_error {
+            // A bucket that is created does not exist yet.
+            if call.bucket.is_some() && call.operation != Operation::CreateBucket {
+                unset::check_exists(service, call).await?;
+            }
+            return Err(error.into());
+        }
         let plain = match call.operation {
             Operation::GetObject => read::get(service, call).await,
             Operation::HeadObject => read::head(service, call).await,

@@ -138,6 +138,32 @@ fn malformed_framing_is_rejected() {
     assert_eq!(rejection_code(0, "0\r\nx-amz-checksum-crc32c:A\r\n\r\nmore"), Code::IncompleteBody);
 }
 
+/// A signature that is none is a fault of the framing, not a wrong signature.
+#[test]
+fn malformed_chunk_headers_of_a_signed_body_are_incomplete() {
+    let body = String::from_utf8(signed_body(&[b"x"], &[])).unwrap();
+    let (_, signature) = body.split_once("chunk-signature=").unwrap();
+    let signature = &signature[..64];
+    let code = |changed: String| {
+        assert_ne!(changed, body);
+        decode(signed_decoder(1, false), &[changed.as_bytes()], 9).unwrap_err().code()
+    };
+    for malformed in [
+        body.replacen("chunk-signature=", "", 1),
+        body.replacen(";chunk-signature=", ":chunk-signature=", 1),
+        body.replacen(signature, &signature[5..], 1),
+        body.replacen(signature, &"z".repeat(64), 1),
+        body.replacen(&format!(";chunk-signature={signature}"), "", 1),
+        body.replacen("x\r\n", "x", 1),
+        body.replacen("x\r\n", "xdd", 1),
+        body.replacen("1;", "j;", 1),
+        body.replacen("\r\n", "\n", 1),
+    ] {
+        assert_eq!(code(malformed.clone()), Code::IncompleteBody, "{malformed:?}");
+    }
+    assert_eq!(code(body.replacen(signature, &"0".repeat(64), 1)), Code::SignatureDoesNotMatch);
+}
+
 /// minio-go writes LF CR LF after a trailer.
 #[test]
 fn a_trailer_may_end_in_lf_cr_lf() {

@@ -7,11 +7,11 @@ use tradewind_core::{BucketName, ObjectKey, VersionId};
 
 use super::classes;
 use super::failure::{Failure, Result};
+use super::form_upload;
 use super::operation::{BodyUse, Operation, Selector, Target, resolve};
-use super::preflight::preflight_error;
-use super::query::Query;
+use super::query::{Query, percent_decode};
 use super::service_context::Options;
-use super::unsupported_headers;
+use super::unsupported_headers::{self, FixedError};
 use super::version_id;
 use crate::addressing::BucketInHost;
 use crate::auth::{Access, Identity};
@@ -31,6 +31,8 @@ pub(super) struct AuthorizedOperation {
     pub(super) query: Query,
     /// The client named the bucket by the host.
     pub(super) is_bucket_in_host: bool,
+    /// The error that the headers cause once bucket and object are known to exist.
+    pub(super) header_error: Option<FixedError>,
 }
 
 impl AuthorizedOperation {
@@ -41,13 +43,20 @@ impl AuthorizedOperation {
         identity: &Identity,
         options: &Options,
     ) -> Result<Self, Rejection> {
-        if parts.method == Method::OPTIONS {
-            return Err(preflight_error(parts).into());
+        if let Some(error) = anonymous_rejection(parts, identity) {
+            return Err(error.into());
         }
         let query = Query::parse(parts.uri.query())?;
         let target = Target::parse(parts.uri.path())?;
         query.lift_headers(&mut parts.headers)?;
         let bucket = target.bucket.as_ref().map(BucketName::as_str);
+        if form_upload::is_target(&parts.method, &target, &query) {
+            let error = match identity.may(Access::Write, bucket) {
+                true => form_upload::error(&parts.headers),
+                false => WireError::access_denied(),
+            };
+            return Err(error.into());
+        }
         let selector = Selector::from_headers(&parts.method, &parts.headers);
         let operation = match resolve(&parts.method, &target, &query, selector) {
             Ok(operation) => operation,
@@ -69,11 +78,35 @@ impl AuthorizedOperation {
             query.lift_checksums(&mut parts.headers).map_err(|error| reject(error.into()))?;
         }
         check_owner(&parts.headers, &options.account_id).map_err(reject)?;
-        unsupported_headers::check(&parts.headers).map_err(reject)?;
+        let header_error = unsupported_headers::check(&parts.headers).map_err(reject)?;
         classes::check_headers(operation, &parts.headers).map_err(reject)?;
         let version = version(operation, &query).map_err(reject)?;
         let is_bucket_in_host = parts.extensions.get::<BucketInHost>().is_some();
-        Ok(Self { operation, bucket: target.bucket, key: target.key, version, query, is_bucket_in_host })
+        let Target { bucket, key } = target;
+        Ok(Self { operation, bucket, key, version, query, is_bucket_in_host, header_error })
+    }
+}
+
+/// The rejection of a request without a signature that cannot be allowed: it is denied, even if it is also malformed.
+/// `None` for a read of an object in a public bucket, and for a request with a key.
+pub(crate) fn anonymous_rejection(parts: &Parts, identity: &Identity) -> Option<WireError> {
+    if identity.key_id().is_some() {
+        return None;
+    }
+    let path = parts.uri.path().strip_prefix('/').unwrap_or_default();
+    let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
+    let is_read = matches!(parts.method, Method::GET | Method::HEAD) && !key.is_empty();
+    let bucket = percent_decode(bucket).ok();
+    if is_read && identity.may(Access::Read, bucket.as_deref()) {
+        return None;
+    }
+    // The signature of a form upload is in its body.
+    let query = Query::parse(parts.uri.query()).unwrap_or_default();
+    match Target::parse(parts.uri.path()) {
+        Ok(target) if form_upload::is_target(&parts.method, &target, &query) => {
+            Some(form_upload::error(&parts.headers))
+        }
+        _ => Some(WireError::access_denied()),
     }
 }
 

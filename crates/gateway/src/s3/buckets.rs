@@ -7,6 +7,8 @@ use s3s::dto::{
     ListBucketsInput, ListBucketsOutput,
 };
 
+use tradewind_core::Reason;
+
 use super::call::Call;
 use super::failure::{Failure, Result};
 use super::paging::{decode_token, encode_token};
@@ -25,22 +27,28 @@ pub(super) async fn create(
     input: CreateBucketInput,
 ) -> Result<S3Response<CreateBucketOutput>> {
     let bucket = call.bucket()?;
+    let mut names_location = false;
     if let Some(configuration) = input.create_bucket_configuration {
         if configuration.bucket.is_some() || configuration.location.is_some() {
             return Err(Failure::not_implemented("directory buckets"));
         }
         let wanted = configuration.location_constraint.as_ref().map_or("", BucketLocationConstraint::as_str);
-        if !wanted.is_empty() && wanted != service.options.region {
-            return Err(Failure::new(
-                Code::InvalidLocationConstraint,
-                format!(
-                    "The specified location-constraint is not valid: buckets are in {}",
-                    service.options.region
-                ),
-            ));
+        names_location = !wanted.is_empty();
+        if names_location && wanted != service.options.region {
+            let message = "The specified location-constraint is not valid";
+            return Err(Failure::new(Code::InvalidLocationConstraint, message)
+                .with_field("LocationConstraint", wanted)
+                .with_field("Region", &service.options.region));
         }
     }
-    service.store.create_bucket(&call.context, bucket).await?;
+    match service.store.create_bucket(&call.context, bucket).await {
+        // In its default region, S3 reports success to the owner of the bucket.
+        Err(error)
+            if error.reason() == Reason::BucketExists
+                && service.options.region == DEFAULT_REGION
+                && !names_location => {}
+        created => created?,
+    }
     Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{bucket}")) }))
 }
 

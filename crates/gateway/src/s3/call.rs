@@ -18,6 +18,7 @@ use super::authorized_operation::AuthorizedOperation;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
 use super::query::Query;
+use super::unsupported_headers::FixedError;
 use crate::auth::{Access, Authenticated};
 use crate::body::RequestBody;
 use crate::error::{Code, WireError};
@@ -35,6 +36,8 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) query: Query,
     pub(super) is_bucket_in_host: bool,
+    /// The error that the headers cause once bucket and object are known to exist.
+    pub(super) header_error: Option<FixedError>,
     pub(super) auth: Authenticated,
     pub(super) context: Context,
     body: Mutex<Option<RequestBody>>,
@@ -50,7 +53,8 @@ impl Call {
         context: Context,
         body: RequestBody,
     ) -> Self {
-        let AuthorizedOperation { operation, bucket, key, version, query, is_bucket_in_host } = authorized;
+        let AuthorizedOperation { operation, bucket, key, version, query, is_bucket_in_host, header_error } =
+            authorized;
         Self {
             operation,
             bucket,
@@ -59,6 +63,7 @@ impl Call {
             headers,
             query,
             is_bucket_in_host,
+            header_error,
             auth,
             context,
             body: Mutex::new(Some(body)),
@@ -106,7 +111,7 @@ impl Call {
     pub(super) fn part_number(&self) -> Result<PartNumber> {
         let text = self.query.get("partNumber").unwrap_or_default();
         text.parse().ok().and_then(|number| PartNumber::new(number).ok()).ok_or_else(|| {
-            let message = "Part number must be an integer between 1 and 10000, inclusive";
+            let message = "Part number must be an integer between 1 and 10000, inclusive.";
             Failure::invalid_argument(message, "partNumber", text)
         })
     }
@@ -157,6 +162,11 @@ impl Call {
         Ok(length)
     }
 
+    /// Returns true if the request has a body that was not taken.
+    pub(super) fn has_body(&self) -> bool {
+        self.body.lock().as_ref().is_some_and(|body| !body.is_empty() && body.length() != Some(0))
+    }
+
     /// Takes the body. Only the first call returns it.
     pub(super) fn take_body(&self) -> Option<RequestBody> {
         self.body.lock().take()
@@ -179,7 +189,7 @@ impl Call {
 }
 
 fn too_large(bytes: u64) -> Failure {
-    Failure::new(Code::EntityTooLarge, "Your proposed upload exceeds the maximum allowed size")
+    Failure::new(Code::EntityTooLarge, "Your proposed upload exceeds the maximum allowed object size.")
         .with_field("ProposedSize", bytes.to_string())
         .with_field("MaxSizeAllowed", MAX_PUT_BYTES.to_string())
 }

@@ -10,6 +10,7 @@ use tradewind_core::{Algorithm, Checksum, ChecksumScope};
 use super::call::Call;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
+use crate::chunked::malformed_trailer;
 use crate::error::Code;
 
 /// The checksums that a request declares for its body.
@@ -66,16 +67,16 @@ impl DeclaredChecksums {
         let mut checksums: Vec<Checksum> = self.in_header.into_iter().collect();
         if let Some(algorithm) = self.trailing {
             let value = call.auth.trailers.get().and_then(|trailers| trailers.get(algorithm.header()));
-            let value = value.and_then(|value| value.to_str().ok()).ok_or_else(|| {
-                Failure::new(
-                    Code::MalformedTrailer,
-                    format!(
-                        "The request contained trailing data that was not well-formed: {} is missing",
-                        algorithm.header()
-                    ),
-                )
+            let value = value
+                .and_then(|value| value.to_str().ok())
+                .ok_or_else(|| malformed_trailer(format!("{} is missing", algorithm.header())))?;
+            let value = Checksum::from_base64(algorithm, value).map_err(|_| {
+                Failure::invalid_request(format!(
+                    "Value for {} trailing header is invalid.",
+                    algorithm.header()
+                ))
             })?;
-            checksums.push(parse_value(algorithm, value)?);
+            checksums.push(value);
         }
         Ok(Expected { size, md5: self.md5, checksums, reported: None })
     }

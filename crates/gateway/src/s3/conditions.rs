@@ -51,7 +51,7 @@ pub(super) fn source_failure(error: tradewind_core::Error) -> Failure {
     match error.reason() {
         Reason::NotModified => Failure::new(
             Code::PreconditionFailed,
-            "At least one of the pre-conditions you specified did not hold",
+            "At least one of the pre-conditions you specified did not hold.",
         ),
         Reason::DeleteMarker => Failure::invalid_request(
             "The source of a copy request may not specifically refer to a delete marker by version id.",

@@ -48,7 +48,7 @@ pub(super) async fn object(
     fill_checksums!(result, &committed.checksums, committed.scope, None);
     Ok(S3Response::new(CopyObjectOutput {
         copy_object_result: Some(result),
-        version_id: committed.version.map(|version| version.to_string()),
+        version_id: version_id::named_by_write(committed.version.as_ref()).map(ToString::to_string),
         copy_source_version_id: committed.source_version.map(|version| version.to_string()),
         ..CopyObjectOutput::default()
     }))
@@ -223,7 +223,7 @@ pub(super) fn parse_source(call: &Call) -> Result<Address> {
         None => (text, None),
     };
     // As in S3, a `+` stands for a space.
-    let decode = |text| form_decode(text).map_err(|_| invalid("Invalid copy source encoding."));
+    let decode = |text| form_decode(text).map_err(|_| invalid("Invalid copy source encoding"));
     let path = decode(path)?;
     let path = path.strip_prefix('/').unwrap_or(&path);
     let (bucket, key) = path.split_once('/').filter(|(_, key)| !key.is_empty()).ok_or_else(malformed)?;

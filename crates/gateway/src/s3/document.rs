@@ -49,7 +49,7 @@ pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
     if all.len() < size {
         return Err(Failure::new(
             Code::IncompleteBody,
-            "You did not provide the number of bytes specified by the Content-Length HTTP header.",
+            "You did not provide the number of bytes specified by the Content-Length HTTP header",
         ));
     }
     DeclaredChecksums::for_document(call)?.verify(call, &all)?;

@@ -11,6 +11,7 @@ use super::call::Call;
 use super::copy::parse_source;
 use super::failure::Failure;
 use super::operation::Operation;
+use super::version_id;
 use crate::error::{Code, WireError};
 
 /// Conditions of a read or a write, in the order in which they can fail, with their names in S3's documents.
@@ -42,6 +43,7 @@ fn described(error: WireError, call: &Call, method: &Method) -> WireError {
         | Code::BucketAlreadyOwnedByYou
         | Code::BucketNotEmpty => with_bucket(error, call),
         Code::NoSuchKey | Code::NoSuchVersion => with_key(error, call),
+        Code::InvalidArgument if is_of_reason(&error, Reason::InvalidVersionId) => with_version(error, call),
         Code::NoSuchUpload | Code::InvalidPart | Code::InvalidPartOrder => {
             error.with_field("UploadId", call.upload_id().0)
         }
@@ -51,7 +53,7 @@ fn described(error: WireError, call: &Call, method: &Method) -> WireError {
             None => error,
         },
         Code::MethodNotAllowed => {
-            let found_marker = error.store_error().is_some_and(|e| e.reason() == Reason::DeleteMarker);
+            let found_marker = is_of_reason(&error, Reason::DeleteMarker);
             let resource = if found_marker { "DeleteMarker" } else { "OBJECT" };
             error.with_field("Method", method.as_str()).with_field("ResourceType", resource)
         }
@@ -66,6 +68,22 @@ fn described(error: WireError, call: &Call, method: &Method) -> WireError {
             .with_field("Size", user_metadata_bytes(call).to_string())
             .with_field("MaxSizeAllowed", MAX_USER_METADATA_BYTES.to_string()),
         _ => error,
+    }
+}
+
+/// Returns true if the store rejected the request for this reason.
+fn is_of_reason(error: &WireError, reason: Reason) -> bool {
+    error.store_error().is_some_and(|error| error.reason() == reason)
+}
+
+/// Adds the version id that is invalid: that of the source for a copy.
+fn with_version(error: WireError, call: &Call) -> WireError {
+    let address = if is_copy(call) { parse_source(call) } else { call.address() };
+    match address.ok().and_then(|address| address.version) {
+        Some(version) => error
+            .with_field("ArgumentName", version_id::PARAMETER)
+            .with_field("ArgumentValue", version.as_str()),
+        None => error,
     }
 }
 

@@ -47,7 +47,7 @@ impl Failure {
     pub(super) fn malformed_xml() -> Self {
         Self::new(
             Code::MalformedXml,
-            "The XML you provided was not well-formed or did not validate against our published schema",
+            "The XML you provided was not well-formed or did not validate against our published schema.",
         )
     }
 

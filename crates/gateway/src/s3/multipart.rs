@@ -27,6 +27,7 @@ use super::metadata;
 use super::paging::{NameEncoding, page_size};
 use super::response::{xml_etag, xml_time};
 use super::service_context::ServiceContext;
+use super::version_id;
 use crate::error::Code;
 
 /// CreateMultipartUpload.
@@ -124,7 +125,7 @@ pub(super) async fn complete(
         e_tag: Some(xml_etag(&committed.etag)),
         checksum_type: (!committed.checksums.is_empty())
             .then(|| ChecksumType::from_static(committed.scope.name())),
-        version_id: committed.version.as_ref().map(ToString::to_string),
+        version_id: version_id::named_by_write(committed.version.as_ref()).map(ToString::to_string),
         ..CompleteMultipartUploadOutput::default()
     };
     fill_checksums!(output, &committed.checksums, committed.scope, u32::try_from(count).ok());

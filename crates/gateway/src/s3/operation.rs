@@ -8,7 +8,6 @@ use tradewind_core::{BucketName, ObjectKey};
 
 use super::classes;
 use super::query::{Query, percent_decode};
-use super::unsupported_headers::{acl_error, object_lock_error};
 use crate::auth::Access;
 use crate::error::{Code, WireError};
 
@@ -66,10 +65,15 @@ impl Operation {
                 | Self::GetObject
                 | Self::GetObjectAcl
                 | Self::GetObjectAttributes
+                | Self::GetObjectLegalHold
+                | Self::GetObjectRetention
                 | Self::GetObjectTagging
                 | Self::HeadObject
                 | Self::PostObjectClasses
+                | Self::PutObjectAcl
                 | Self::PutObjectClasses
+                | Self::PutObjectLegalHold
+                | Self::PutObjectRetention
                 | Self::PutObjectTagging
                 | Self::RestoreObject
         )
@@ -106,11 +110,15 @@ operations! {
     DeletePublicAccessBlock Write BodyUse::None,
     GetBucketAccelerateConfiguration List BodyUse::None,
     GetBucketAcl List BodyUse::None,
+    GetBucketAnalyticsConfiguration List BodyUse::None,
     GetBucketCors List BodyUse::None,
     GetBucketEncryption List BodyUse::None,
+    GetBucketIntelligentTieringConfiguration List BodyUse::None,
+    GetBucketInventoryConfiguration List BodyUse::None,
     GetBucketLifecycleConfiguration List BodyUse::None,
     GetBucketLocation List BodyUse::None,
     GetBucketLogging List BodyUse::None,
+    GetBucketMetricsConfiguration List BodyUse::None,
     GetBucketNotificationConfiguration List BodyUse::None,
     GetBucketOwnershipControls List BodyUse::None,
     GetBucketPolicy List BodyUse::None,
@@ -123,11 +131,17 @@ operations! {
     GetObject Read BodyUse::None,
     GetObjectAcl List BodyUse::None,
     GetObjectAttributes Read BodyUse::None,
+    GetObjectLegalHold List BodyUse::None,
     GetObjectLockConfiguration List BodyUse::None,
+    GetObjectRetention List BodyUse::None,
     GetObjectTagging Read BodyUse::None,
     GetPublicAccessBlock List BodyUse::None,
     HeadBucket List BodyUse::None,
     HeadObject Read BodyUse::None,
+    ListBucketAnalyticsConfigurations List BodyUse::None,
+    ListBucketIntelligentTieringConfigurations List BodyUse::None,
+    ListBucketInventoryConfigurations List BodyUse::None,
+    ListBucketMetricsConfigurations List BodyUse::None,
     ListBuckets List BodyUse::None,
     ListMultipartUploads List BodyUse::None,
     ListObjectVersions List BodyUse::None,
@@ -135,9 +149,13 @@ operations! {
     ListObjectsV2 List BodyUse::None,
     ListParts List BodyUse::None,
     PostObjectClasses Write BodyUse::None,
+    PutBucketAcl Write BodyUse::None,
     PutBucketVersioning Write SMALL_XML,
     PutObject Write BodyUse::Payload,
+    PutObjectAcl Write BodyUse::None,
     PutObjectClasses Write BodyUse::Payload,
+    PutObjectLegalHold Write BodyUse::None,
+    PutObjectRetention Write BodyUse::None,
     PutObjectTagging Write SMALL_XML,
     RestoreObject Write SMALL_XML,
     UploadPart Write BodyUse::Payload,
@@ -254,7 +272,7 @@ impl Target {
 
 /// The error of a key over the limit.
 pub(super) fn key_too_long_error(key: &str) -> WireError {
-    WireError::new(Code::KeyTooLong, "Your key is too long")
+    WireError::new(Code::KeyTooLong, "Your key is too long.")
         .with_field("Size", key.len().to_string())
         .with_field("MaxSizeAllowed", MAX_KEY_BYTES.to_string())
 }
@@ -302,6 +320,7 @@ pub(super) fn resolve(
             _ => not_allowed(),
         };
     };
+    let has_id = query.get("id").is_some();
     let operation = if key.is_none() {
         match (method.as_str(), first) {
             ("GET", None) => match query.get("list-type") {
@@ -314,11 +333,21 @@ pub(super) fn resolve(
             },
             ("GET", Some("accelerate")) => Operation::GetBucketAccelerateConfiguration,
             ("GET", Some("acl")) => Operation::GetBucketAcl,
+            ("GET", Some("analytics")) if has_id => Operation::GetBucketAnalyticsConfiguration,
+            ("GET", Some("analytics")) => Operation::ListBucketAnalyticsConfigurations,
             ("GET", Some("cors")) => Operation::GetBucketCors,
             ("GET", Some("encryption")) => Operation::GetBucketEncryption,
+            ("GET", Some("intelligent-tiering")) if has_id => {
+                Operation::GetBucketIntelligentTieringConfiguration
+            }
+            ("GET", Some("intelligent-tiering")) => Operation::ListBucketIntelligentTieringConfigurations,
+            ("GET", Some("inventory")) if has_id => Operation::GetBucketInventoryConfiguration,
+            ("GET", Some("inventory")) => Operation::ListBucketInventoryConfigurations,
             ("GET", Some("lifecycle")) => Operation::GetBucketLifecycleConfiguration,
             ("GET", Some("location")) => Operation::GetBucketLocation,
             ("GET", Some("logging")) => Operation::GetBucketLogging,
+            ("GET", Some("metrics")) if has_id => Operation::GetBucketMetricsConfiguration,
+            ("GET", Some("metrics")) => Operation::ListBucketMetricsConfigurations,
             ("GET", Some("notification")) => Operation::GetBucketNotificationConfiguration,
             ("GET", Some("object-lock")) => Operation::GetObjectLockConfiguration,
             ("GET", Some("ownershipControls")) => Operation::GetBucketOwnershipControls,
@@ -334,7 +363,7 @@ pub(super) fn resolve(
             ("GET", Some("website")) => Operation::GetBucketWebsite,
             ("HEAD", None) => Operation::HeadBucket,
             ("PUT", None) => Operation::CreateBucket,
-            ("PUT", Some("acl")) => return Err(acl_error()),
+            ("PUT", Some("acl")) => Operation::PutBucketAcl,
             ("PUT", Some("versioning")) => Operation::PutBucketVersioning,
             ("DELETE", None) => Operation::DeleteBucket,
             ("DELETE", Some("cors")) => Operation::DeleteBucketCors,
@@ -363,8 +392,11 @@ pub(super) fn resolve(
             ("PUT", None) if selector == Selector::CopySource => Operation::CopyObject,
             ("PUT", None) if selector == Selector::Classes => Operation::PutObjectClasses,
             ("PUT", None) => Operation::PutObject,
-            ("PUT", Some("acl")) => return Err(acl_error()),
-            ("GET" | "PUT", Some("retention" | "legal-hold")) => return Err(object_lock_error()),
+            ("PUT", Some("acl")) => Operation::PutObjectAcl,
+            ("GET", Some("legal-hold")) => Operation::GetObjectLegalHold,
+            ("GET", Some("retention")) => Operation::GetObjectRetention,
+            ("PUT", Some("legal-hold")) => Operation::PutObjectLegalHold,
+            ("PUT", Some("retention")) => Operation::PutObjectRetention,
             ("PUT", Some("tagging")) => Operation::PutObjectTagging,
             ("PUT", Some("uploadId")) if query.get("partNumber").is_none() => {
                 return Err(incomplete_part_parameters());
@@ -455,7 +487,7 @@ mod tests {
                 let found = resolved(method, "/abc", sub);
                 match (method, *sub) {
                     ("PUT", "versioning") => assert_eq!(found, Ok("PutBucketVersioning")),
-                    ("PUT", "acl") => assert_eq!(found, Err("AccessControlListNotSupported")),
+                    ("PUT", "acl") => assert_eq!(found, Ok("PutBucketAcl")),
                     // Deletes of settings that cannot be set succeed.
                     _ if found.is_ok() => {
                         assert_eq!(method, "DELETE", "?{sub}");
@@ -470,8 +502,6 @@ mod tests {
         assert_eq!(resolved("PUT", "/abc/k", "partNumber=1"), Err("InvalidArgument"));
         assert_eq!(resolved("PUT", "/abc/k", "uploadId=u"), Err("InvalidArgument"));
         assert_eq!(resolved("POST", "/abc", ""), Err("NotImplemented"));
-        assert_eq!(resolved("PUT", "/abc/k", "acl"), Err("AccessControlListNotSupported"));
-        assert_eq!(resolved("PUT", "/abc/k", "retention"), Err("InvalidRequest"));
         assert_eq!(resolved("PATCH", "/abc/k", ""), Err("MethodNotAllowed"));
         assert_eq!(resolved("PUT", "/", ""), Err("MethodNotAllowed"));
     }

@@ -54,7 +54,7 @@ impl Query {
                 Some(_) => {
                     return Err(WireError::new(
                         Code::InvalidArgument,
-                        format!("Query parameter {name:?} is given twice"),
+                        format!("Query parameter {name:?} is given twice."),
                     ));
                 }
             }
@@ -143,7 +143,10 @@ impl Query {
                 continue;
             }
             let invalid = || {
-                WireError::new(Code::InvalidArgument, format!("Query parameter {name} is not a header value"))
+                WireError::new(
+                    Code::InvalidArgument,
+                    format!("Query parameter {name} is not a header value."),
+                )
             };
             // A header's value has no white space around it, and version 2 signs it without.
             let value = HeaderValue::from_bytes(value.as_bytes().trim_ascii()).map_err(|_| invalid())?;
@@ -152,7 +155,7 @@ impl Query {
                 Some(other) if *other != value => {
                     return Err(WireError::new(
                         Code::InvalidRequest,
-                        format!("Header {name} contradicts the query parameter of that name"),
+                        format!("Header {name} contradicts the query parameter of that name."),
                     ));
                 }
                 Some(_) => {}

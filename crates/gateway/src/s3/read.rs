@@ -216,7 +216,7 @@ async fn explain(service: &ServiceContext, call: &Call, request: &GetRequest, er
     }
     if let Select::Part(_) = request.select {
         let parts = found.info.parts.unwrap_or(1);
-        return Failure::new(Code::InvalidPartNumber, "The requested partnumber is not satisfiable")
+        return Failure::new(Code::InvalidPartNumber, "The requested partnumber is not satisfiable.")
             .with_field("ActualPartCount", parts.to_string());
     }
     let failure = Failure::new(Code::InvalidRange, "The requested range is not satisfiable")

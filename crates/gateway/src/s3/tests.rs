@@ -1,6 +1,7 @@
 //! Requests to the operations, in process, on the memory store. They are given as the server passes them on: already
 //! authenticated and without framing.
 
+mod answers;
 mod checksums;
 mod classes;
 mod completions;

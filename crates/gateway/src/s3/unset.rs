@@ -1,6 +1,8 @@
-//! Settings of a bucket, ACLs of objects and archived objects, which cannot exist here. Reading one returns S3's response
-//! for a bucket where it was never set, and deleting one succeeds without effect: both are true. Setting one is not
-//! implemented.
+//! Settings of a bucket, ACLs, locks of objects and archived objects, which cannot exist here. Reading one returns S3's
+//! response for a bucket where it was never set, and deleting one succeeds without effect: both are true. Setting one is
+//! not implemented, or has S3's error. The one exception is an ACL that grants what the owner has anyway.
+//!
+//! Bucket and object are looked up first: a fixed response is never given for one that does not exist.
 //!
 //! Encryption has no such document: S3's default would claim that objects are encrypted.
 
@@ -12,6 +14,7 @@ use super::call::Call;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
 use super::service_context::ServiceContext;
+use super::unsupported_headers::{FixedError, NO_OBJECT_LOCK};
 use crate::body::ResponseBody;
 use crate::error::Code;
 
@@ -23,6 +26,8 @@ enum Unset {
     Failed(Code, &'static str),
     /// It was deleted.
     Deleted,
+    /// An ACL that grants the owner alone may be set: it changes nothing.
+    SameAcl,
 }
 
 const XMLNS: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
@@ -32,13 +37,27 @@ const XMLNS: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 pub(super) async fn respond(service: &ServiceContext, call: &Call) -> Option<Result<Response<ResponseBody>>> {
     let unset = unset(service, call.operation)?;
     Some(match check_exists(service, call).await {
-        Ok(()) => response(unset),
+        Ok(()) => response(unset, call),
         Err(failure) => Err(failure),
     })
 }
 
-async fn check_exists(service: &ServiceContext, call: &Call) -> Result<()> {
-    if matches!(call.operation, Operation::GetObjectAcl | Operation::RestoreObject) {
+/// Checks that the bucket exists, and for an operation on an existing object that the object does.
+///
+/// # Errors
+/// The bucket, the object or the version does not exist, or cannot be looked up.
+pub(super) async fn check_exists(service: &ServiceContext, call: &Call) -> Result<()> {
+    let is_about_object = matches!(
+        call.operation,
+        Operation::GetObjectAcl
+            | Operation::GetObjectLegalHold
+            | Operation::GetObjectRetention
+            | Operation::PutObjectAcl
+            | Operation::PutObjectLegalHold
+            | Operation::PutObjectRetention
+            | Operation::RestoreObject
+    );
+    if is_about_object {
         service.store.head(&call.context, &call.address()?, GetRequest::default()).await?;
     } else {
         service.store.head_bucket(&call.context, call.bucket()?).await?;
@@ -48,6 +67,7 @@ async fn check_exists(service: &ServiceContext, call: &Call) -> Result<()> {
 
 fn unset(service: &ServiceContext, operation: Operation) -> Option<Unset> {
     let empty = |root| Unset::Document(root, String::new());
+    let empty_list = |root| Unset::Document(root, "<IsTruncated>false</IsTruncated>".to_owned());
     Some(match operation {
         Operation::GetBucketAccelerateConfiguration => empty("AccelerateConfiguration"),
         Operation::GetBucketAcl | Operation::GetObjectAcl => {
@@ -58,10 +78,10 @@ fn unset(service: &ServiceContext, operation: Operation) -> Option<Unset> {
         }
         Operation::GetBucketEncryption => Unset::Failed(
             Code::EncryptionConfigurationNotFound,
-            "The server side encryption configuration was not found",
+            "The server side encryption configuration was not found.",
         ),
         Operation::GetBucketLifecycleConfiguration => {
-            Unset::Failed(Code::NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist")
+            Unset::Failed(Code::NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist.")
         }
         Operation::GetBucketLogging => empty("BucketLoggingStatus"),
         Operation::GetBucketNotificationConfiguration => empty("NotificationConfiguration"),
@@ -70,27 +90,44 @@ fn unset(service: &ServiceContext, operation: Operation) -> Option<Unset> {
             "<Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule>".to_owned(),
         ),
         Operation::GetBucketPolicy | Operation::GetBucketPolicyStatus => {
-            Unset::Failed(Code::NoSuchBucketPolicy, "The bucket policy does not exist")
+            Unset::Failed(Code::NoSuchBucketPolicy, "The bucket policy does not exist.")
         }
         Operation::GetBucketReplication => Unset::Failed(
             Code::ReplicationConfigurationNotFound,
-            "The replication configuration was not found",
+            "The replication configuration was not found.",
         ),
         Operation::GetBucketRequestPayment => {
             Unset::Document("RequestPaymentConfiguration", "<Payer>BucketOwner</Payer>".to_owned())
         }
-        Operation::GetBucketTagging => Unset::Failed(Code::NoSuchTagSet, "The TagSet does not exist"),
+        Operation::GetBucketTagging => Unset::Failed(Code::NoSuchTagSet, "The TagSet does not exist."),
         Operation::GetBucketWebsite => Unset::Failed(
             Code::NoSuchWebsiteConfiguration,
             "The specified bucket does not have a website configuration",
         ),
+        Operation::GetBucketAnalyticsConfiguration
+        | Operation::GetBucketIntelligentTieringConfiguration
+        | Operation::GetBucketInventoryConfiguration
+        | Operation::GetBucketMetricsConfiguration => {
+            Unset::Failed(Code::NoSuchConfiguration, "The specified configuration does not exist.")
+        }
+        Operation::ListBucketAnalyticsConfigurations => empty_list("ListBucketAnalyticsConfigurationResult"),
+        Operation::ListBucketIntelligentTieringConfigurations => {
+            empty_list("ListBucketIntelligentTieringConfigurationsOutput")
+        }
+        Operation::ListBucketInventoryConfigurations => empty_list("ListInventoryConfigurationsResult"),
+        Operation::ListBucketMetricsConfigurations => empty_list("ListMetricsConfigurationsResult"),
+        Operation::PutBucketAcl | Operation::PutObjectAcl => Unset::SameAcl,
+        Operation::GetObjectLegalHold
+        | Operation::GetObjectRetention
+        | Operation::PutObjectLegalHold
+        | Operation::PutObjectRetention => Unset::Failed(Code::InvalidRequest, NO_OBJECT_LOCK),
         Operation::GetObjectLockConfiguration => Unset::Failed(
             Code::ObjectLockConfigurationNotFound,
-            "Object Lock configuration does not exist for this bucket",
+            "Object Lock configuration does not exist for this bucket.",
         ),
         Operation::GetPublicAccessBlock => Unset::Failed(
             Code::NoSuchPublicAccessBlockConfiguration,
-            "The public access block configuration was not found",
+            "The public access block configuration was not found.",
         ),
         // Whatever its storage class is called, an object can be read without being restored.
         Operation::RestoreObject => Unset::Failed(
@@ -125,8 +162,25 @@ fn access_control(service: &ServiceContext) -> String {
     )
 }
 
-fn response(unset: Unset) -> Result<Response<ResponseBody>> {
+/// The response to an ACL that is set. The header `x-amz-acl` can only have a value that grants the owner alone:
+/// all others are rejected with the headers.
+fn acl_response(call: &Call) -> Result<Response<ResponseBody>> {
+    match (call.header("x-amz-acl")?, call.has_body()) {
+        (Some(_), false) => Ok(Response::new(ResponseBody::empty())),
+        (Some(_), true) => {
+            Err(Failure::new(Code::UnexpectedContent, "This request does not support content."))
+        }
+        (None, true) => Err(FixedError::Acl.into()),
+        (None, false) => {
+            Err(Failure::new(Code::MissingSecurityHeader, "Your request was missing a required header.")
+                .with_field("MissingHeaderName", "x-amz-acl"))
+        }
+    }
+}
+
+fn response(unset: Unset, call: &Call) -> Result<Response<ResponseBody>> {
     match unset {
+        Unset::SameAcl => acl_response(call),
         Unset::Document(root, content) => {
             let document = format!(
                 "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<{root} xmlns=\"{XMLNS}\">{content}</{root}>"

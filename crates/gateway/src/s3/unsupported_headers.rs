@@ -6,7 +6,7 @@ use tradewind_core::{Algorithm, ChecksumScope};
 
 use super::checksums;
 use super::failure::{Failure, Result};
-use crate::error::{Code, WireError};
+use crate::error::Code;
 
 /// Rejected regardless of their value.
 const REJECTED_NAMES: &[&str] = &[
@@ -31,8 +31,35 @@ const ALLOWED_VALUES: &[(&str, &[&str])] = &[
 /// Values of `x-amz-acl` that request the existing behaviour.
 const ALLOWED_ACLS: &[&[u8]] = &[b"private", b"bucket-owner-full-control"];
 
-/// Checks a request's headers.
-pub(super) fn check(headers: &HeaderMap) -> Result<()> {
+/// S3's message for retention in a bucket without object lock.
+pub(super) const NO_OBJECT_LOCK: &str = "Bucket is missing Object Lock Configuration";
+
+/// An error that S3 has for a bucket without a feature. It is returned only if the bucket exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FixedError {
+    /// Access control lists are disabled. Unlike a 501, clients do not retry it.
+    Acl,
+    /// The bucket has no object lock.
+    ObjectLock,
+}
+
+impl From<FixedError> for Failure {
+    fn from(error: FixedError) -> Self {
+        match error {
+            FixedError::Acl => {
+                Self::new(Code::AccessControlListNotSupported, "The bucket does not allow ACLs.")
+            }
+            FixedError::ObjectLock => Self::new(Code::InvalidRequest, NO_OBJECT_LOCK),
+        }
+    }
+}
+
+/// Checks a request's headers. Returns the error that they cause if the bucket exists.
+///
+/// # Errors
+/// A header requests a feature that no bucket has, or is malformed.
+pub(super) fn check(headers: &HeaderMap) -> Result<Option<FixedError>> {
+    let mut fixed = None;
     for (name, value) in headers {
         let name = name.as_str();
         if !name.starts_with("x-amz-") {
@@ -49,24 +76,14 @@ pub(super) fn check(headers: &HeaderMap) -> Result<()> {
         if name.starts_with("x-amz-grant-")
             || name == "x-amz-acl" && !ALLOWED_ACLS.contains(&value.as_bytes())
         {
-            return Err(acl_error().into());
+            fixed.get_or_insert(FixedError::Acl);
         }
         if name.starts_with("x-amz-object-lock-") {
-            return Err(object_lock_error().into());
+            fixed.get_or_insert(FixedError::ObjectLock);
         }
         check_checksum(name, value)?;
     }
-    Ok(())
-}
-
-/// S3's error for access control lists in a bucket without them. Unlike a 501, clients do not retry it.
-pub(super) fn acl_error() -> WireError {
-    WireError::new(Code::AccessControlListNotSupported, "The bucket does not allow ACLs")
-}
-
-/// S3's error for retention in a bucket without object lock.
-pub(super) fn object_lock_error() -> WireError {
-    WireError::new(Code::InvalidRequest, "Bucket is missing Object Lock Configuration")
+    Ok(fixed)
 }
 
 /// Rejects a checksum of an unknown algorithm, and one without a value.
@@ -103,7 +120,7 @@ mod tests {
         let passes = |name: &'static str, value: &'static str| {
             let headers =
                 HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
-            check(&headers).is_ok()
+            check(&headers).is_ok_and(|fixed| fixed.is_none())
         };
         assert!(passes("x-amz-acl", "private"));
         assert!(!passes("x-amz-acl", "public-read"));
@@ -137,10 +154,10 @@ mod tests {
         for name in ["x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"] {
             assert_eq!((rejection_code(name, "BLAKE3"), rejection_code(name, "")), (invalid, invalid));
         }
-        for value in ["", "full_object", "Composite", "WHOLE"] {
+        for value in ["", "full", "FULL-OBJECT", "WHOLE"] {
             assert_eq!(rejection_code("x-amz-checksum-type", value), invalid, "{value}");
         }
-        for value in ["FULL_OBJECT", "COMPOSITE"] {
+        for value in ["FULL_OBJECT", "COMPOSITE", "full_object", "Composite"] {
             assert_eq!(rejection_code("x-amz-checksum-type", value), None, "{value}");
         }
         assert_eq!(rejection_code("x-amz-checksum-mode", ""), None);

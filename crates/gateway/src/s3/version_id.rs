@@ -32,6 +32,12 @@ pub(super) fn add_header(headers: &mut HeaderMap, version: Option<&VersionId>) {
     }
 }
 
+/// The version that the response to a write names. S3 does not name the `null` version there: a write to a bucket whose
+/// versioning is suspended has no version in its response, as if versioning had never been enabled.
+pub(super) fn named_by_write(version: Option<&VersionId>) -> Option<&VersionId> {
+    version.filter(|version| **version != VersionId::Null)
+}
+
 /// Adds the headers of a delete: the version, and whether it is a delete marker.
 pub(super) fn add_deleted_headers(headers: &mut HeaderMap, deleted: &Deleted) {
     add_header(headers, deleted.version.as_ref());

@@ -74,7 +74,7 @@ async fn put_data(
 fn response(committed: &Committed) -> PlainResponse {
     let mut headers = HeaderMap::with_capacity(8);
     headers.insert(ETAG, quoted_etag(&committed.etag));
-    version_id::add_header(&mut headers, committed.version.as_ref());
+    version_id::add_header(&mut headers, version_id::named_by_write(committed.version.as_ref()));
     checksums::add_headers(&mut headers, &committed.checksums, Some(committed.scope), None);
     PlainResponse::new(StatusCode::OK, headers)
 }

@@ -30,7 +30,7 @@ use crate::metrics::OperationMetrics;
 use crate::outcome::{self, LoggedError, OperationName};
 use crate::payload::{self, UnreadBody, WireBody};
 use crate::request_id::{RequestId, host_id};
-use crate::s3::{not_implemented_error, preflight_error};
+use crate::s3::{Preflight, anonymous_rejection};
 use crate::sigv4::Verified;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -120,6 +120,10 @@ struct Exchange {
 
 impl Exchange {
     async fn respond(&self, mut parts: Parts, body: WireBody) -> Response<ResponseBody> {
+        if parts.method == Method::OPTIONS {
+            let error = Box::pin(self.reject_preflight(&mut parts)).await;
+            return self.error_response(error, &parts);
+        }
         let verified = match self.verify(&mut parts) {
             Ok(verified) => verified,
             Err(error) => return self.error_response(error, &parts),
@@ -142,17 +146,40 @@ impl Exchange {
     /// Authenticates a request and resolves its address. After this, its path begins with its bucket.
     fn verify(&self, parts: &mut Parts) -> Result<Verified, WireError> {
         check_head(&self.shared, parts)?;
-        let to_path_style = |parts: &mut Parts| match &self.shared.config.domain {
+        let verifier = &self.shared.verifier;
+        let verified =
+            verifier.verify(parts).and_then(|verified| self.to_path_style(parts).map(|()| verified));
+        let rejection = match &verified {
+            Ok(verified) => anonymous_rejection(parts, &verified.identity),
+            // A request without a signature is denied before it is malformed.
+            Err(_) if verifier.is_unsigned(parts) => {
+                anonymous_rejection(parts, &verifier.anonymous_identity())
+            }
+            Err(_) => None,
+        };
+        rejection.map_or(verified, Err)
+    }
+
+    /// Moves the bucket of a host into the path.
+    fn to_path_style(&self, parts: &mut Parts) -> Result<(), WireError> {
+        match &self.shared.config.domain {
             Some(domain) => domain.to_path_style(parts),
             None => Ok(()),
-        };
-        if parts.method == Method::OPTIONS {
-            to_path_style(parts)?;
-            return Err(preflight_error(parts));
         }
-        let verified = self.shared.verifier.verify(parts)?;
-        to_path_style(parts)?;
-        Ok(verified)
+    }
+
+    /// The error of a CORS preflight, which has no signature. Its bucket is looked up as for any other request.
+    async fn reject_preflight(&self, parts: &mut Parts) -> WireError {
+        let checked = check_head(&self.shared, parts).and_then(|()| self.to_path_style(parts));
+        let preflight = match checked.and_then(|()| Preflight::parse(parts)) {
+            Ok(preflight) => preflight,
+            Err(error) => return error,
+        };
+        let required = admission::requirements(parts, Some(0), &self.shared.config.limits);
+        match self.admit(required, &self.shared.verifier.anonymous_identity()).await {
+            Ok(context) => preflight.reject(&*self.shared.store, &context).await,
+            Err(error) => error,
+        }
     }
 
     /// Executes a request by the S3 operations: one that the fast path does not handle, or a plain read that failed
@@ -166,15 +193,6 @@ impl Exchange {
         context: Option<Context>,
     ) -> Response<ResponseBody> {
         let Verified { identity, declared, .. } = verified;
-        if identity.key_id().is_none() && !matches!(parts.method, Method::GET | Method::HEAD) {
-            // The signature of a form upload is in its body.
-            let error = if is_form_upload(&parts) {
-                not_implemented_error("form uploads by POST")
-            } else {
-                WireError::access_denied()
-            };
-            return self.error_response(error, &parts);
-        }
         let limits = &self.shared.config.limits;
         let prepared =
             payload::prepare(&mut parts, body, declared, self.connection.clone(), limits.body_bytes);
@@ -304,14 +322,6 @@ impl Exchange {
             guard,
         })
     }
-}
-
-/// Returns true for an upload by an HTML form.
-fn is_form_upload(parts: &Parts) -> bool {
-    let media_type = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    let form = b"multipart/form-data";
-    parts.method == Method::POST
-        && media_type.get(..form.len()).is_some_and(|start| start.eq_ignore_ascii_case(form))
 }
 
 /// Checks the limits that hyper does not enforce.

@@ -83,7 +83,7 @@ fn a_url_expires() {
     let parts = request("GET", &url, &[]).into_parts().0;
     assert!(verifier(EXPIRES).verify(&parts).is_ok());
     let error = verifier(EXPIRES + 1).verify(&parts).unwrap_err();
-    assert_eq!((error.code(), error.message()), (Code::AccessDenied, "Request has expired"));
+    assert_eq!((error.code(), error.message()), (Code::AccessDenied, "Request has expired."));
     for expires in ["x", "-1", "+1", "1e9", "", "99999999999999999999"] {
         let url = url.replace(&EXPIRES.to_string(), expires);
         assert_rejected("GET", &url, &[], Code::AccessDenied);

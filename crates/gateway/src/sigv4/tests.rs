@@ -64,7 +64,7 @@ fn the_published_examples_are_verified() {
     let presigned = "/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404";
     assert!(verify_at(SIGNED_AT + 86_400, get(presigned)).unwrap().presigned);
     let late = verify_at(SIGNED_AT + 86_401, get(presigned)).unwrap_err();
-    assert_eq!((late.code(), late.message()), (Code::AccessDenied, "Request has expired"));
+    assert_eq!((late.code(), late.message()), (Code::AccessDenied, "Request has expired."));
     assert_eq!(verify_at(SIGNED_AT - 901, get(presigned)).unwrap_err().code(), Code::AccessDenied);
 }
 

@@ -145,6 +145,19 @@ impl Verifier {
         }
     }
 
+    /// The sender of a request without a signature.
+    pub(crate) fn anonymous_identity(&self) -> Arc<Identity> {
+        self.keys.anonymous()
+    }
+
+    /// Returns true if a request has no signature of any kind, not even a malformed one.
+    pub(crate) fn is_unsigned(&self, parts: &Parts) -> bool {
+        let query = parts.uri.query();
+        !parts.headers.contains_key(header::AUTHORIZATION)
+            && !(self.sigv2.is_some() && query.is_some_and(sigv2::is_presigned))
+            && query.is_none_or(|query| matches!(Presigned::from_query(query), Ok(None)))
+    }
+
     fn anonymous(&self, parts: &Parts) -> Result<Verified, WireError> {
         let declared = match parts.headers.get("x-amz-content-sha256") {
             None => BodyDeclaration::Unsigned,
@@ -189,17 +202,17 @@ impl Verifier {
         let expires = presigned.expires()?;
         let now = self.clock.wall().seconds();
         if now < date.seconds() - MAX_CLOCK_SKEW_SECONDS {
-            return Err(WireError::new(Code::AccessDenied, "Request is not valid yet"));
+            return Err(WireError::new(Code::AccessDenied, "Request is not valid yet."));
         }
         if now > date.seconds() + expires {
-            return Err(WireError::new(Code::AccessDenied, "Request has expired"));
+            return Err(WireError::new(Code::AccessDenied, "Request has expired."));
         }
         let in_header = parts.headers.get("x-amz-content-sha256").map(http::HeaderValue::as_bytes);
         let in_query = presigned.payload.as_deref().map(str::as_bytes);
         if in_query.is_some() && in_header.is_some_and(|value| Some(value) != in_query) {
             return Err(WireError::new(
                 Code::InvalidRequest,
-                "Header x-amz-content-sha256 contradicts the query parameter of that name",
+                "Header x-amz-content-sha256 contradicts the query parameter of that name.",
             ));
         }
         let content_sha256 = in_query.or(in_header).unwrap_or(b"UNSIGNED-PAYLOAD");
@@ -209,7 +222,7 @@ impl Verifier {
     fn verify_sigv2(&self, parts: &Parts, presigned: &PresignedV2) -> Result<Verified, WireError> {
         reject_token(presigned.has_token)?;
         if self.clock.wall().seconds() > presigned.expires_at {
-            return Err(WireError::new(Code::AccessDenied, "Request has expired"));
+            return Err(WireError::new(Code::AccessDenied, "Request has expired."));
         }
         let key = self.keys.find(&presigned.key_id).ok_or_else(unknown_key)?;
         if !key.verify_sigv2(presigned.string_to_sign(), &presigned.signature) {
@@ -315,7 +328,7 @@ fn header_date(headers: &HeaderMap) -> Result<AmzDate, WireError> {
         (None, None) => None,
     };
     date.ok_or_else(|| {
-        WireError::new(Code::AccessDenied, "AWS authentication requires a valid Date or x-amz-date header")
+        WireError::new(Code::AccessDenied, "AWS authentication requires a valid Date or x-amz-date header.")
     })
 }
 

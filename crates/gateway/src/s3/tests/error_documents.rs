@@ -15,7 +15,7 @@ async fn missing_resources_are_named() {
     let server = TestServer::with_bucket().await;
     let bucket = [
         ("Code", "NoSuchBucket"),
-        ("Message", "The specified bucket does not exist"),
+        ("Message", "The specified bucket does not exist."),
         ("BucketName", "missing"),
     ];
     for (method, path) in [
@@ -49,8 +49,8 @@ async fn missing_resources_are_named() {
         ("Code", "NoSuchUpload"),
         (
             "Message",
-            "The specified upload does not exist. The upload ID may be invalid, or the upload may have been \
-             aborted or completed.",
+            "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have \
+             been aborted or completed.",
         ),
         ("UploadId", "x"),
     ];
@@ -77,7 +77,7 @@ async fn a_failed_condition_is_named() {
     ] {
         let failed = request.send().await;
         failed.assert_error("PreconditionFailed", 412);
-        let message = "At least one of the pre-conditions you specified did not hold";
+        let message = "At least one of the pre-conditions you specified did not hold.";
         assert_elements(&failed, &[("Message", message), ("Condition", condition)]);
     }
     let upload = server.send("POST", "/abc/k?uploads").await.assert_success().element("UploadId").unwrap();
@@ -120,7 +120,7 @@ async fn an_invalid_argument_is_named_with_its_value() {
             "/abc/k?partNumber=0&uploadId=x",
             "partNumber",
             "0",
-            "Part number must be an integer between 1 and 10000, inclusive",
+            "Part number must be an integer between 1 and 10000, inclusive.",
         ),
         ("GET", "/abc?list-type=3", "list-type", "3", "Invalid List Type specified in Request"),
         ("GET", "/abc/k?versionId=%01", "versionId", "\u{FFFD}", "Invalid version id specified"),
@@ -159,7 +159,7 @@ async fn limits_are_named_with_the_value() {
     let long = server.send("GET", &format!("/abc/{}", "k".repeat(1025))).await;
     let expected = [
         ("Code", "KeyTooLongError"),
-        ("Message", "Your key is too long"),
+        ("Message", "Your key is too long."),
         ("Size", "1025"),
         ("MaxSizeAllowed", "1024"),
     ];
@@ -177,7 +177,7 @@ async fn limits_are_named_with_the_value() {
     let large = server.request("PUT", "/abc/m").declared_length(Some((5 << 30) + 1)).send().await;
     let expected = [
         ("Code", "EntityTooLarge"),
-        ("Message", "Your proposed upload exceeds the maximum allowed size"),
+        ("Message", "Your proposed upload exceeds the maximum allowed object size."),
         ("ProposedSize", "5368709121"),
         ("MaxSizeAllowed", "5368709120"),
     ];
@@ -271,4 +271,42 @@ async fn carriage_returns_in_keys_are_escaped() {
     let deleted = delete(key).await.assert_success();
     assert_eq!(deleted.elements("Key"), [key]);
     assert_eq!(server.send("HEAD", "/abc/a%0Db%0A%3Cc").await.status, 404);
+}
+
+/// Clients and suites compare whole messages. Each ends as in S3's documentation.
+#[tokio::test]
+async fn messages_end_as_those_of_s3() {
+    let server = TestServer::with_bucket().await;
+    server.put("/abc/k", b"x").await.assert_success();
+    for (method, uri, message) in [
+        ("GET", "/missing", "The specified bucket does not exist."),
+        ("GET", "/abc/missing", "The specified key does not exist."),
+        ("DELETE", "/abc", "The bucket you tried to delete is not empty."),
+        ("PATCH", "/abc/k", "The specified method is not allowed against this resource."),
+        ("GET", "/abc?policy", "The bucket policy does not exist."),
+        ("GET", "/abc?tagging", "The TagSet does not exist."),
+        ("GET", "/abc?lifecycle", "The lifecycle configuration does not exist."),
+        ("GET", "/abc?encryption", "The server side encryption configuration was not found."),
+        ("GET", "/abc?replication", "The replication configuration was not found."),
+        ("GET", "/abc?publicAccessBlock", "The public access block configuration was not found."),
+        ("GET", "/abc?object-lock", "Object Lock configuration does not exist for this bucket."),
+        ("GET", "/abc/k?partNumber=2", "The requested partnumber is not satisfiable."),
+        ("PUT", "/abc?versioning", "Request Body is empty"),
+    ] {
+        assert_elements(&server.send(method, uri).await, &[("Message", message)]);
+    }
+    let malformed = server.request("PUT", "/abc/k?tagging").body("<Tagging").send().await;
+    let message =
+        "The XML you provided was not well-formed or did not validate against our published schema.";
+    assert_elements(&malformed, &[("Code", "MalformedXML"), ("Message", message)]);
+    let acl = server.request("PUT", "/abc/k").header("x-amz-acl", "public-read").send().await;
+    assert_elements(&acl, &[("Message", "The bucket does not allow ACLs.")]);
+    let region = "<CreateBucketConfiguration><LocationConstraint>mars</LocationConstraint></CreateBucketConfiguration>";
+    let elsewhere = server.request("PUT", "/new").body(region).send().await;
+    let expected = [
+        ("Message", "The specified location-constraint is not valid"),
+        ("LocationConstraint", "mars"),
+        ("Region", "us-east-1"),
+    ];
+    assert_elements(&elsewhere, &expected);
 }

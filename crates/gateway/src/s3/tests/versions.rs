@@ -9,6 +9,7 @@ use tradewind_core::version::{ListVersions, Versioning, VersionsPage, null_versi
 use tradewind_core::{BucketName, Context, Error, ObjectStore, Result, SystemClock};
 
 use super::super::Options;
+use super::answers::absent_version;
 use super::objects::content_md5;
 use super::{TestResponse, TestServer};
 use crate::auth::{Buckets, Identity, Permissions};
@@ -145,7 +146,9 @@ async fn buckets_without_versioning_return_no_version_ids() {
         assert_eq!(server.send(method, "/abc/k").await.assert_success().header(VERSION), None);
     }
     assert_eq!(server.send("GET", "/abc/k?versionId=null").await.assert_success().text(), "x");
-    server.send("GET", "/abc/k?versionId=other").await.assert_error("NoSuchVersion", 404);
+    server.send("GET", "/abc/k?versionId=other").await.assert_error("InvalidArgument", 400);
+    let absent = format!("/abc/k?versionId={}", absent_version());
+    server.send("GET", &absent).await.assert_error("NoSuchVersion", 404);
     let copied = server.copy("/abc/l", "abc/k").await.assert_success();
     assert_eq!((copied.header(VERSION), copied.header("x-amz-copy-source-version-id")), (None, None));
     let deleted = server.delete("/abc/k").await;
@@ -213,12 +216,12 @@ async fn invalid_and_missing_version_ids_are_rejected() {
             assert_eq!(rejected.element("Message").as_deref(), Some(message), "{method} {sub}{id}");
         }
         if (method, sub) != ("DELETE", "") {
-            let missing = request("v1").send().await;
+            let missing = request(&absent_version()).send().await;
             missing.assert_error("NoSuchVersion", 404);
             assert_eq!(missing.element("Message").as_deref(), Some("The specified version does not exist."));
         }
     }
-    let head = server.send("HEAD", "/abc/k?versionId=v1").await;
+    let head = server.send("HEAD", &format!("/abc/k?versionId={}", absent_version())).await;
     assert_eq!((head.status.as_u16(), head.body.len()), (404, 0));
     for (method, uri) in [
         ("PUT", "/abc/k?versionId"),
@@ -282,14 +285,15 @@ async fn deletes_of_versions_name_what_they_removed() {
 }
 
 #[tokio::test]
-async fn suspended_writes_and_deletes_name_the_null_version() {
+async fn suspended_writes_replace_the_null_version() {
     let server = TestServer::with_versions().await;
     let kept = server.put_version("/abc/k", b"kept").await;
     server.set_status("Suspended").await.assert_success();
-    assert_eq!(server.put_version("/abc/k", b"null").await, "null");
-    assert_eq!(server.send("GET", "/abc/k").await.version(), "null");
-    let deleted = server.delete("/abc/k").await;
-    assert_eq!((deleted.version().as_str(), deleted.header(MARKER)), ("null", Some("true")));
+    for body in [&b"null"[..], b"newer"] {
+        server.put("/abc/k", body).await.assert_success();
+        assert_eq!(server.send("GET", "/abc?versions").await.entries(), ["k null latest", "k"]);
+    }
+    server.delete("/abc/k").await;
     assert_eq!(server.send("GET", "/abc?versions").await.entries(), ["k null marker latest", "k"]);
     server.delete("/abc/k?versionId=null").await;
     assert_eq!(server.send("GET", "/abc/k").await.version(), kept);
@@ -342,7 +346,8 @@ async fn copies_read_the_version_named() {
         ("?versionId=", "InvalidArgument", 400),
         ("?versionId=a%0Ab", "InvalidArgument", 400),
         ("?versionId=%FF", "InvalidArgument", 400),
-        ("?versionId=v1", "NoSuchVersion", 404),
+        ("?versionId=v1", "InvalidArgument", 400),
+        (&format!("?versionId={}", absent_version()), "NoSuchVersion", 404),
     ] {
         server.copy("/abc/e", &format!("{source}{query}")).await.assert_error(code, status);
     }
@@ -386,7 +391,9 @@ async fn multipart_uploads_create_and_copy_versions() {
         request.header("x-amz-copy-source", &source)
     };
     part("abc/k?versionId=".to_owned()).send().await.assert_error("InvalidArgument", 400);
-    part("abc/k?versionId=v1".to_owned()).send().await.assert_error("NoSuchVersion", 404);
+    part("abc/k?versionId=v1".to_owned()).send().await.assert_error("InvalidArgument", 400);
+    let absent = format!("abc/k?versionId={}", absent_version());
+    part(absent).send().await.assert_error("NoSuchVersion", 404);
     let copied = part(format!("abc/k?versionId={old}")).send().await.assert_success();
     assert_eq!(copied.header("x-amz-copy-source-version-id"), Some(old.as_str()));
     let etag = copied.element("ETag").unwrap();

@@ -117,8 +117,10 @@ async fn too_many_query_parameters_are_rejected() {
     let server = start_gateway(config(|_| ())).await;
     let many: Vec<String> = (0..101).map(|n| format!("{n}=")).collect();
     let mut client = Client::new(&server).await;
-    client.send(format!("GET /private?{} HTTP/1.1\r\nhost: a\r\n\r\n", many.join("&"))).await;
-    assert_eq!(client.read_response(false).await.unwrap().code(), "InvalidArgument");
+    for (target, code) in [("/open/key", "InvalidArgument"), ("/private", "AccessDenied")] {
+        client.send(format!("GET {target}?{} HTTP/1.1\r\nhost: a\r\n\r\n", many.join("&"))).await;
+        assert_eq!(client.read_response(false).await.unwrap().code(), code);
+    }
 }
 
 #[tokio::test]
@@ -259,6 +261,7 @@ async fn many_small_metadata_headers_are_accepted() {
 #[tokio::test]
 async fn a_preflight_needs_no_signature() {
     let server = start_gateway(config(|_| ())).await;
+    Client::new(&server).await.request("PUT", "/bucket", &[], b"").await;
     for target in [
         "/bucket/key",
         "/bucket/key?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=0",
@@ -270,6 +273,43 @@ async fn a_preflight_needs_no_signature() {
         let response = client.read_response(false).await.unwrap();
         assert_eq!((response.status, response.code()), (403, "AccessForbidden"), "{target}");
         assert!(response.text().contains("CORSResponse: CORS is not enabled for this bucket."));
+    }
+    let mut client = Client::new(&server).await;
+    for (target, head, status, code) in [
+        ("/missing/key", "origin: a\r\naccess-control-request-method: GET", 404, "NoSuchBucket"),
+        ("/bucket/key", "access-control-request-method: GET", 400, "BadRequest"),
+        ("/bucket/key", "origin: a\r\naccess-control-request-method: PATCH", 400, "BadRequest"),
+        ("/a_b", "origin: a\r\naccess-control-request-method: GET", 400, "InvalidBucketName"),
+    ] {
+        client.send(format!("OPTIONS {target} HTTP/1.1\r\nhost: a\r\n{head}\r\n\r\n")).await;
+        let response = client.read_response(false).await.unwrap();
+        assert_eq!((response.status, response.code()), (status, code), "{target} {head}");
+    }
+}
+
+/// Without a signature, a request is denied before anything else is wrong with it.
+#[tokio::test]
+async fn anonymous_requests_are_denied_first() {
+    let server = start_gateway(config(|_| ())).await;
+    let mut client = Client::new(&server).await;
+    for (request, code) in [
+        (
+            "PUT /bucket/key HTTP/1.1\r\nhost: a\r\nx-amz-content-sha256: none\r\ncontent-length: 0",
+            "AccessDenied",
+        ),
+        ("GET /shut/key HTTP/1.1\r\nhost: a\r\nx-amz-content-sha256: none", "AccessDenied"),
+        ("GET /open/key HTTP/1.1\r\nhost: a\r\nx-amz-content-sha256: none", "InvalidArgument"),
+        ("PATCH /open/key HTTP/1.1\r\nhost: a", "AccessDenied"),
+        ("GET /a_b HTTP/1.1\r\nhost: a", "AccessDenied"),
+        ("GET /open?max-keys=1&max-keys=2 HTTP/1.1\r\nhost: a", "AccessDenied"),
+        ("GET /open/%ZZ HTTP/1.1\r\nhost: a", "InvalidURI"),
+        ("GET /open/key HTTP/1.1\r\nhost: a\r\nx-amz-trailer: x-amz-checksum-none", "InvalidRequest"),
+        ("GET /shut/key HTTP/1.1\r\nhost: a\r\nx-amz-trailer: x-amz-checksum-none", "AccessDenied"),
+        // A malformed signature is one.
+        ("GET /shut/key?X-Amz-Algorithm=none HTTP/1.1\r\nhost: a", "AuthorizationQueryParametersError"),
+    ] {
+        client.send(format!("{request}\r\n\r\n")).await;
+        assert_eq!(client.read_response(false).await.unwrap().code(), code, "{request}");
     }
 }
 
@@ -286,7 +326,8 @@ async fn a_form_upload_is_not_implemented() {
     let response = client.read_response(false).await.unwrap();
     assert_eq!((response.status, response.code()), (501, "NotImplemented"));
     client.send(send("text/plain")).await;
-    assert_eq!(client.read_response(false).await.unwrap().code(), "AccessDenied");
+    let response = client.read_response(false).await.unwrap();
+    assert_eq!((response.status, response.code()), (412, "PreconditionFailed"));
 }
 
 #[tokio::test]

@@ -74,6 +74,12 @@ async fn unsigned_chunks_are_verified_by_their_checksum() {
     }
     let (response, _) = put(&server, word, &headers[1..], body("y/Q5Jg==")).await;
     assert_eq!((response.status, response.code()), (411, "MissingContentLength"));
+    for length in ["abc", "12x", "-9", "+9", "9.0", "0x9", "99999999999999999999"] {
+        let headers = [("x-amz-decoded-content-length", length), headers[1]];
+        let (response, found) = put(&server, word, &headers, body("y/Q5Jg==")).await;
+        assert_eq!((response.status, response.code()), (411, "MissingContentLength"), "{length}");
+        assert_eq!(found.status, 404);
+    }
 }
 
 #[tokio::test]
