@@ -344,8 +344,8 @@ impl Error {
     }
 
     /// No version of the store can have this id.
-    pub fn invalid_version_id() -> Self {
-        Self::for_client(Reason::InvalidVersionId, "Invalid version id specified")
+    pub fn invalid_version_id(version: &VersionId) -> Self {
+        Self::new(Reason::InvalidVersionId, format!("{version:?} is not a version id of this store"))
     }
 
     /// The version named is a delete marker, created at `created` if that is known.

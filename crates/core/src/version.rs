@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::clock::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::{Error, Reason, Result};
 use crate::listing::{ListEntry, ListRequest, ObjectSummary, common_prefix, successor};
 
 /// The longest version id, in bytes, as in S3.
@@ -20,14 +20,14 @@ pub enum VersionId {
 }
 
 impl VersionId {
-    /// Parses the text of an id. Fails with [`InvalidVersionId`](crate::Reason::InvalidVersionId) if it is empty, too long or
+    /// Parses the text of an id. Fails with [`InvalidVersionId`](Reason::InvalidVersionId) if it is empty, too long or
     /// has control characters.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "null" {
             return Ok(Self::Null);
         }
         if text.is_empty() || text.len() > MAX_VERSION_ID_BYTES || text.chars().any(char::is_control) {
-            return Err(Error::invalid_version_id());
+            return Err(Error::for_client(Reason::InvalidVersionId, "Invalid version id specified"));
         }
         Ok(Self::Id(text.into()))
     }
@@ -42,10 +42,10 @@ impl VersionId {
     /// Checks that a version of a store with ids by [`Self::from_number`] can have this id.
     ///
     /// # Errors
-    /// [`InvalidVersionId`](crate::Reason::InvalidVersionId) if the id is neither `null` nor of that form.
+    /// [`InvalidVersionId`](Reason::InvalidVersionId) if the id is neither `null` nor of that form.
     pub fn check_numbered(&self) -> Result<()> {
         match self {
-            Self::Id(_) if self.number().is_none() => Err(Error::invalid_version_id()),
+            Self::Id(_) if self.number().is_none() => Err(Error::invalid_version_id(self)),
             Self::Null | Self::Id(_) => Ok(()),
         }
     }
@@ -259,7 +259,6 @@ impl ListedVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Reason;
     use proptest::prelude::*;
 
     /// Versions in order: (key, version number).

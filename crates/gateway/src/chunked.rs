@@ -16,6 +16,8 @@ use tradewind_wire::sigv4::hex::from_hex;
 
 /// The longest line (a chunk's header or a trailer) in bytes, without its line feed.
 const MAX_LINE_BYTES: usize = 1024;
+/// The length of a signature in the header of a chunk.
+const SIGNATURE_BYTES: usize = 64;
 /// The maximum number of trailers.
 const MAX_TRAILERS: usize = 16;
 /// The trailer that signs the others.
@@ -245,8 +247,10 @@ impl Decoder {
             parse_size(size).ok_or_else(|| malformed("the size of a chunk is not a hexadecimal number"))?;
         if let Some(signing) = &mut self.signing {
             let signature = extension.and_then(|e| e.strip_prefix(b"chunk-signature="));
-            let missing = || malformed("the header of a chunk has no signature of 64 hexadecimal digits");
-            signing.claimed = signature.and_then(from_hex).ok_or_else(missing)?;
+            let signature = signature.filter(|text| text.len() == SIGNATURE_BYTES).ok_or_else(|| {
+                malformed("the header of a chunk has no signature, or one that is not of 64 digits")
+            })?;
+            signing.claimed = from_hex(signature).ok_or_else(wrong_signature)?;
         }
         if size > self.left {
             return Err(wrong_length(

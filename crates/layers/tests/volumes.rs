@@ -449,7 +449,7 @@ async fn a_copy_of_parts_between_volumes_is_one_object() {
     let (info, bytes) = fixture.read(&archived()).await;
     assert!(bytes == parts.concat());
     assert_eq!((info.parts, info.scope), (None, ChecksumScope::FullObject));
-    assert_eq!(info.checksums, [Checksum::compute(Algorithm::Crc64Nvme, &bytes)]);
+    assert_eq!(info.checksums, [Checksum::compute(Algorithm::Sha256, &bytes)]);
 }
 
 #[tokio::test]

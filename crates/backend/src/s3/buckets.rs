@@ -7,6 +7,7 @@ use tradewind_core::store::BucketInfo;
 use tradewind_core::{BucketName, Context};
 
 use super::S3Store;
+use super::dialect::Dialect;
 use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
 use crate::remote::payload::BufferedBody;
@@ -32,8 +33,8 @@ impl S3Store {
             Err(e) => return Err(e),
         }
         let mut call = Call::bucket(Method::PUT, bucket);
-        // S3 rejects us-east-1 as a location constraint.
-        if self.region != "us-east-1" {
+        // S3 rejects us-east-1 as a location constraint. Tradewind accepts it, and then reports a bucket that exists.
+        if self.region != "us-east-1" || self.dialect.get() == Some(&Dialect::Tradewind) {
             let mut document = "<CreateBucketConfiguration><LocationConstraint>".to_owned();
             xml::escape(&self.region, &mut document);
             document.push_str("</LocationConstraint></CreateBucketConfiguration>");

@@ -152,7 +152,6 @@ fn malformed_chunk_headers_of_a_signed_body_are_incomplete() {
         body.replacen("chunk-signature=", "", 1),
         body.replacen(";chunk-signature=", ":chunk-signature=", 1),
         body.replacen(signature, &signature[5..], 1),
-        body.replacen(signature, &"z".repeat(64), 1),
         body.replacen(&format!(";chunk-signature={signature}"), "", 1),
         body.replacen("x\r\n", "x", 1),
         body.replacen("x\r\n", "xdd", 1),
@@ -161,7 +160,10 @@ fn malformed_chunk_headers_of_a_signed_body_are_incomplete() {
     ] {
         assert_eq!(code(malformed.clone()), Code::IncompleteBody, "{malformed:?}");
     }
-    assert_eq!(code(body.replacen(signature, &"0".repeat(64), 1)), Code::SignatureDoesNotMatch);
+    for wrong in ["0", "z"] {
+        let changed = body.replacen(signature, &wrong.repeat(64), 1);
+        assert_eq!(code(changed), Code::SignatureDoesNotMatch, "{wrong}");
+    }
 }
 
 /// minio-go writes LF CR LF after a trailer.

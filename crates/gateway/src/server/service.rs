@@ -168,7 +168,7 @@ impl Exchange {
         }
     }
 
-    /// The error of a CORS preflight, which has no signature. Its bucket is looked up as for any other request.
+    /// The error of a CORS preflight, which has no signature. The lookup of its bucket is admitted like any other request.
     async fn reject_preflight(&self, parts: &mut Parts) -> WireError {
         let checked = check_head(&self.shared, parts).and_then(|()| self.to_path_style(parts));
         let preflight = match checked.and_then(|()| Preflight::parse(parts)) {
@@ -359,7 +359,8 @@ fn log(id: RequestId, operation: &'static str, status: StatusCode, logged_error:
 
 /// Returns true if the response does not explain the rejection, so that the operator needs the log.
 fn is_for_operator(inner: &tradewind_core::Error) -> bool {
-    let is_explained = inner.client_message().is_some() || inner.reason() == Reason::InvalidRange;
+    let is_explained = inner.client_message().is_some()
+        || matches!(inner.reason(), Reason::InvalidRange | Reason::InvalidVersionId);
     inner.kind() == ErrorKind::Invalid && !is_explained
 }
 

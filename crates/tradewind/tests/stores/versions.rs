@@ -4,6 +4,7 @@ use std::fs;
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
+use tradewind_core::VersionId;
 
 use super::content;
 use super::support::command_runner::CommandRunner;
@@ -233,8 +234,13 @@ fn version_id_is_rejected_where_it_names_nothing() {
     caller.run_ok(&["cp", "file", to]);
     let missing = caller.run(&["cat", "--version-id", "v1", to]);
     assert_eq!(missing.status.code(), Some(1), "{missing:?}");
-    assert!(missing.err.contains("has no version v1"), "{}", missing.err);
-    let complaint = "disk://bucket/a has no version v1: nothing was removed";
+    let complaint = "\"v1\" is not a version id of this store";
+    assert!(missing.err.contains(complaint), "{}", missing.err);
     caller.run_failing(&["rm", "--version-id", "v1", to], &[complaint]);
+    let absent = VersionId::from_number(1 << 40).to_string();
+    let missing = caller.run(&["cat", "--version-id", &absent, to]);
+    assert!(missing.err.contains(&format!("has no version {absent}")), "{}", missing.err);
+    let complaint = format!("disk://bucket/a has no version {absent}: nothing was removed");
+    caller.run_failing(&["rm", "--version-id", &absent, to], &[&complaint]);
     assert_eq!(versions(&caller, to).len(), 1);
 }

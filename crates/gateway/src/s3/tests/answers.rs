@@ -210,7 +210,7 @@ async fn bucket_and_key_are_looked_up_before_fixed_responses() {
 async fn a_preflight_is_checked_and_its_bucket_looked_up() {
     let server = TestServer::with_bucket().await;
     let ask = |uri: &str| server.request("OPTIONS", uri);
-    let asked = |uri: &str| ask(uri).header("origin", "https://a.example");
+    let with_origin = |uri: &str| ask(uri).header("origin", "https://a.example");
     for uri in ["/abc", "/abc/k"] {
         let no_origin = ask(uri).header("access-control-request-method", "PUT").send().await;
         no_origin.assert_error("BadRequest", 400);
@@ -219,23 +219,23 @@ async fn a_preflight_is_checked_and_its_bucket_looked_up() {
             Some("Insufficient information. Origin request header needed.")
         );
         for method in ["PATCH", "get", "Put", "OPTIONS", "CONNECT", "any"] {
-            let unknown = asked(uri).header("access-control-request-method", method).send().await;
+            let unknown = with_origin(uri).header("access-control-request-method", method).send().await;
             unknown.assert_error("BadRequest", 400);
             let message = format!("Invalid Access-Control-Request-Method: {method}");
             assert_eq!(unknown.element("Message"), Some(message));
         }
-        asked(uri).send().await.assert_error("BadRequest", 400);
-        let asked = || asked(uri).header("access-control-request-method", "PUT");
-        let bad_name = asked().header("access-control-request-headers", "x-a, b c").send().await;
+        with_origin(uri).send().await.assert_error("BadRequest", 400);
+        let complete = || with_origin(uri).header("access-control-request-method", "PUT");
+        let bad_name = complete().header("access-control-request-headers", "x-a, b c").send().await;
         bad_name.assert_error("BadRequest", 400);
         for method in ["GET", "HEAD", "PUT", "POST", "DELETE"] {
-            let asked = ask(uri).header("origin", "null").header("access-control-request-method", method);
-            asked.send().await.assert_error("AccessForbidden", 403);
+            let request = ask(uri).header("origin", "null").header("access-control-request-method", method);
+            request.send().await.assert_error("AccessForbidden", 403);
         }
-        let named = asked().header("access-control-request-headers", "x-amz-date,content-type");
+        let named = complete().header("access-control-request-headers", "x-amz-date,content-type");
         named.send().await.assert_error("AccessForbidden", 403);
     }
-    let missing = asked("/missing/k").header("access-control-request-method", "PUT").send().await;
+    let missing = with_origin("/missing/k").header("access-control-request-method", "PUT").send().await;
     missing.assert_error("NoSuchBucket", 404);
     assert_eq!(missing.element("BucketName").as_deref(), Some("missing"));
 }
