@@ -251,7 +251,7 @@ def error_cases(bucket):
         ("GET", "/e2e-no-such-bucket-at-all", "", 404),
         ("GET", f"/{bucket}", "max-keys=x", 400),
         ("PUT", "/UPPER", "", 400),
-        ("PUT", f"/{bucket}", "", 409),
+        ("POST", f"/{bucket}", "", 412),
         ("GET", f"/{bucket}/k", "uploadId=none", 404),
         ("PUT", f"/{bucket}", "policy=", 501),
     ]

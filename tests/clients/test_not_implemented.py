@@ -115,8 +115,12 @@ def test_delete_of_a_bucket_setting(raw, s3, bucket, name):
 
 @pytest.mark.parametrize("name", ["analytics", "metrics", "inventory", "intelligent-tiering"])
 def test_configurations_with_an_id(raw, bucket, name):
-    for method in ("GET", "PUT", "DELETE"):
+    for method in ("PUT", "DELETE"):
         refused(raw.request(method, f"/{bucket}", f"id=one&{name}="), "NotImplemented", 501)
+    refused(raw.request("GET", f"/{bucket}", f"id=one&{name}="), "NoSuchConfiguration", 404)
+    listed = raw.request("GET", f"/{bucket}", f"{name}=")
+    assert listed.status == 200 and listed.xml().findtext("IsTruncated") == "false", listed
+    refused(raw.request("GET", f"/{bucket}-missing", f"{name}="), "NoSuchBucket", 404)
 
 
 @pytest.mark.parametrize("method, query", OBJECT_WRITES, ids=[query for _, query in OBJECT_WRITES])
@@ -139,6 +143,31 @@ def test_acl_of_an_object_is_that_of_the_owner(s3, bucket, key):
     assert [grant["Permission"] for grant in grants] == ["FULL_CONTROL"]
     with s3_error("NoSuchKey", 404):
         s3.get_object_acl(Bucket=bucket, Key=key + "-missing")
+
+
+@pytest.mark.parametrize("acl", ["private", "bucket-owner-full-control"])
+def test_acl_of_the_owner_may_be_set(s3, bucket, key, acl):
+    s3.put_object(Bucket=bucket, Key=key, Body=b"body")
+    s3.put_bucket_acl(Bucket=bucket, ACL=acl)
+    s3.put_object_acl(Bucket=bucket, Key=key, ACL=acl)
+    with s3_error("AccessControlListNotSupported", 400):
+        s3.put_object_acl(Bucket=bucket, Key=key, ACL="public-read")
+    with s3_error("NoSuchKey", 404):
+        s3.put_object_acl(Bucket=bucket, Key=key + "-missing", ACL=acl)
+
+
+def test_post_that_is_no_form(anonymous, bucket):
+    response = anonymous.request("POST", f"/{bucket}", headers={"Content-Type": "application/json"}, body=b"{}")
+    refused(response, "PreconditionFailed", 412)
+    assert response.xml().findtext("Condition") == "Bucket POST must be of the enclosure-type multipart/form-data"
+
+
+def test_preflight(anonymous, bucket):
+    ask = {"Origin": "https://a.example", "Access-Control-Request-Method": "PUT"}
+    refused(anonymous.request("OPTIONS", f"/{bucket}/k", headers=ask), "AccessForbidden", 403)
+    refused(anonymous.request("OPTIONS", f"/{bucket}-missing/k", headers=ask), "NoSuchBucket", 404)
+    refused(anonymous.request("OPTIONS", f"/{bucket}/k", headers={**ask, "Origin": ""}), "BadRequest", 400)
+    refused(anonymous.request("OPTIONS", f"/{bucket}/k", headers={**ask, "Access-Control-Request-Method": "x"}), "BadRequest", 400)
 
 
 def test_form_upload(anonymous, s3, bucket, key):
