@@ -14,8 +14,45 @@ use super::named::NamedSettings;
 use super::problem::Problems;
 use super::source::{SettingSource, Sourced};
 
-/// The keys that can be overridden.
-const KEYS: [&str; 8] = ["name", "priority", "occupancy", "write", "pin", "share", "compress", "encrypt"];
+/// The JSON type of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JsonType {
+    Text,
+    Number,
+    Boolean,
+}
+
+impl JsonType {
+    /// Checks that a value has this type.
+    fn check(self, value: &Json) -> Result<(), String> {
+        let (expected, is_expected) = match self {
+            Self::Text => ("text", value.is_string()),
+            Self::Number => ("a number", value.is_number()),
+            Self::Boolean => ("true or false", value.is_boolean()),
+        };
+        let actual = match value {
+            Json::Null => "null",
+            Json::Bool(_) => "true or false",
+            Json::Number(_) => "a number",
+            Json::String(_) => "text",
+            Json::Array(_) => "a list",
+            Json::Object(_) => "an object",
+        };
+        if is_expected { Ok(()) } else { Err(format!("must be {expected}, not {actual}")) }
+    }
+}
+
+/// The keys that can be overridden, with the types of their values.
+const KEYS: [(&str, JsonType); 8] = [
+    ("name", JsonType::Text),
+    ("priority", JsonType::Number),
+    ("occupancy", JsonType::Text),
+    ("write", JsonType::Text),
+    ("pin", JsonType::Boolean),
+    ("share", JsonType::Number),
+    ("compress", JsonType::Boolean),
+    ("encrypt", JsonType::Boolean),
+];
 /// The keys that are read at the start.
 const START_KEYS: [&str; 1] = ["tier"];
 
@@ -123,19 +160,26 @@ impl ClassChange {
             Vec::new()
         });
         if fields.is_empty() && problems.0.is_empty() {
-            problems.add(&SOURCE, format!("the body changes nothing; its keys can be {}", KEYS.join(", ")));
+            let keys = KEYS.map(|(key, _)| key).join(", ");
+            problems.add(&SOURCE, format!("the body changes nothing; its keys can be {keys}"));
         }
         let path = format!("class.{}", class.value());
         let (mut removed, mut entries) = (Vec::new(), Vec::new());
         for ObjectField { key, value } in fields {
-            let known = KEYS.into_iter().find(|known| *known == key);
+            let known = KEYS.into_iter().find(|(known, _)| *known == key);
             if START_KEYS.contains(&key.as_str()) {
                 let message =
                     format!("{path}.{key} is read at the start: change it in the settings file and restart");
                 problems.add(&SOURCE, message);
-            } else if let (Some(known), Json::Null) = (known, &value) {
+            } else if let (Some((known, _)), Json::Null) = (known, &value) {
                 removed.push(known);
             } else {
+                if let Some((_, expected)) = known
+                    && let Err(why) = expected.check(&value)
+                {
+                    problems.add(&SOURCE, format!("{path}.{key} {why}"));
+                    continue;
+                }
                 match toml_value(value) {
                     Ok(value) => entries.push((key, Item { source: SOURCE, value })),
                     Err(why) => problems.add(&SOURCE, format!("{path}.{key}: {why}")),

@@ -19,6 +19,8 @@ use super::value::{Percent, SettingValue};
 const PLANNED_KEYS: [&str; 1] = ["replicas"];
 /// The largest share of a class.
 const MAX_SHARE: u16 = 1_000;
+/// The longest name of a class, in bytes.
+const MAX_NAME_BYTES: usize = 128;
 
 /// A `[class.N]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,7 +177,14 @@ impl ClassSettings {
         if let Some(name) = &self.name {
             let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             let is_number = name.value.bytes().all(|byte| byte.is_ascii_digit());
-            if !name.value.chars().all(is_plain) || is_number {
+            if name.value.len() > MAX_NAME_BYTES {
+                let message = format!(
+                    "class.{}.name has {} bytes; it may have at most {MAX_NAME_BYTES}",
+                    class.value(),
+                    name.value.len()
+                );
+                problems.add(&name.source, message);
+            } else if !name.value.chars().all(is_plain) || is_number {
                 let message = format!(
                     "class.{class}.name: {:?} must have letters, digits, - and _, and not only digits",
                     name.value,
@@ -236,7 +245,7 @@ impl ClassSettings {
     /// The declarations.
     pub(super) fn declarations() -> Vec<Declaration> {
         [
-            ("name", "Name of the class in output and for `--class`."),
+            ("name", "Name of the class in output and for `--class`; at most 128 letters, digits, `-` and `_`."),
             (
                 "priority",
                 "0 (highest) to 11. Default: that of the default policy. Classes 11 to 22, which objects without a label \

@@ -42,7 +42,6 @@ fn every_key_can_be_overridden_and_removed() {
     for (body, key) in [
         (json!({ "name": "post" }), "name"),
         (json!({ "priority": 0 }), "priority"),
-        (json!({ "priority": "3" }), "priority"),
         (json!({ "occupancy": "5%" }), "occupancy"),
         (json!({ "write": "back" }), "write"),
         (json!({ "pin": false }), "pin"),
@@ -91,4 +90,30 @@ fn too_many_keys_are_rejected_before_they_are_kept() {
     let problems = ClassOverrides::default().change(&named(), class(25), body.as_bytes()).unwrap_err();
     assert!(problems.to_string().contains("more than 32 keys"), "{problems}");
     assert_eq!(problems.0.len(), 1);
+}
+
+#[test]
+fn values_of_another_type_or_length_are_rejected() {
+    let rejected = |body: serde_json::Value| {
+        let body = body.to_string();
+        ClassOverrides::default().change(&named(), class(30), body.as_bytes()).unwrap_err().to_string()
+    };
+    for (body, why) in [
+        (json!({ "priority": "2" }), "class.30.priority must be a number, not text"),
+        (json!({ "share": "4" }), "class.30.share must be a number, not text"),
+        (json!({ "occupancy": 5 }), "class.30.occupancy must be text, not a number"),
+        (json!({ "write": true }), "class.30.write must be text, not true or false"),
+        (json!({ "pin": "true" }), "class.30.pin must be true or false, not text"),
+        (json!({ "compress": 1 }), "class.30.compress must be true or false, not a number"),
+        (json!({ "name": 7 }), "class.30.name must be text, not a number"),
+        (json!({ "name": ["a"] }), "class.30.name must be text, not a list"),
+        (json!({ "name": {} }), "class.30.name must be text, not an object"),
+        (json!({ "name": "a".repeat(129) }), "class.30.name has 129 bytes; it may have at most 128"),
+        (json!({ "name": "a".repeat(60_000) }), "class.30.name has 60000 bytes; it may have at most 128"),
+    ] {
+        let problems = rejected(body);
+        assert!(problems.contains(why), "{why:?} is not in {problems:?}");
+    }
+    let max_length = json!({ "name": "a".repeat(128) }).to_string();
+    change(&ClassOverrides::default(), 30, &max_length);
 }
