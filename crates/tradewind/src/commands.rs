@@ -139,6 +139,7 @@ enum CommandOutcome {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    crate::memory_limit::limit_c_allocator();
     let command_line = match CommandLine::try_parse() {
         Ok(command_line) => command_line,
         Err(error) => {

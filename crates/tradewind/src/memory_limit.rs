@@ -1,14 +1,22 @@
-//! The memory limit of the control groups of this process, and whether the settings fit into it.
+//! The memory limits of this process, of its control groups and of its address space, and whether the settings fit into
+//! them.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use anyhow::bail;
+use rustix::process::{Resource, getrlimit};
 
 use crate::settings::{ByteSize, Settings};
 
 /// Memory besides the shares of the budget: the index of a local store, code, and the allocator.
 const BASE_BYTES: u64 = 150 << 20;
+/// Address space that is mapped without being used: the allocator maps 64 MiB at once, and the binary is mapped whole.
+const UNUSED_ADDRESS_BYTES: u64 = 128 << 20;
+/// Address space of the stack of a worker thread.
+const STACK_BYTES: u64 = 2 << 20;
 
 /// The lowest memory limit of the control groups of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,13 +75,51 @@ pub const fn needed_bytes(budget_bytes: u64) -> u64 {
     budget_bytes.saturating_add(budget_bytes / 10 * 6).saturating_add(BASE_BYTES)
 }
 
-/// Checks that the memory of the settings fits into the limit of this process. Logs a warning if only a part of it might
+/// The address space that a server with one local store needs. Less ends the process when a thread cannot start, or at
+/// the first allocation that fails.
+const fn needed_address_bytes(budget_bytes: u64, workers: u64) -> u64 {
+    let stacks = workers.saturating_mul(STACK_BYTES);
+    needed_bytes(budget_bytes).saturating_add(UNUSED_ADDRESS_BYTES).saturating_add(stacks)
+}
+
+/// Limits the allocator of the C library, which only C code and the start of a thread use, if the address space is
+/// limited: it would map 64 MiB for each thread. Call before the first thread starts.
+pub fn limit_c_allocator() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    if getrlimit(Resource::As).current.is_some() {
+        // SAFETY: The call has no preconditions. It changes a setting of the allocator, under the allocator's lock.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    }
+}
+
+/// Checks that the settings fit into the limit of the address space (`ulimit -v`).
+fn check_address_space(settings: &Settings) -> anyhow::Result<()> {
+    let Some(limit) = getrlimit(Resource::As).current else { return Ok(()) };
+    let budget = &settings.scalars.memory.budget;
+    let workers = settings.scalars.server.workers.value.map(NonZeroUsize::get);
+    let workers = workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
+    let needed = needed_address_bytes(budget.value.0, workers as u64);
+    if needed > limit {
+        bail!(
+            "{}: memory.budget = {}, but this process may map only {} of memory (ulimit -v); lower the budget, or raise the \
+             limit to at least {}",
+            budget.source,
+            budget.value,
+            ByteSize(limit),
+            ByteSize(needed.next_multiple_of(1 << 20)),
+        );
+    }
+    Ok(())
+}
+
+/// Checks that the memory of the settings fits into the limits of this process. Logs a warning if only a part of it might
 /// be used.
 ///
 /// # Errors
 ///
-/// `memory.budget` alone is not below the limit.
+/// `memory.budget` alone is not below the limit of a control group, or the address space does not suffice.
 pub fn check(settings: &Settings) -> anyhow::Result<()> {
+    check_address_space(settings)?;
     let Some(limit) = MemoryLimit::of_this_process() else { return Ok(()) };
     let budget = &settings.scalars.memory.budget;
     let (needed, file) = (needed_bytes(budget.value.0), limit.file.display());
@@ -101,6 +147,14 @@ pub fn check(settings: &Settings) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_default_budget_fits_into_500_mib_of_address_space() {
+        let budget =
+            Settings::read(&crate::settings::Inputs::default()).unwrap().scalars.memory.budget.value.0;
+        assert!(needed_address_bytes(budget, 4) <= 500 << 20, "{}", needed_address_bytes(budget, 4));
+        assert!(needed_address_bytes(u64::MAX, 2) == u64::MAX);
+    }
 
     #[test]
     fn lowest_limit_of_a_group_and_its_parents_counts() {

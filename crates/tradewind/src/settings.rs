@@ -22,6 +22,7 @@ mod remote;
 mod routed;
 mod scalars;
 mod served;
+mod settings_file;
 mod show;
 mod slices;
 mod source;
@@ -120,7 +121,7 @@ impl Inputs {
         };
         let mut file = None;
         if let Some(path) = path {
-            match std::fs::read_to_string(&path) {
+            match settings_file::read(&path) {
                 Ok(text) => file = Some((path, text)),
                 Err(error) => {
                     problems

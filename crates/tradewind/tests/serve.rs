@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use support::content::Content;
+use support::leased_file::LeasedFile;
 use support::s3::{Request, S3};
 use support::server::{Server, ServerSetup, root_key, run, tradewind};
 use support::sign::Credentials;
@@ -222,11 +223,9 @@ fn a_signal_ends_a_server_that_cannot_read_its_settings() {
     let settings = dir.directory.path().join("settings.toml");
     fs::write(&settings, "").unwrap();
     let mut server = dir.start().flag("--config", settings.clone()).start().unwrap();
-    fs::remove_file(&settings).unwrap();
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, &settings, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let _lease = LeasedFile::new(&settings).unwrap();
     server.signal(Signal::HUP);
-    // The reload waits for a writer of the pipe.
+    // The reload waits for the end of the lease.
     std::thread::sleep(Duration::from_millis(300));
     server.signal(Signal::TERM);
     assert!(server.wait().unwrap().success());
@@ -354,6 +353,55 @@ fn too_few_open_files_are_reported_at_the_start() {
     let refused = start.start().unwrap_err().to_string();
     assert!(refused.contains("exit status: 1"), "{refused}");
     assert!(refused.contains("may open 40 files") && refused.contains("ulimit -n"), "{refused}");
+}
+
+/// The C library and the allocator map much more than they use.
+#[test]
+fn the_server_serves_with_500_mib_of_address_space() {
+    let dir = TestDir::new();
+    let mut start = ServerSetup { address_space_kib: Some(500 << 10), ..dir.start() };
+    start.environment.push(("TRADEWIND_SERVER_WORKERS".to_owned(), "4".to_owned()));
+    let mut server = start.start().unwrap();
+    assert_eq!(S3::new(server.endpoint, root_key()).put("first", &[]).unwrap().status, 200);
+    let body = Content { id: 1, size: 3_000_000 }.bytes();
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let (endpoint, body) = (server.endpoint, &body);
+            scope.spawn(move || {
+                let mut client = S3::new(endpoint, root_key());
+                let key = format!("first/{number}");
+                assert_eq!(client.put(&key, body).unwrap().status, 200);
+                assert!(client.get(&key).unwrap().body == *body);
+            });
+        }
+    });
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
+}
+
+#[test]
+fn too_little_address_space_is_reported_at_the_start() {
+    let dir = TestDir::new();
+    let mut start = ServerSetup { address_space_kib: Some(200 << 10), ..dir.start() };
+    start.environment.push(("TRADEWIND_SERVER_WORKERS".to_owned(), "4".to_owned()));
+    let refused = start.start().unwrap_err().to_string();
+    assert!(refused.contains("exit status: 1"), "{refused}");
+    let reason =
+        "may map only 200MiB of memory (ulimit -v); lower the budget, or raise the limit to at least 491MiB";
+    assert!(refused.contains(reason), "{refused}");
+}
+
+#[test]
+fn settings_file_that_is_a_fifo_is_rejected() {
+    let dir = TestDir::new();
+    let fifo = dir.directory.path().join("settings.toml");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for command in [&["serve"][..], &["settings", "check"]] {
+        let ended = run(&[command, &["--config", fifo.to_str().unwrap()]].concat());
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{said}");
+        assert!(said.contains("it is a fifo, not a regular file; name a regular file"), "{said}");
+    }
 }
 
 #[test]

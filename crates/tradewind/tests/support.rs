@@ -12,6 +12,7 @@ pub mod crash_rounds;
 pub mod credential_service;
 pub mod disk;
 pub mod http_server;
+pub mod leased_file;
 pub mod model;
 pub mod proxy;
 pub mod random;

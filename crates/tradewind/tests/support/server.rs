@@ -35,6 +35,8 @@ pub struct ServerSetup {
     pub log: PathBuf,
     /// The limit of open files, if lower than that of the test process.
     pub open_files: Option<u32>,
+    /// The limit of the address space in KiB.
+    pub address_space_kib: Option<u32>,
 }
 
 impl ServerSetup {
@@ -50,6 +52,7 @@ impl ServerSetup {
             ],
             log: log.to_owned(),
             open_files: None,
+            address_space_kib: None,
         }
     }
 
@@ -63,15 +66,17 @@ impl ServerSetup {
         self
     }
 
-    /// The command, with its limit of open files.
+    /// The command, with its limits.
     fn command(&self) -> Command {
         let binary = tradewind();
-        let Some(open_files) = self.open_files else { return binary };
+        let files = self.open_files.map(|open_files| format!("ulimit -n {open_files} && "));
+        let memory = self.address_space_kib.map(|kib| format!("ulimit -v {kib} && "));
+        if files.is_none() && memory.is_none() {
+            return binary;
+        }
+        let limits = files.unwrap_or_default() + &memory.unwrap_or_default();
         let mut shell = Command::new("sh");
-        shell
-            .arg("-c")
-            .arg(format!("ulimit -n {open_files} && exec \"$0\" \"$@\""))
-            .arg(binary.get_program());
+        shell.arg("-c").arg(format!("{limits}exec \"$0\" \"$@\"")).arg(binary.get_program());
         for (name, _) in binary.get_envs() {
             shell.env_remove(name);
         }

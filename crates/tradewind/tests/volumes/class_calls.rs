@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 use super::administered::{admin, answered, ask, post};
 use super::class_policies::{CACHED, cache_status, put_of_class};
 use super::support::content::content;
+use super::support::leased_file::LeasedFile;
 use super::support::s3::S3;
 use super::support::server::{Server, ServerSetup, root_key, tradewind};
 use super::support::sign::Credentials;
@@ -231,12 +232,13 @@ fn bad_changes_get_a_reason_and_change_nothing() {
         ("v1/classes/25", r#"{"priority": -1}"#, 400, "is not a priority"),
         ("v1/classes/25", r#"{"priority": 1.5}"#, 400, "class.25.priority: 1.5 is not a whole number"),
         ("v1/classes/25", r#"{"priority": 9999999999999999999}"#, 400, "is too large"),
-        ("v1/classes/25", r#"{"priority": true}"#, 400, "is not a priority"),
-        ("v1/classes/25", r#"{"priority": [1]}"#, 400, "must be a single value, not a list"),
-        ("v1/classes/25", r#"{"priority": {"a": 1}}"#, 400, "must be a single value, not a table"),
+        ("v1/classes/25", r#"{"priority": true}"#, 400, "must be a number, not true or false"),
+        ("v1/classes/25", r#"{"priority": "2"}"#, 400, "class.25.priority must be a number, not text"),
+        ("v1/classes/25", r#"{"priority": [1]}"#, 400, "must be a number, not a list"),
+        ("v1/classes/25", r#"{"priority": {"a": 1}}"#, 400, "must be a number, not an object"),
         ("v1/classes/5", r#"{"priority": 1}"#, 400, "treated like class 0"),
         ("v1/classes/5", r#"{"pin": true}"#, 400, "treated like class 0"),
-        ("v1/classes/25", r#"{"occupancy": 20}"#, 400, "is not a percentage"),
+        ("v1/classes/25", r#"{"occupancy": 20}"#, 400, "class.25.occupancy must be text, not a number"),
         ("v1/classes/25", r#"{"occupancy": "101%"}"#, 400, "is not a percentage"),
         ("v1/classes/26", r#"{"occupancy": "41%"}"#, 400, "are 101% in sum; they must be at most 100%"),
         ("v1/classes/25", r#"{"write": "around"}"#, 400, "neither \"through\" nor \"back\""),
@@ -254,6 +256,8 @@ fn bad_changes_get_a_reason_and_change_nothing() {
     }
     let (status, said) = called(&server, "v1/classes/25", r#"{"priority": 99, "share": 0}"#);
     assert_eq!((status, said.lines().count()), (400, 2), "all problems at once: {said}");
+    let (status, said) = called(&server, "v1/classes/25", &json!({ "name": "x".repeat(60_000) }).to_string());
+    assert!(status == 400 && said.contains("it may have at most 128"), "{status} {said}");
     let (status, said) =
         called(&server, "v1/classes/25", &json!({ "write": "x".repeat(50_000) }).to_string());
     assert!(status == 400 && said.len() < 2_000, "{status} {}", said.len());
@@ -409,10 +413,7 @@ fn concurrent_reloads_and_changes_leave_one_of_their_policies() {
 fn reload_of_a_file_that_hangs_does_not_delay_a_shutdown() {
     let scene = Scene::new(CACHED);
     let mut server = scene.start();
-    std::fs::remove_file(scene.settings()).unwrap();
-    // Without a writer, a pipe with a name cannot be opened for reading.
-    let made = std::process::Command::new("mkfifo").arg(scene.settings()).status().unwrap();
-    assert!(made.success());
+    let _lease = LeasedFile::new(&scene.settings()).unwrap();
     let calls: Vec<_> = (0..2)
         .map(|_| {
             let mut client = admin(&server, root_key());
