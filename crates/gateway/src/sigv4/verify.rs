@@ -153,9 +153,10 @@ impl Verifier {
     /// Returns true if a request has no signature of any kind, not even a malformed one.
     pub(crate) fn is_unsigned(&self, parts: &Parts) -> bool {
         let query = parts.uri.query();
-        !parts.headers.contains_key(header::AUTHORIZATION)
-            && !(self.sigv2.is_some() && query.is_some_and(sigv2::is_presigned))
-            && query.is_none_or(|query| matches!(Presigned::from_query(query), Ok(None)))
+        let has_header = parts.headers.contains_key(header::AUTHORIZATION);
+        let is_sigv2 = self.sigv2.is_some() && query.is_some_and(sigv2::is_presigned);
+        let is_sigv4 = query.is_some_and(|query| !matches!(Presigned::from_query(query), Ok(None)));
+        !(has_header || is_sigv2 || is_sigv4)
     }
 
     fn anonymous(&self, parts: &Parts) -> Result<Verified, WireError> {
