@@ -5,23 +5,25 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tradewind_model::affinity::Affinity;
 use tradewind_model::affinity::controller::{Decision, Idle, Round};
+use tradewind_model::affinity::placement::OsdIndex;
 use tradewind_model::affinity::queueing::ReadLoad;
 
 use crate::agent::Agents;
+use crate::apply::{AffinityChange, apply};
 use crate::ceph_process::{CephOptions, CephProcess};
 use crate::cluster_view::{ClusterView, FixedPgs, RecentPgReads};
 use crate::collector::Collector;
 use crate::error::{Error, Result};
-use crate::journal::{AffinityChange, Journal, apply};
+use crate::journal::Journal;
 use crate::last_step::{LastStep, OriginalShare};
 use crate::osd_map::OsdMap;
 use crate::pg_map::{self, Pg};
 use crate::pg_order::{MapAge, PgOrders};
 use crate::policy::{Outcome, Policy, PolicyState};
 use crate::replica_reads::ReplicaReads;
+use crate::restore::{Restored, claim, restore_from, take_over};
 use crate::signals::OsdSignals;
 use crate::slow_host::{OsdOnHost, SlowHost, slow_hosts};
-use crate::status::{ObservedJournal, observe};
 use crate::suitability::{Obstacle, find_obstacles};
 
 /// Time for the counters of one OSD.
@@ -50,10 +52,6 @@ const MAX_DECISION_AGE: Duration = Duration::from_secs(10);
 const MIN_CORRECT_SHARE: f64 = 0.98;
 /// Time after a change of the map in which PGs may not have reported their OSDs.
 const REPORT_WAIT: Duration = Duration::from_secs(15);
-/// Time in which PGs elect primaries and report them.
-const ELECTION_WAIT: Duration = Duration::from_secs(5);
-/// Time after which the journal belongs to the last of several balancers that start at once.
-const START_RACE_WAIT: Duration = Duration::from_secs(1);
 
 /// The way to a cluster and to the counters of its OSDs.
 #[derive(Debug, Clone, Default)]
@@ -171,6 +169,8 @@ pub struct Balancer {
     last_round: Option<Instant>,
     /// The journal in [`Mode::Act`].
     journal: Option<Journal>,
+    /// True if the journal has OSDs of the operator that the monitors do not have yet.
+    is_journal_outdated: bool,
     last_heartbeat: Instant,
     last_step: Option<LastStep>,
     /// For the next report.
@@ -222,6 +222,7 @@ impl Balancer {
             collector,
             last_round: None,
             journal,
+            is_journal_outdated: false,
             last_heartbeat: now,
             last_step: None,
             warnings: Vec::new(),
@@ -263,6 +264,7 @@ impl Balancer {
                     placement: &view.placement,
                     read_loads: &read_loads,
                     affinities: &view.affinities,
+                    fixed_osds: &self.fixed_osds(&view),
                     seconds,
                 };
                 Some(self.decide(&round, &view)?)
@@ -280,9 +282,9 @@ impl Balancer {
     /// Ends without a change: the affinities stay, and so does the journal, for a later restore.
     pub fn keep(self) {}
 
-    /// Restores the affinities from before the first change, unless another balancer has taken over. Returns how many
-    /// changed. Tries again if it fails; each attempt may take the time of several commands.
-    pub fn restore(mut self) -> Result<usize> {
+    /// Restores the affinities from before the first change, unless another balancer has taken over. Affinities that another
+    /// command has set remain. Tries again if it fails; each attempt may take the time of several commands.
+    pub fn restore(mut self) -> Result<Restored> {
         let mut attempts = 1;
         loop {
             match self.try_restore() {
@@ -295,11 +297,12 @@ impl Balancer {
         }
     }
 
-    fn try_restore(&mut self) -> Result<usize> {
-        let Some(journal) = &self.journal else { return Ok(0) };
+    fn try_restore(&mut self) -> Result<Restored> {
+        let Some(journal) = &self.journal else { return Ok(Restored::default()) };
         match Journal::load(&mut self.ceph)? {
-            Some(current) if current.has_same_owner(journal) => restore_from(&mut self.ceph, &current),
-            Some(_) | None => Ok(0),
+            // The own copy: a step may be complete that the stored one has as under way.
+            Some(current) if current.has_same_owner(journal) => restore_from(&mut self.ceph, journal),
+            Some(_) | None => Ok(Restored::default()),
         }
     }
 
@@ -345,21 +348,21 @@ impl Balancer {
 
     /// Makes a step. If it cannot be completed, as much of it as possible is taken back.
     fn set(&mut self, view: &ClusterView, affinities: &[Affinity]) -> Result<()> {
-        if self.is_map_outdated()? {
-            self.is_stale = true;
-            return Err(Error::Unsuitable("the OSD map changed during the decision".to_owned()));
-        }
         let current = view.osd_ids.iter().zip(&view.affinities);
         let changes: Vec<AffinityChange> = current
             .zip(affinities)
             .filter(|((_, current), next)| current != next)
             .map(|((osd, _), next)| AffinityChange { osd: *osd, affinity: *next })
             .collect();
+        // The monitors have the new values before the first is set: a crash in between leaves none that is not known.
         if let Some(journal) = &mut self.journal {
             journal.note(&changes, &self.map);
         }
         self.prove_alive()?;
         self.is_stale = true;
+        if self.is_map_outdated()? {
+            return Err(Error::Unsuitable("the OSD map changed during the decision".to_owned()));
+        }
         let result = self.apply_in_batches(&changes);
         if let Err(e) = &result {
             self.take_back(&changes, view, matches!(e, Error::Superseded(_)));
@@ -367,14 +370,29 @@ impl Balancer {
         result
     }
 
-    /// Between batches, another balancer must not take a long step for the end of this one.
+    /// Between batches, another balancer must not take a long step for the end of this one, and another command may set
+    /// affinities of later batches.
     fn apply_in_batches(&mut self, changes: &[AffinityChange]) -> Result<()> {
-        for batch in changes.chunks(MAX_BATCH_CHANGES) {
-            apply(&mut self.ceph, batch)?;
+        for (index, batch) in changes.chunks(MAX_BATCH_CHANGES).enumerate() {
+            let batch = if index == 0 { batch.to_vec() } else { self.own_changes(batch)? };
+            apply(&mut self.ceph, &batch)?;
+            if let Some(journal) = &mut self.journal {
+                journal.confirm(&batch);
+            }
             self.heartbeat()?;
         }
         // A restore by another command in the meantime may have missed some of these changes.
         self.prove_alive()
+    }
+
+    /// The changes of OSDs whose affinity is one that this balancer set or found.
+    fn own_changes(&mut self, changes: &[AffinityChange]) -> Result<Vec<AffinityChange>> {
+        let map = OsdMap::parse(self.ceph.json(&["osd", "dump"])?)?;
+        let Some(journal) = &self.journal else { return Ok(changes.to_vec()) };
+        let is_own = |change: &&AffinityChange| {
+            map.affinity(change.osd).is_some_and(|affinity| journal.is_own(change.osd, affinity))
+        };
+        Ok(changes.iter().filter(is_own).copied().collect())
     }
 
     /// Sets the affinities from before a step, or the original ones.
@@ -386,9 +404,31 @@ impl Balancer {
             Some(AffinityChange { osd, affinity: original.unwrap_or(view.affinities[index]) })
         };
         let changes: Vec<AffinityChange> = changes.iter().filter_map(|change| before(change.osd)).collect();
-        if let Err(e) = apply(&mut self.ceph, &changes) {
+        // The journal has both values until the next step is complete: none is taken for the operator's.
+        if let Some(journal) = &mut self.journal {
+            journal.note(&changes, &self.map);
+        }
+        let applied = self.own_changes(&changes).and_then(|changes| apply(&mut self.ceph, &changes));
+        if let Err(e) = applied {
             self.warnings.push(format!("a step that failed is still in force: {e}"));
         }
+    }
+
+    /// Finds the OSDs whose affinity another command has set. The next heartbeat writes them down.
+    fn find_operators(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        for AffinityChange { osd, affinity } in journal.find_operators(&self.map) {
+            self.warnings.push(format!(
+                "osd.{osd}: another command set the affinity {affinity}; it is neither changed nor restored"
+            ));
+            self.is_journal_outdated = true;
+        }
+    }
+
+    /// The OSDs whose affinity must not change, by their positions in the view.
+    fn fixed_osds(&self, view: &ClusterView) -> Vec<OsdIndex> {
+        let is_fixed = |osd: u32| self.journal.as_ref().is_some_and(|journal| journal.is_operators(osd));
+        (0..view.osd_ids.len()).filter(|index| is_fixed(view.osd_ids[*index])).collect()
     }
 
     /// Reads the epoch, the PGs and the health once in a while, and the map if it changed.
@@ -410,6 +450,7 @@ impl Balancer {
             }
             // Last: after an error above, the next round sees the change again. After one below, the PGs are still stale.
             self.map = map;
+            self.find_operators();
             self.map_changed = Instant::now();
             self.is_stale = true;
         }
@@ -446,7 +487,8 @@ impl Balancer {
     /// Tells other balancers that this one is alive, and finds out whether another has taken over. Does nothing if it was
     /// called within the last 20 s. Between rounds that are further apart, the caller must call it.
     pub fn heartbeat(&mut self) -> Result<()> {
-        if self.last_heartbeat.elapsed() < HEARTBEAT_INTERVAL { Ok(()) } else { self.prove_alive() }
+        let is_due = self.is_journal_outdated || self.last_heartbeat.elapsed() >= HEARTBEAT_INTERVAL;
+        if is_due { self.prove_alive() } else { Ok(()) }
     }
 
     fn prove_alive(&mut self) -> Result<()> {
@@ -467,6 +509,7 @@ impl Balancer {
         }
         journal.heartbeat += 1;
         journal.save(&mut self.ceph)?;
+        self.is_journal_outdated = false;
         self.last_heartbeat = Instant::now();
         Ok(())
     }
@@ -530,58 +573,5 @@ impl Balancer {
             }
         }
         check
-    }
-}
-
-/// Restores the affinities of the cluster's journal and removes it. `None` if there is no journal; otherwise the number of
-/// OSDs that changed.
-pub fn restore(ceph: &mut CephProcess) -> Result<Option<usize>> {
-    Journal::load(ceph)?.map(|journal| restore_from(ceph, &journal)).transpose()
-}
-
-fn restore_from(ceph: &mut CephProcess, journal: &Journal) -> Result<usize> {
-    let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
-    let changes = journal.changes_to_restore(&map);
-    let is_different = |change: &&AffinityChange| {
-        map.osds.iter().any(|osd| osd.id == change.osd && osd.affinity != change.affinity)
-    };
-    let count = changes.iter().filter(is_different).count();
-    apply(ceph, &changes)?;
-    // Another balancer may have begun with its own.
-    if Journal::load(ceph)?.is_some_and(|current| current.has_same_owner(journal)) {
-        Journal::remove(ceph)?;
-    }
-    Ok(count)
-}
-
-/// Restores what a balancer left behind that no longer runs.
-fn take_over(ceph: &mut CephProcess) -> Result<()> {
-    let found = Journal::load(ceph)?;
-    match observe(ceph, found)? {
-        Some(ObservedJournal { journal, is_alive: true }) => {
-            Err(Error::Unsuitable(format!("{} balances this cluster already; stop it first", journal.owner)))
-        }
-        Some(ObservedJournal { journal, is_alive: false }) => {
-            if restore_from(ceph, &journal)? > 0 {
-                // The PGs elect their primaries, and report them.
-                std::thread::sleep(ELECTION_WAIT);
-            }
-            Ok(())
-        }
-        None => Ok(()),
-    }
-}
-
-/// Writes the journal with the affinities of this map. Of several balancers that start at once, the last one wins.
-fn claim(ceph: &mut CephProcess, owner: String, map: &OsdMap) -> Result<Journal> {
-    let journal = Journal::new(owner, map);
-    journal.save(ceph)?;
-    std::thread::sleep(START_RACE_WAIT);
-    match Journal::load(ceph)? {
-        Some(current) if current.has_same_owner(&journal) => Ok(journal),
-        Some(current) => {
-            Err(Error::Unsuitable(format!("{} balances this cluster already; stop it first", current.owner)))
-        }
-        None => Err(Error::Unsuitable("another command removed the journal; try again".to_owned())),
     }
 }

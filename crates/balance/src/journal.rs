@@ -1,5 +1,8 @@
-//! The affinities from before the first change, kept by the cluster's monitors (`config-key`). After the end of this
-//! process, however it ended, any host can restore them.
+//! The affinities from before the first change and those that the balancer set, kept by the cluster's monitors
+//! (`config-key`). After the end of this process, however it ended, any host can restore them.
+//!
+//! A value is written here before it is set. An affinity that is neither the value last set, nor one that a change under way
+//! may leave, was set by another command: it belongs to the operator. The balancer neither changes nor restores it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,6 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tradewind_model::affinity::Affinity;
 
+use crate::apply::AffinityChange;
 use crate::ceph_process::CephProcess;
 use crate::config_key;
 use crate::error::{Error, Result};
@@ -15,10 +19,11 @@ use crate::osd_location::this_host;
 use crate::osd_map::OsdMap;
 
 const KEY: &str = "tradewind/balance/journal";
-const VERSION: u32 = 1;
-/// Maximum number of `ceph` processes that set affinities at the same time, each with half a second of CPU to start.
-const MAX_APPLY_PROCESSES: usize = 8;
-const MIN_CHANGES_PER_PROCESS: usize = 2;
+const VERSION: u32 = 2;
+/// The earliest version that is read. Its journals lack the values that were set.
+const MIN_VERSION: u32 = 1;
+/// Maximum number of values that changes under way may leave at an OSD, per OSD.
+const MAX_EARLIER_VALUES: usize = 8;
 
 /// The journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,11 +42,48 @@ pub struct Journal {
     /// When the owner started, in seconds since 1970. Journals of earlier versions lack it.
     #[serde(default)]
     pub started_at_unix_seconds: Option<u64>,
-    /// Original affinities by OSD, in 1/65,536.
+    /// Original affinities by OSD, in 1/65,536. The stored form leaves out those of 1, as a value has at most 64 KiB.
     originals: BTreeMap<u32, u32>,
-    /// OSDs that the owner changed or was about to change. Journals of earlier versions lack it.
-    #[serde(default)]
+    /// In journals of version 1, OSDs that the owner changed or was about to change; the first ones lack even that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     changed: Option<BTreeSet<u32>>,
+    /// OSDs that the owner changed or was about to change, with the values that it set.
+    #[serde(default)]
+    set: BTreeMap<u32, SetValues>,
+    /// OSDs whose affinity another command set since the owner started.
+    #[serde(default)]
+    operators: BTreeSet<u32>,
+}
+
+/// The values that a balancer may have left at an OSD, in 1/65,536: first the one that it set last, then those that are
+/// in force until a change under way is complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SetValues(Vec<u32>);
+
+impl SetValues {
+    /// Adds a value that is about to be set over the current one.
+    fn add(&mut self, value: Affinity, current: Affinity) {
+        let latest = [value.raw(), current.raw()];
+        let earlier = self.0.iter().copied().filter(|earlier| !latest.contains(earlier));
+        let mut values: Vec<u32> = latest.into_iter().chain(earlier).collect();
+        values.dedup();
+        values.truncate(1 + MAX_EARLIER_VALUES);
+        self.0 = values;
+    }
+
+    fn contains(&self, affinity: Affinity) -> bool {
+        self.0.contains(&affinity.raw())
+    }
+}
+
+/// The end of a balancer's changes: what is restored, and what is not.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Restoration {
+    /// Original affinities of the OSDs that the balancer changed. Also of those that have them now: a change under way may
+    /// not have reached the map yet.
+    pub changes: Vec<AffinityChange>,
+    /// Current affinities of the OSDs that another command set. They remain.
+    pub operators: Vec<AffinityChange>,
 }
 
 /// A process of some host.
@@ -81,7 +123,9 @@ impl Journal {
             heartbeat: 0,
             started_at_unix_seconds,
             originals,
-            changed: Some(BTreeSet::new()),
+            changed: None,
+            set: BTreeMap::new(),
+            operators: BTreeSet::new(),
         }
     }
 
@@ -95,14 +139,54 @@ impl Journal {
         self.owner == other.owner && self.instance == other.instance
     }
 
-    /// Notes changes that are about to be made, with the current affinities of OSDs that are not known yet.
+    /// Notes changes that are about to be made. `map` has the current affinities.
     pub fn note(&mut self, changes: &[AffinityChange], map: &OsdMap) {
-        let changed = self.changed.get_or_insert_with(|| self.originals.keys().copied().collect());
-        for AffinityChange { osd, .. } in changes {
-            changed.insert(*osd);
-            if let Some(current) = map.osds.iter().find(|current| current.id == *osd) {
-                self.originals.entry(*osd).or_insert(current.affinity.raw());
+        for AffinityChange { osd, affinity } in changes {
+            if let Some(current) = map.affinity(*osd) {
+                self.originals.entry(*osd).or_insert(current.raw());
+                self.set.entry(*osd).or_insert_with(|| SetValues(Vec::new())).add(*affinity, current);
             }
+        }
+    }
+
+    /// Notes that changes are complete: from now on, an earlier value is the operator's.
+    pub fn confirm(&mut self, changes: &[AffinityChange]) {
+        for AffinityChange { osd, affinity } in changes {
+            if let Some(set) = self.set.get_mut(osd) {
+                set.0 = vec![affinity.raw()];
+            }
+        }
+    }
+
+    /// Finds the OSDs whose affinity another command has set since the last call, with that affinity. From now on, they
+    /// are the operator's. Records the affinities of OSDs that are new in the map.
+    pub fn find_operators(&mut self, map: &OsdMap) -> Vec<AffinityChange> {
+        let mut found = Vec::new();
+        for osd in &map.osds {
+            self.originals.entry(osd.id).or_insert(osd.affinity.raw());
+            if !self.is_own(osd.id, osd.affinity) && self.operators.insert(osd.id) {
+                self.set.remove(&osd.id);
+                found.push(AffinityChange { osd: osd.id, affinity: osd.affinity });
+            }
+        }
+        found
+    }
+
+    /// True if another command has set the affinity of this OSD.
+    pub fn is_operators(&self, osd: u32) -> bool {
+        self.operators.contains(&osd)
+    }
+
+    /// True if an OSD with this affinity has a value that the balancer set or found.
+    pub fn is_own(&self, osd: u32, affinity: Affinity) -> bool {
+        if self.is_operators(osd) {
+            return false;
+        }
+        match self.set.get(&osd) {
+            Some(set) => set.contains(affinity),
+            // It is not recorded what the owner set.
+            None if self.version < VERSION => true,
+            None => self.original(osd) == Some(affinity),
         }
     }
 
@@ -110,7 +194,7 @@ impl Journal {
     pub fn load(ceph: &mut CephProcess) -> Result<Option<Self>> {
         let journal: Option<Self> = config_key::load(ceph, KEY)?;
         match journal {
-            Some(journal) if journal.version != VERSION => Err(Error::Malformed {
+            Some(journal) if !(MIN_VERSION..=VERSION).contains(&journal.version) => Err(Error::Malformed {
                 command: format!("config-key get {KEY}"),
                 message: format!("version {} is not known", journal.version),
             }),
@@ -120,7 +204,14 @@ impl Journal {
 
     /// Writes it. The monitors have it when this returns.
     pub fn save(&self, ceph: &mut CephProcess) -> Result<()> {
-        config_key::save(ceph, KEY, self)
+        config_key::save(ceph, KEY, &self.stored())
+    }
+
+    /// The journal as it is stored: an affinity of 1 need not be recorded.
+    fn stored(&self) -> Self {
+        let mut stored = self.clone();
+        stored.originals.retain(|_, original| self.version < VERSION || *original != Affinity::MAX.raw());
+        stored
     }
 
     /// Removes the cluster's journal, if there is one.
@@ -128,19 +219,35 @@ impl Journal {
         config_key::remove(ceph, KEY)
     }
 
-    /// The original affinity of an OSD; `None` if it did not exist then.
+    /// The original affinity of an OSD. `None` if it is not known: of an OSD that is new since a journal of version 1.
     pub fn original(&self, osd: u32) -> Option<Affinity> {
-        self.originals.get(&osd).copied().map(Affinity::from_raw)
+        let default = (self.version >= VERSION).then_some(Affinity::MAX);
+        self.originals.get(&osd).copied().map(Affinity::from_raw).or(default)
     }
 
-    /// The original affinities of all OSDs in the map that the owner changed. Also of those that have them now: a change
-    /// from before may not have reached the map yet.
-    pub fn changes_to_restore(&self, map: &OsdMap) -> Vec<AffinityChange> {
-        let is_changed = |osd: u32| self.changed.as_ref().is_none_or(|changed| changed.contains(&osd));
-        let changed = map.osds.iter().filter(|osd| is_changed(osd.id));
-        changed
-            .filter_map(|osd| Some(AffinityChange { osd: osd.id, affinity: self.original(osd.id)? }))
-            .collect()
+    /// The changes that restore the original affinities, and the OSDs that another command has set in the meantime.
+    pub fn restoration(&self, map: &OsdMap) -> Restoration {
+        let mut restoration = Restoration::default();
+        for osd in &map.osds {
+            let current = AffinityChange { osd: osd.id, affinity: osd.affinity };
+            if self.is_changed(osd.id) && self.is_own(osd.id, osd.affinity) {
+                let original = self.original(osd.id);
+                restoration.changes.extend(original.map(|affinity| AffinityChange { affinity, ..current }));
+            } else if self.is_operators(osd.id)
+                || self.is_changed(osd.id) && self.original(osd.id) != Some(osd.affinity)
+            {
+                restoration.operators.push(current);
+            }
+        }
+        restoration
+    }
+
+    fn is_changed(&self, osd: u32) -> bool {
+        if self.version < VERSION {
+            self.changed.as_ref().is_none_or(|changed| changed.contains(&osd))
+        } else {
+            self.set.contains_key(&osd)
+        }
     }
 }
 
@@ -159,103 +266,5 @@ fn pid_namespace() -> Option<String> {
     Some(std::fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
 }
 
-/// A new affinity for an OSD.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AffinityChange {
-    /// Its id.
-    pub osd: u32,
-    /// The affinity to set.
-    pub affinity: Affinity,
-}
-
-/// Sets affinities. After an error, some may be set: the journal must have been saved before.
-///
-/// A monitor publishes a map about once a second, with all changes since the last one, and a `ceph` process waits for
-/// each of its changes. Several processes let them share maps.
-pub fn apply(ceph: &mut CephProcess, changes: &[AffinityChange]) -> Result<()> {
-    let size = changes.len().div_ceil(MAX_APPLY_PROCESSES).max(MIN_CHANGES_PER_PROCESS);
-    let mut shares = changes.chunks(size);
-    let own_share = shares.next().unwrap_or_default();
-    let options = ceph.options().clone();
-    std::thread::scope(|scope| {
-        let others: Vec<_> = shares
-            .map(|share| scope.spawn(|| apply_in_turn(&mut CephProcess::start(options.clone())?, share)))
-            .collect();
-        let mut result = apply_in_turn(ceph, own_share);
-        for other in others {
-            let ended = other.join().map_err(|_| Error::Start(std::io::ErrorKind::Other.into()));
-            result = result.and(ended.and_then(|applied| applied));
-        }
-        result
-    })
-}
-
-fn apply_in_turn(ceph: &mut CephProcess, changes: &[AffinityChange]) -> Result<()> {
-    for AffinityChange { osd, affinity } in changes {
-        // All digits: the monitor rounds down.
-        ceph.run(&["osd", "primary-affinity", &format!("osd.{osd}"), &affinity.ratio().to_string()])?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, HashSet};
-
-    use super::*;
-    use crate::osd_map::Osd;
-
-    #[test]
-    fn journal_of_an_earlier_version_is_read() {
-        let text = r#"{"version":1,"owner":"a","heartbeat":3,"originals":{"0":65536,"1":32768}}"#;
-        let journal: Journal = serde_json::from_str(text).unwrap();
-        assert_eq!(journal.started_at_unix_seconds, None);
-        assert_eq!(journal.original(0), Some(Affinity::MAX));
-        assert_eq!((journal.original(1), journal.original(2)), (Some(Affinity::from_ratio(0.5)), None));
-    }
-
-    fn map(affinities: &[f64]) -> OsdMap {
-        let osds = (0..).zip(affinities).map(|(id, affinity)| Osd {
-            id,
-            is_up: true,
-            is_in: true,
-            affinity: Affinity::from_ratio(*affinity),
-        });
-        OsdMap {
-            epoch: 1,
-            osds: osds.collect(),
-            pools: BTreeMap::new(),
-            temporary: HashSet::new(),
-            explicit_primaries: HashSet::new(),
-        }
-    }
-
-    #[test]
-    fn changed_osds_are_restored_and_others_left_alone() {
-        let mut journal = Journal::new("a".to_owned(), &map(&[1.0, 0.5, 1.0]));
-        let change = |osd, ratio| AffinityChange { osd, affinity: Affinity::from_ratio(ratio) };
-        assert_eq!(journal.changes_to_restore(&map(&[0.0, 0.0, 0.0])), []);
-        // OSD 3 came later.
-        journal.note(&[change(1, 0.25), change(3, 0.25)], &map(&[1.0, 0.5, 1.0, 0.75]));
-        let restored = journal.changes_to_restore(&map(&[0.0, 0.5, 1.0, 0.25]));
-        assert_eq!(
-            restored,
-            [change(1, 0.5), change(3, 0.75)],
-            "osd.1 has it in the map, but a change may follow"
-        );
-        assert_eq!(journal.changes_to_restore(&map(&[1.0])), []);
-    }
-
-    #[test]
-    fn only_a_process_of_this_boot_and_namespace_is_known_to_have_ended() {
-        let journal = Journal::new(process_owner(), &map(&[1.0]));
-        assert!(!journal.is_of_an_ended_process(), "alive");
-        let process = journal.process.clone().unwrap();
-        // Above the largest process id of Linux.
-        let ended = ProcessIdentity { id: 4_194_305, ..process };
-        assert!(ended.has_ended());
-        assert!(!ProcessIdentity { boot: "another".to_owned(), ..ended.clone() }.has_ended());
-        assert!(!ProcessIdentity { namespace: "pid:[1]".to_owned(), ..ended }.has_ended());
-        assert!(!journal.has_same_owner(&Journal::new(process_owner(), &map(&[1.0]))), "another instance");
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@
 
 pub mod admin_socket;
 pub mod agent;
+pub mod apply;
 pub mod balancer;
 pub mod ceph_process;
 pub mod cluster_view;
@@ -28,6 +29,7 @@ pub mod pg_order;
 pub mod policy;
 mod process;
 pub mod replica_reads;
+pub mod restore;
 pub mod signals;
 pub mod slow_host;
 pub mod status;

@@ -166,6 +166,12 @@ impl OsdMap {
         Some(placement_seed(id.number, pool.placement_count, id.pool, pool.is_pool_hashed))
     }
 
+    /// The affinity of an OSD; `None` if there is no such OSD.
+    pub fn affinity(&self, osd: u32) -> Option<Affinity> {
+        let position = self.osds.binary_search_by_key(&osd, |osd| osd.id).ok()?;
+        Some(self.osds[position].affinity)
+    }
+
     /// The OSDs that run and hold data.
     pub fn active_osds(&self) -> impl Iterator<Item = &Osd> {
         self.osds.iter().filter(|osd| osd.is_up && osd.is_in)

@@ -144,7 +144,10 @@ impl DlrState {
         let measured: Vec<Measured> = osds
             .map(|(signal, affinity)| Measured { signal_percent: *signal, affinity: *affinity })
             .collect();
-        let affinities = dlr::adjust(&measured, &self.thresholds);
+        let mut affinities = dlr::adjust(&measured, &self.thresholds);
+        for osd in round.fixed_osds {
+            affinities[*osd] = round.affinities[*osd];
+        }
         let is_change = affinities != round.affinities;
         Ok(Some(DlrRound { signals_percent, source, affinities, is_change }))
     }

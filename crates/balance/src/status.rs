@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tradewind_model::affinity::Affinity;
 use tradewind_model::affinity::queueing::ReadLoad;
 
+use crate::apply::AffinityChange;
 use crate::balancer::{COLLECT_TIMEOUT, ClusterAccess, HEARTBEAT_WAIT, SilentOsd};
 use crate::ceph_process::CephProcess;
 use crate::cluster_view::{ClusterView, PgReads};
@@ -36,6 +37,8 @@ pub struct Status {
     pub slow_hosts: Vec<SlowHost>,
     /// OSDs that run, but without counters.
     pub silent: Vec<SilentOsd>,
+    /// OSDs whose affinity another command has set since the balancer started: it neither changes nor restores them.
+    pub operators: Vec<AffinityChange>,
 }
 
 /// A balancer that has not restored the affinities.
@@ -125,7 +128,9 @@ pub fn read_status(cluster: ClusterAccess) -> Result<Status> {
             }
         })
         .collect();
+    let operators = observed.as_ref().map(|observed| observed.operators(&map)).unwrap_or_default();
     Ok(Status {
+        operators,
         balancer: observed.map(ObservedJournal::into_status),
         slow_hosts: find_slow_hosts(&osds),
         silent: find_silent(&reads),
@@ -141,6 +146,14 @@ pub(crate) struct ObservedJournal {
 }
 
 impl ObservedJournal {
+    /// The OSDs whose affinity another command has set. A balancer that is alive has found them itself, and may have set
+    /// affinities since it wrote the journal.
+    fn operators(&self, map: &OsdMap) -> Vec<AffinityChange> {
+        let operators = self.journal.restoration(map).operators;
+        let is_found = |osd: &AffinityChange| !self.is_alive || self.journal.is_operators(osd.osd);
+        operators.into_iter().filter(is_found).collect()
+    }
+
     fn into_status(self) -> BalancerStatus {
         BalancerStatus {
             owner: self.journal.owner,

@@ -16,6 +16,8 @@ pub mod queueing;
 pub mod replica_choice;
 pub mod solver;
 
+use std::fmt;
+
 /// Number of steps of [`Affinity`] from 0 to 1. All multiples of 1/64 have at most six decimal digits, so that Ceph
 /// prints and parses them exactly.
 pub const AFFINITY_STEPS: u32 = 64;
@@ -73,6 +75,20 @@ impl Affinity {
     }
 }
 
+/// A multiple of 1/64 as such a fraction, for example `33/64`; 0 and 1 as integers; anything else as a decimal.
+impl fmt::Display for Affinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const STEP: u32 = CEPH_MAX_AFFINITY / AFFINITY_STEPS;
+        let text = match self.0 {
+            0 => "0".to_owned(),
+            CEPH_MAX_AFFINITY => "1".to_owned(),
+            raw if raw.is_multiple_of(STEP) => format!("{}/{AFFINITY_STEPS}", raw / STEP),
+            _ => format!("{:.5}", self.ratio()),
+        };
+        f.pad(&text)
+    }
+}
+
 impl Default for Affinity {
     fn default() -> Self {
         Self::MAX
@@ -96,6 +112,17 @@ mod tests {
             let printed = format!("{:.6}", affinity.ratio());
             assert_eq!(Affinity::from_ratio(printed.parse().unwrap()), affinity, "{printed}");
         }
+    }
+
+    #[test]
+    fn affinity_is_shown_in_steps_of_one_in_64() {
+        let shown = |affinity: Affinity| affinity.to_string();
+        assert_eq!(
+            [0, 4, 33, 64].map(|steps| shown(Affinity::from_steps(steps))),
+            ["0", "4/64", "33/64", "1"]
+        );
+        assert_eq!(shown(Affinity::from_ratio(0.3)), "0.29999");
+        assert_eq!(format!("{:>6}", Affinity::from_steps(1)), "  1/64");
     }
 
     #[test]

@@ -21,6 +21,7 @@ fn policy_of_the_paper_follows_iowait_and_names_it() {
         placement: &Placement::new(&[0, 1], &[group]),
         read_loads: &[ReadLoad::default(); 2],
         affinities: &[Affinity::MAX; 2],
+        fixed_osds: &[],
         seconds: 1.0,
     };
     let mut state = PolicyState::Dlr(DlrState {
@@ -38,4 +39,30 @@ fn policy_of_the_paper_follows_iowait_and_names_it() {
     assert_eq!((decided.source, &decided.signals_percent[..]), (SignalSource::Iowait, &[5.0, 90.0][..]));
     assert!(decided.affinities[1] < decided.affinities[0] && decided.is_change, "{decided:?}");
     assert_eq!(explain(&outcome, true), "set new affinities by the policy dlr (signal: %iowait)");
+}
+
+#[test]
+fn policy_of_the_paper_leaves_fixed_osds_alone() {
+    let group = PlacementGroup { seed: 1, osds: vec![0, 1], read_load: 1.0 };
+    let round = Round {
+        now: Duration::ZERO,
+        placement: &Placement::new(&[0, 1], &[group]),
+        read_loads: &[ReadLoad::default(); 2],
+        affinities: &[Affinity::MAX, Affinity::from_ratio(0.3)],
+        fixed_osds: &[1],
+        seconds: 1.0,
+    };
+    for iowait in [1, 90] {
+        let mut state = PolicyState::Dlr(DlrState {
+            thresholds: Thresholds::default(),
+            interval: Duration::ZERO,
+            has_hosts_of_their_own: true,
+            previous: None,
+        });
+        let outcomes: Vec<Outcome> = (1..3)
+            .map(|rounds| state.decide(&round, &[counters(rounds, 5), counters(rounds, iowait)]).unwrap())
+            .collect();
+        let Outcome::Dlr(Some(decided)) = &outcomes[1] else { panic!("{outcomes:?}") };
+        assert!(!decided.is_change, "{decided:?}");
+    }
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Affinity;
-use super::placement::Placement;
+use super::placement::{OsdIndex, Placement};
 use super::queueing::{ReadLoad, predict};
 use super::solver::Cluster;
 
@@ -91,6 +91,8 @@ pub struct Round<'a> {
     pub read_loads: &'a [ReadLoad],
     /// The affinities in force.
     pub affinities: &'a [Affinity],
+    /// The OSDs whose affinity no decision changes, not even to undo a step.
+    pub fixed_osds: &'a [OsdIndex],
     /// Seconds over which the reads were counted.
     pub seconds: f64,
 }
@@ -389,6 +391,7 @@ impl Controller {
             service_rates: &service_rates,
             in_flight: total.in_flight,
             min_steps: self.options.min_steps,
+            fixed_osds: round.fixed_osds,
         };
         let (Some(current), Some(best)) =
             (cluster.predict(round.affinities), cluster.solve_from(round.affinities))
@@ -537,6 +540,9 @@ impl Controller {
         if is_kept {
             self.retry_interval = self.options.retry_interval;
             return Decision::Keep { measured_gain };
+        }
+        for osd in round.fixed_osds {
+            pending.previous[*osd] = round.affinities[*osd];
         }
         self.block_undone(&pending, round);
         self.retry_interval = (self.retry_interval * 2).min(MAX_RETRY_INTERVAL);

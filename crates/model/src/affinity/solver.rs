@@ -29,6 +29,8 @@ pub struct Cluster<'a> {
     pub in_flight: f64,
     /// The lowest affinity allowed, in steps of 1/64. Above 0, every OSD keeps some reads, so that its recovery is seen.
     pub min_steps: u32,
+    /// The OSDs whose affinity must not change.
+    pub fixed_osds: &'a [OsdIndex],
 }
 
 /// Affinities and what they are predicted to do.
@@ -54,7 +56,7 @@ impl Cluster<'_> {
     /// The best affinities found by improving `start`; `None` without reads.
     pub fn solve_from(&self, start: &[Affinity]) -> Option<Solution> {
         let mut best = Solution { prediction: self.predict(start)?, affinities: start.to_vec() };
-        let guess = self.rough_guess();
+        let guess = self.rough_guess(start);
         let from_start = EXPONENTS.map(|exponent| self.descend(start.to_vec(), exponent));
         let from_guess = self.descend(guess, GUESS_EXPONENT);
         for affinities in from_start.into_iter().chain([from_guess]) {
@@ -69,11 +71,15 @@ impl Cluster<'_> {
     /// A second start, far from affinities of 1: each step of a descent changes one OSD, so that it may end in a local optimum.
     ///
     /// An OSD gets the square of its speed compared with the fastest: it leads groups that others reject, too.
-    fn rough_guess(&self) -> Vec<Affinity> {
+    fn rough_guess(&self, start: &[Affinity]) -> Vec<Affinity> {
         let fastest = self.service_rates.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         let lowest = Affinity::from_steps(self.min_steps);
         let guess = |rate: &f64| Affinity::from_ratio((rate / fastest).powi(2)).max(lowest);
-        self.service_rates.iter().map(guess).collect()
+        let mut guesses: Vec<Affinity> = self.service_rates.iter().map(guess).collect();
+        for osd in self.fixed_osds {
+            guesses[*osd] = start[*osd];
+        }
+        guesses
     }
 
     /// Minimizes the cost with this exponent.
@@ -82,8 +88,9 @@ impl Cluster<'_> {
         let ideal = loads.iter().sum::<f64>() / self.service_rates.iter().sum::<f64>();
         let mut balance = Balance { service_rates: self.service_rates, ideal, exponent, loads };
         for _ in 0..MAX_PASSES {
-            let mut order: Vec<OsdIndex> = (0..affinities.len()).collect();
-            let utilizations: Vec<f64> = order.iter().map(|osd| balance.utilization(*osd)).collect();
+            let is_free = |osd: &OsdIndex| !self.fixed_osds.contains(osd);
+            let mut order: Vec<OsdIndex> = (0..affinities.len()).filter(is_free).collect();
+            let utilizations: Vec<f64> = (0..affinities.len()).map(|osd| balance.utilization(osd)).collect();
             order.sort_by(|a, b| utilizations[*b].total_cmp(&utilizations[*a]));
             let mut is_improved = false;
             for osd in order {

@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
-use tradewind_balance::balancer::{Balancer, ClusterAccess, HEARTBEAT_INTERVAL, Mode, restore};
+use tradewind_balance::apply::AffinityChange;
+use tradewind_balance::balancer::{Balancer, ClusterAccess, HEARTBEAT_INTERVAL, Mode};
 use tradewind_balance::journal::process_owner;
 use tradewind_balance::policy::{Outcome, Policy};
+use tradewind_balance::restore::{Restored, restore};
 use tradewind_balance::{CephOptions, CephProcess, Error};
 use tradewind_model::affinity::controller::Options;
 use tradewind_model::affinity::dlr::{self, Thresholds};
@@ -255,12 +257,21 @@ fn balance(
         let restored = balancer.restore().context(
             "the affinities are not restored; run `tradewind balance restore` once the cluster responds",
         )?;
-        if restored > 0 {
-            note(&format!("restored the affinities of {restored} OSDs"));
+        if restored.changed > 0 {
+            note(&format!("restored the affinities of {} OSDs", restored.changed));
         }
+        kept_affinities(&restored).for_each(|line| note(&line));
     }
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     Ok(CommandOutcome::Done)
+}
+
+/// A line for each OSD that was not restored.
+fn kept_affinities(restored: &Restored) -> impl Iterator<Item = String> {
+    let keep = |osd: &AffinityChange| {
+        format!("osd.{} keeps the affinity {}, which another command set", osd.osd, osd.affinity)
+    };
+    restored.operators.iter().map(keep)
 }
 
 /// Prints a line to standard error, which may be closed.
@@ -347,7 +358,12 @@ fn run_restore(arguments: &RestoreArguments) -> anyhow::Result<CommandOutcome> {
     let mut ceph = CephProcess::start(arguments.cluster.options())?;
     let mut out = io::stdout().lock();
     match restore(&mut ceph)? {
-        Some(changed) => writeln!(out, "restored the affinities of {changed} OSDs")?,
+        Some(restored) => {
+            writeln!(out, "restored the affinities of {} OSDs", restored.changed)?;
+            for line in kept_affinities(&restored) {
+                writeln!(out, "{line}")?;
+            }
+        }
         None => writeln!(out, "nothing to restore: the cluster has no journal of a balancer")?,
     }
     Ok(CommandOutcome::Done)

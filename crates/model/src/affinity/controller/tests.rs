@@ -14,6 +14,7 @@ struct World {
     seed: u32,
     affinities: Vec<Affinity>,
     history: Vec<Vec<Affinity>>,
+    fixed_osds: Vec<OsdIndex>,
     round: u32,
 }
 
@@ -27,6 +28,7 @@ impl World {
             seed,
             affinities: vec![Affinity::MAX; rates.len()],
             history: Vec::new(),
+            fixed_osds: Vec::new(),
             round: 0,
         }
     }
@@ -61,6 +63,7 @@ impl World {
             placement: &self.placement,
             read_loads: &read_loads,
             affinities: &self.affinities,
+            fixed_osds: &self.fixed_osds,
             seconds: 2.0,
         });
         self.round += 1;
@@ -136,6 +139,7 @@ fn equal_or_idle_osds_are_left_alone() {
         placement: &world.placement,
         read_loads: &idle,
         affinities: &world.affinities,
+        fixed_osds: &[],
         seconds: 2.0,
     };
     assert_eq!(controller.decide(&round), Decision::Wait(Idle::FewReads));
@@ -154,6 +158,7 @@ fn step_without_a_gain_is_undone_and_tried_later_and_later() {
             placement: &world.placement,
             read_loads: &slow,
             affinities: &world.affinities,
+            fixed_osds: &[],
             seconds: 2.0,
         };
         match controller.decide(&round) {
@@ -175,6 +180,52 @@ fn step_without_a_gain_is_undone_and_tried_later_and_later() {
     assert_eq!(sets.len(), undos);
     let gaps: Vec<u64> = sets.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.len() >= 2 && gaps[0] >= 900 && gaps[1] > gaps[0] * 3 / 2, "{gaps:?}");
+}
+
+#[test]
+fn undo_leaves_an_osd_alone_that_was_fixed_after_the_step() {
+    let mut world = World::new(&HALF_SLOW, 0.0, 4);
+    let mut controller = Controller::new(8, Options::default());
+    let slow = world.read_loads();
+    let operators = Affinity::from_steps(0);
+    let mut fixed_osds = Vec::new();
+    for second in (0..60).step_by(2) {
+        let round = Round {
+            now: Duration::from_secs(second),
+            placement: &world.placement,
+            read_loads: &slow,
+            affinities: &world.affinities,
+            fixed_osds: &fixed_osds,
+            seconds: 2.0,
+        };
+        match controller.decide(&round) {
+            Decision::Set { mut affinities, .. } => {
+                affinities[5] = operators;
+                fixed_osds = vec![5];
+                world.affinities = affinities;
+            }
+            Decision::Undo { affinities, .. } => {
+                let mut expected = [Affinity::MAX; 8];
+                expected[5] = operators;
+                assert_eq!(affinities, expected);
+                return;
+            }
+            _ => {}
+        }
+    }
+    panic!("nothing was undone");
+}
+
+#[test]
+fn fixed_osds_never_change() {
+    let mut world = World { fixed_osds: vec![0, 4], ..World::new(&HALF_SLOW, 0.1, 9) };
+    world.affinities[0] = Affinity::from_ratio(0.3);
+    let mut controller = Controller::new(8, Options::default());
+    (0..60).for_each(|_| drop(world.step(&mut controller)));
+    assert!(!world.history.is_empty());
+    for affinities in &world.history {
+        assert_eq!((affinities[0], affinities[4]), (Affinity::from_ratio(0.3), Affinity::MAX));
+    }
 }
 
 proptest! {

@@ -30,7 +30,13 @@ fn throughput(cluster: &Cluster<'_>, affinities: &[Affinity]) -> f64 {
 fn half_slow_cluster_gains_more_than_affinities_set_by_hand() {
     let placement = placement(8, 128, 2);
     let rates = [20.0, 20.0, 20.0, 20.0, 5.0, 5.0, 5.0, 5.0];
-    let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 16.0, min_steps: 4 };
+    let cluster = Cluster {
+        placement: &placement,
+        service_rates: &rates,
+        in_flight: 16.0,
+        min_steps: 4,
+        fixed_osds: &[],
+    };
     let even = throughput(&cluster, &[Affinity::MAX; 8]);
     let by_hand: Vec<_> = rates
         .iter()
@@ -47,7 +53,13 @@ fn half_slow_cluster_gains_more_than_affinities_set_by_hand() {
 fn equal_osds_keep_affinity_one_or_gain_little() {
     let placement = placement(8, 4096, 2);
     let rates = [20.0; 8];
-    let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 16.0, min_steps: 4 };
+    let cluster = Cluster {
+        placement: &placement,
+        service_rates: &rates,
+        in_flight: 16.0,
+        min_steps: 4,
+        fixed_osds: &[],
+    };
     let even = throughput(&cluster, &[Affinity::MAX; 8]);
     let gain = cluster.solve().unwrap().prediction.throughput / even;
     assert!((1.0..1.05).contains(&gain), "{gain}");
@@ -56,10 +68,12 @@ fn equal_osds_keep_affinity_one_or_gain_little() {
 #[test]
 fn cluster_of_one_osd_or_without_reads_has_no_better_affinities() {
     let one = placement(1, 8, 2);
-    let cluster = Cluster { placement: &one, service_rates: &[5.0], in_flight: 4.0, min_steps: 4 };
+    let cluster =
+        Cluster { placement: &one, service_rates: &[5.0], in_flight: 4.0, min_steps: 4, fixed_osds: &[] };
     assert_eq!(cluster.solve().unwrap().affinities, [Affinity::MAX]);
     let idle = Placement::new(&[0, 1], &[]);
-    let cluster = Cluster { placement: &idle, service_rates: &[5.0; 2], in_flight: 4.0, min_steps: 4 };
+    let cluster =
+        Cluster { placement: &idle, service_rates: &[5.0; 2], in_flight: 4.0, min_steps: 4, fixed_osds: &[] };
     assert_eq!(cluster.solve(), None);
 }
 
@@ -67,7 +81,13 @@ fn cluster_of_one_osd_or_without_reads_has_no_better_affinities() {
 fn no_affinity_is_below_the_minimum() {
     let placement = placement(6, 512, 3);
     let rates = [100.0, 100.0, 100.0, 100.0, 100.0, 0.001];
-    let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 64.0, min_steps: 4 };
+    let cluster = Cluster {
+        placement: &placement,
+        service_rates: &rates,
+        in_flight: 64.0,
+        min_steps: 4,
+        fixed_osds: &[],
+    };
     let solved = cluster.solve().unwrap();
     assert_eq!(solved.affinities[5], Affinity::from_steps(4));
 }
@@ -81,7 +101,7 @@ proptest! {
         in_flight in 1.0..200.0_f64,
     ) {
         let placement = placement(rates.len() as u32, 96, 3);
-        let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight, min_steps: 4 };
+        let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight, min_steps: 4, fixed_osds: &[] };
         let even = throughput(&cluster, &vec![Affinity::MAX; rates.len()]);
         let solved = cluster.solve().unwrap();
         prop_assert!(solved.prediction.throughput >= even * (1.0 - 1e-9));
@@ -94,7 +114,7 @@ proptest! {
         let placement = placement(6, 512, 2);
         let solve = |first: f64| {
             let rates = [first, rate, rate, rate, rate, rate];
-            let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 32.0, min_steps: 4 };
+            let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 32.0, min_steps: 4, fixed_osds: &[] };
             placement.loads(&cluster.solve().unwrap().affinities)[0]
         };
         prop_assert!(solve(rate / factor) <= solve(rate) * 1.02);
@@ -107,9 +127,34 @@ proptest! {
 fn time_of_a_large_cluster() {
     let placement = placement(1000, 32_768, 3);
     let rates: Vec<f64> = (0..1000).map(|osd| if osd % 2 == 0 { 20.0 } else { 5.0 }).collect();
-    let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 2000.0, min_steps: 4 };
+    let cluster = Cluster {
+        placement: &placement,
+        service_rates: &rates,
+        in_flight: 2000.0,
+        min_steps: 4,
+        fixed_osds: &[],
+    };
     let start = std::time::Instant::now();
     let solved = cluster.solve().unwrap();
     let even = throughput(&cluster, &vec![Affinity::MAX; 1000]);
     println!("{:?}, gain {:.2}", start.elapsed(), solved.prediction.throughput / even);
+}
+
+#[test]
+fn fixed_osds_keep_their_affinities() {
+    let placement = placement(8, 128, 2);
+    let rates = [20.0, 20.0, 20.0, 20.0, 5.0, 5.0, 5.0, 5.0];
+    let fixed_osds = [1, 6];
+    let cluster = Cluster {
+        placement: &placement,
+        service_rates: &rates,
+        in_flight: 16.0,
+        min_steps: 4,
+        fixed_osds: &fixed_osds,
+    };
+    let mut start = [Affinity::MAX; 8];
+    start[1] = Affinity::from_ratio(0.3);
+    let solved = cluster.solve_from(&start).unwrap();
+    assert_eq!(fixed_osds.map(|osd| solved.affinities[osd]), [Affinity::from_ratio(0.3), Affinity::MAX]);
+    assert!(solved.prediction.throughput > 1.05 * throughput(&cluster, &start), "{solved:?}");
 }

@@ -171,7 +171,7 @@ fn write_table(out: &mut impl io::Write, report: &RoundReport) -> io::Result<()>
             reads: osd.reads,
             signals: osd.signals,
             service_rate: osd.service_rate,
-            affinity: change(osd.affinity.ratio(), osd.next_affinity.ratio(), 3),
+            affinity: change_of(osd.affinity, osd.next_affinity),
             share: change(osd.share * 100.0, osd.next_share * 100.0, 1),
             note: "",
         };
@@ -264,9 +264,14 @@ pub(super) fn silent_sentence(silent: &[SilentOsd]) -> String {
     format!("no counters from {}", groups.collect::<Vec<_>>().join("; "))
 }
 
-/// `0.500 -> 0.250`, or only the first if they are equal.
+/// `25.0 -> 9.4`, or only the first if they are equal.
 pub(super) fn change(before: f64, after: f64, digits: usize) -> String {
-    let [before, after] = [before, after].map(|value| format!("{value:.digits$}"));
+    change_of(format!("{before:.digits$}"), format!("{after:.digits$}"))
+}
+
+/// `1 -> 33/64`, or only the first if they are equal.
+pub(super) fn change_of<T: ToString>(before: T, after: T) -> String {
+    let [before, after] = [before, after].map(|value| value.to_string());
     if before == after { before } else { format!("{before} -> {after}") }
 }
 

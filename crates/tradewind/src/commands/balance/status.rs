@@ -11,7 +11,7 @@ use tradewind_wire::http_date::http_date;
 
 use super::super::CommandOutcome;
 use super::agent::AgentFlags;
-use super::output::{Row, Table, change, percent, silent_sentence};
+use super::output::{Row, Table, change, change_of, percent, silent_sentence};
 use super::{ClusterFlags, cluster_access};
 
 /// Show whether a balancer runs, and what it changed and gained
@@ -48,6 +48,13 @@ fn write_status(out: &mut impl io::Write, status: &Status) -> io::Result<()> {
     writeln!(out, "{}", balancer_sentence(status.balancer.as_ref()))?;
     writeln!(out, "{}", step_sentence(status.last_step.as_ref()))?;
     write_table(out, &status.osds)?;
+    for osd in &status.operators {
+        writeln!(
+            out,
+            "osd.{}: another command set the affinity {} since the balancer started; it is neither changed nor restored",
+            osd.osd, osd.affinity
+        )?;
+    }
     if !status.silent.is_empty() {
         writeln!(out, "{}", silent_sentence(&status.silent))?;
     }
@@ -106,7 +113,7 @@ fn write_table(out: &mut impl io::Write, osds: &[OsdStatus]) -> io::Result<()> {
                 reads: osd.reads,
                 signals: osd.signals,
                 service_rate: osd.service_rate(),
-                affinity: change(osd.original_affinity.ratio(), osd.affinity.ratio(), 3),
+                affinity: change_of(osd.original_affinity, osd.affinity),
                 share: change(osd.original_share * 100.0, osd.share * 100.0, 1),
                 note,
             },
@@ -131,6 +138,7 @@ fn status_json(status: &Status) -> Value {
         })),
         "osds": status.osds.iter().map(osd_json).collect::<Vec<_>>(),
         "slow_hosts": status.slow_hosts.iter().map(|host| &host.hostname).collect::<Vec<_>>(),
+        "operator_osds": status.operators.iter().map(|osd| osd.osd).collect::<Vec<_>>(),
         "silent_osds": status.silent.iter().map(|silent| silent.osd).collect::<Vec<_>>(),
     })
 }

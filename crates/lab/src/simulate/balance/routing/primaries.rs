@@ -112,6 +112,7 @@ impl<'a> Primaries<'a> {
             placement: &self.placement,
             read_loads: &read_loads,
             affinities: &self.affinities,
+            fixed_osds: &[],
             seconds: PREDICT_INTERVAL.as_secs_f64(),
         });
         match decision {
@@ -183,6 +184,7 @@ impl Routing for Primaries<'_> {
             in_flight: self.world.in_flight as f64,
             // Nothing needs to be tried out, so that no store must keep reads.
             min_steps: 0,
+            fixed_osds: &[],
         };
         if let Some(solution) = solve_from_many(&cluster) {
             self.apply(now, StepAction::Set { predicted_gain: None }, solution.affinities);
@@ -216,8 +218,13 @@ mod tests {
             let world = World::new(&Options { seed, ..Options::default() });
             let placement = world.pgs.placement(world.store_count, |pg| world.pgs.popularity(pg));
             let rates: Vec<f64> = world.phases[0].stores.iter().map(|store| store.reads_per_second).collect();
-            let cluster =
-                Cluster { placement: &placement, service_rates: &rates, in_flight: 16.0, min_steps: 0 };
+            let cluster = Cluster {
+                placement: &placement,
+                service_rates: &rates,
+                in_flight: 16.0,
+                min_steps: 0,
+                fixed_osds: &[],
+            };
             let rate = |solution: Option<Solution>| solution.unwrap().prediction.throughput;
             assert!(rate(solve_from_many(&cluster)) >= rate(cluster.solve()), "{seed}");
         }

@@ -1,0 +1,49 @@
+//! Changes of affinities, many at once.
+
+use tradewind_model::affinity::Affinity;
+
+use crate::ceph_process::CephProcess;
+use crate::error::{Error, Result};
+
+/// Maximum number of `ceph` processes that set affinities at the same time, each with half a second of CPU to start.
+const MAX_APPLY_PROCESSES: usize = 8;
+const MIN_CHANGES_PER_PROCESS: usize = 2;
+
+/// A new affinity for an OSD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AffinityChange {
+    /// Its id.
+    pub osd: u32,
+    /// The affinity to set.
+    pub affinity: Affinity,
+}
+
+/// Sets affinities. After an error, some may be set: the journal must have been saved before.
+///
+/// A monitor publishes a map about once a second, with all changes since the last one, and a `ceph` process waits for
+/// each of its changes. Several processes let them share maps.
+pub fn apply(ceph: &mut CephProcess, changes: &[AffinityChange]) -> Result<()> {
+    let size = changes.len().div_ceil(MAX_APPLY_PROCESSES).max(MIN_CHANGES_PER_PROCESS);
+    let mut shares = changes.chunks(size);
+    let own_share = shares.next().unwrap_or_default();
+    let options = ceph.options().clone();
+    std::thread::scope(|scope| {
+        let others: Vec<_> = shares
+            .map(|share| scope.spawn(|| apply_in_turn(&mut CephProcess::start(options.clone())?, share)))
+            .collect();
+        let mut result = apply_in_turn(ceph, own_share);
+        for other in others {
+            let ended = other.join().map_err(|_| Error::Start(std::io::ErrorKind::Other.into()));
+            result = result.and(ended.and_then(|applied| applied));
+        }
+        result
+    })
+}
+
+fn apply_in_turn(ceph: &mut CephProcess, changes: &[AffinityChange]) -> Result<()> {
+    for AffinityChange { osd, affinity } in changes {
+        // All digits: the monitor rounds down.
+        ceph.run(&["osd", "primary-affinity", &format!("osd.{osd}"), &affinity.ratio().to_string()])?;
+    }
+    Ok(())
+}
