@@ -52,9 +52,11 @@ impl Outcome {
     /// The affinities to set, if any.
     pub fn changed_affinities(&self) -> Option<&[Affinity]> {
         match self {
-            Self::Predict(Decision::Set { affinities, .. } | Decision::Undo { affinities, .. }) => {
-                Some(affinities)
-            }
+            Self::Predict(
+                Decision::Set { affinities, .. }
+                | Decision::Undo { affinities, .. }
+                | Decision::KeepPart { affinities, .. },
+            ) => Some(affinities),
             Self::Dlr(Some(DlrRound { affinities, is_change: true, .. })) => Some(affinities),
             Self::Predict(Decision::Wait(_) | Decision::Keep { .. }) | Self::Dlr(_) => None,
         }
@@ -186,6 +188,10 @@ pub fn explain(outcome: &Outcome, is_applied: bool) -> String {
         Decision::Keep { measured_gain } => {
             format!("the last step stays: measured {}", percent(*measured_gain))
         }
+        Decision::KeepPart { measured_gain, .. } => format!(
+            "the last step stays, measured {}, without the OSDs whose change costs throughput",
+            percent(*measured_gain)
+        ),
         Decision::Undo { measured_gain, .. } => {
             format!("undid the last step: measured only {}", percent(*measured_gain))
         }

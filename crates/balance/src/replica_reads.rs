@@ -85,7 +85,8 @@ mod tests {
     }
 
     fn load(reads_per_second: f64) -> ReadLoad {
-        ReadLoad { reads_per_second, bytes_per_second: 1e6 * reads_per_second, latency_seconds: 0.1 }
+        let bytes_per_second = 1e6 * reads_per_second;
+        ReadLoad { reads_per_second, bytes_per_second, latency_seconds: 0.1, ..ReadLoad::default() }
     }
 
     fn counted(view: &ClusterView, loads: &[f64], reads: f64) -> bool {

@@ -19,7 +19,30 @@ pub fn read_cost(reads: f64, bytes: f64) -> f64 {
     reads * READ_OVERHEAD_BYTES + bytes
 }
 
-/// The reads of an OSD over an interval.
+/// The writes of an OSD over an interval, as the primary or as another replica of their placement groups.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct WriteLoad {
+    /// Completed writes per second.
+    pub writes_per_second: f64,
+    /// Bytes written per second.
+    pub bytes_per_second: f64,
+    /// Mean latency of a write at this OSD in seconds, without the time in which it waits for other replicas.
+    pub latency_seconds: f64,
+}
+
+impl WriteLoad {
+    /// Mean number of writes in flight at the OSD (Little's law).
+    pub fn in_flight(self) -> f64 {
+        self.writes_per_second * self.latency_seconds
+    }
+
+    /// Cost of the writes per second, in bytes: that of as many reads of these bytes.
+    pub fn cost_per_second(self) -> f64 {
+        read_cost(self.writes_per_second, self.bytes_per_second)
+    }
+}
+
+/// The reads and writes of an OSD over an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ReadLoad {
     /// Completed reads per second.
@@ -28,6 +51,8 @@ pub struct ReadLoad {
     pub bytes_per_second: f64,
     /// Mean latency of these reads in seconds, with the time in the OSD's queue.
     pub latency_seconds: f64,
+    /// The writes. A change of the primary does not move them.
+    pub writes: WriteLoad,
 }
 
 impl ReadLoad {
@@ -41,17 +66,19 @@ impl ReadLoad {
         read_cost(self.reads_per_second, self.bytes_per_second)
     }
 
-    /// Cost per second, in bytes, that the OSD can serve beside its other work; `None` without reads.
+    /// Cost of reads and writes per second, in bytes, that the OSD can serve beside its other work; `None` without reads.
     ///
-    /// The inverse of the Pollaczek-Khinchine formula for a constant service time. The estimate holds for busy and idle
-    /// OSDs: a busy one serves what it can, an idle one answers in its service time. For an OSD that serves several
-    /// reads at once it is a lower bound.
+    /// The inverse of the Pollaczek-Khinchine formula for a constant service time, that of the mean read. Writes wait in the
+    /// same queue. The estimate holds for busy and idle OSDs: a busy one serves what it can, an idle one answers in its
+    /// service time. For an OSD that serves several requests at once it is a lower bound.
     pub fn service_rate(self) -> Option<f64> {
         let has_reads = self.reads_per_second > 0.0 && self.latency_seconds > 0.0;
-        let in_flight = self.in_flight();
+        let cost = self.cost_per_second() + self.writes.cost_per_second();
+        // As if all requests were reads of the mean size.
+        let in_flight = self.in_flight() * cost / self.cost_per_second();
         // Of a sum and a root that are almost equal for a busy OSD, the difference in a form without cancellation.
         let utilization = 2.0 * in_flight / (1.0 + in_flight + in_flight.hypot(1.0));
-        has_reads.then(|| self.cost_per_second() / utilization)
+        has_reads.then(|| cost / utilization)
     }
 }
 
@@ -187,11 +214,26 @@ mod tests {
     #[test]
     fn service_rate_is_the_same_for_short_and_for_long_reads_of_equal_cost() {
         // Of equal speed: one serves only lookups, the other only reads of 1 MiB.
-        let lookups = ReadLoad { reads_per_second: 160.0, bytes_per_second: 0.0, latency_seconds: 0.005 };
+        let lookups = ReadLoad { reads_per_second: 160.0, latency_seconds: 0.005, ..ReadLoad::default() };
         let reads_per_second = 160.0 / 17.0;
         let bytes_per_second = reads_per_second * f64::from(1 << 20);
-        let long = ReadLoad { reads_per_second, bytes_per_second, latency_seconds: 0.005 * 17.0 };
+        let latency_seconds = 0.005 * 17.0;
+        let long = ReadLoad { reads_per_second, bytes_per_second, latency_seconds, ..ReadLoad::default() };
         assert!((lookups.service_rate().unwrap() / long.service_rate().unwrap() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn service_rate_is_the_same_whether_reads_or_writes_fill_the_queue() {
+        // Half of the service rate of 20 reads per second, in both cases: 0.5 in service, 0.25 waiting.
+        let reads = ReadLoad { reads_per_second: 10.0, latency_seconds: 0.075, ..ReadLoad::default() };
+        let writes = WriteLoad { writes_per_second: 7.0, latency_seconds: 0.075, ..WriteLoad::default() };
+        let mixed = ReadLoad { reads_per_second: 3.0, writes, ..reads };
+        assert!((mixed.service_rate().unwrap() / reads.service_rate().unwrap() - 1.0).abs() < 1e-9);
+        assert_eq!(
+            ReadLoad { writes, ..ReadLoad::default() }.service_rate(),
+            None,
+            "no read shows the queue"
+        );
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct Cluster<'a> {
     pub min_steps: u32,
     /// The OSDs whose affinity must not change.
     pub fixed_osds: &'a [OsdIndex],
+    /// Load of each OSD that no affinity moves, such as its writes, in the unit of the placement's loads. Empty for none.
+    pub other_loads: &'a [f64],
 }
 
 /// Affinities and what they are predicted to do.
@@ -45,7 +47,14 @@ pub struct Solution {
 impl Cluster<'_> {
     /// Predicts the cluster with these affinities; `None` without reads.
     pub fn predict(&self, affinities: &[Affinity]) -> Option<Prediction> {
-        predict(&self.placement.loads(affinities), self.service_rates, self.in_flight)
+        predict(&self.loads(affinities), self.service_rates, self.in_flight)
+    }
+
+    /// The loads of the OSDs under these affinities, with those that no affinity moves.
+    pub fn loads(&self, affinities: &[Affinity]) -> Vec<f64> {
+        let mut loads = self.placement.loads(affinities);
+        loads.iter_mut().zip(self.other_loads).for_each(|(load, other)| *load += other);
+        loads
     }
 
     /// The best affinities found, starting from all at 1; `None` without reads.
@@ -84,7 +93,7 @@ impl Cluster<'_> {
 
     /// Minimizes the cost with this exponent.
     fn descend(&self, mut affinities: Vec<Affinity>, exponent: i32) -> Vec<Affinity> {
-        let loads = self.placement.loads(&affinities);
+        let loads = self.loads(&affinities);
         let ideal = loads.iter().sum::<f64>() / self.service_rates.iter().sum::<f64>();
         let mut balance = Balance { service_rates: self.service_rates, ideal, exponent, loads };
         for _ in 0..MAX_PASSES {

@@ -130,6 +130,7 @@ impl Store {
                 reads_per_second: window.reads as f64 / seconds,
                 bytes_per_second: 0.0,
                 latency_seconds: window.latency_seconds / (window.reads.max(1)) as f64,
+                ..ReadLoad::default()
             },
             busy_percent: 100.0 * window.busy_seconds / seconds,
         }

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::affinity::hash::hash_pair;
+use crate::affinity::queueing::{WriteLoad, predict};
 use crate::affinity::solver::tests::placement;
 
 /// A cluster that behaves as the queueing model says, with noise in what is measured of it.
@@ -14,6 +15,8 @@ struct World {
     seed: u32,
     affinities: Vec<Affinity>,
     history: Vec<Vec<Affinity>>,
+    /// Writes of each OSD in units of a read load of 1.
+    write_load: f64,
     fixed_osds: Vec<OsdIndex>,
     round: u32,
 }
@@ -28,29 +31,38 @@ impl World {
             seed,
             affinities: vec![Affinity::MAX; rates.len()],
             history: Vec::new(),
+            write_load: 0.0,
             fixed_osds: Vec::new(),
             round: 0,
         }
     }
 
-    /// Reads per second that the cluster serves now.
+    /// Loads of reads and writes.
+    fn loads(&self) -> Vec<f64> {
+        self.placement.loads(&self.affinities).iter().map(|load| load + self.write_load).collect()
+    }
+
+    /// Reads and writes per second that the cluster serves now.
     fn throughput(&self) -> f64 {
-        predict(&self.placement.loads(&self.affinities), &self.rates, self.in_flight).unwrap().throughput
+        predict(&self.loads(), &self.rates, self.in_flight).unwrap().throughput
     }
 
     fn read_loads(&self) -> Vec<ReadLoad> {
-        let loads = self.placement.loads(&self.affinities);
+        let loads = self.loads();
         let total: f64 = loads.iter().sum();
         let throughput = self.throughput();
         let measure = |osd: usize| {
             let random = f64::from(hash_pair(self.seed ^ self.round, osd as u32)) / f64::from(u32::MAX);
             let rate = self.rates[osd] * (1.0 + self.noise * (2.0 * random - 1.0));
-            let reads_per_second = throughput * loads[osd] / total;
-            // Pollaczek-Khinchine, bounded by all reads in flight.
-            let utilization = (reads_per_second / rate).min(0.999);
+            let per_second = throughput * loads[osd] / total;
+            // Pollaczek-Khinchine, bounded by all requests in flight.
+            let utilization = (per_second / rate).min(0.999);
             let in_flight = utilization * (2.0 - utilization) / (2.0 - 2.0 * utilization);
-            let latency = in_flight.min(self.in_flight) / reads_per_second;
-            ReadLoad { reads_per_second, bytes_per_second: 0.0, latency_seconds: latency }
+            let latency_seconds = in_flight.min(self.in_flight) / per_second;
+            let writes_per_second = throughput * self.write_load / total;
+            let writes = WriteLoad { writes_per_second, bytes_per_second: 0.0, latency_seconds };
+            let reads_per_second = per_second - writes_per_second;
+            ReadLoad { reads_per_second, bytes_per_second: 0.0, latency_seconds, writes }
         };
         (0..loads.len()).map(measure).collect()
     }
@@ -67,7 +79,10 @@ impl World {
             seconds: 2.0,
         });
         self.round += 1;
-        if let Decision::Set { affinities, .. } | Decision::Undo { affinities, .. } = &decision {
+        if let Decision::Set { affinities, .. }
+        | Decision::Undo { affinities, .. }
+        | Decision::KeepPart { affinities, .. } = &decision
+        {
             self.affinities.clone_from(affinities);
             self.history.push(affinities.clone());
         }
@@ -173,7 +188,7 @@ fn step_without_a_gain_is_undone_and_tried_later_and_later() {
                 world.affinities = affinities;
                 undos += 1;
             }
-            Decision::Keep { .. } => panic!("nothing was gained"),
+            Decision::Keep { .. } | Decision::KeepPart { .. } => panic!("nothing was gained"),
             Decision::Wait(_) => {}
         }
     }
@@ -214,6 +229,140 @@ fn undo_leaves_an_osd_alone_that_was_fixed_after_the_step() {
         }
     }
     panic!("nothing was undone");
+}
+
+/// Decides until a step ends whose real gain is this, whatever was predicted. Returns the step and its end.
+fn end_of_step(controller: &mut Controller, world: &World, real_gain: f64, noise: f64) -> [Decision; 2] {
+    let slow = world.read_loads();
+    let mut affinities = world.affinities.clone();
+    let (mut set, mut seed) = (None, world.seed);
+    for second in (0..60).step_by(2) {
+        let mut random = || {
+            seed += 1;
+            f64::from(hash_pair(seed, 77)) / f64::from(u32::MAX) * 2.0 - 1.0
+        };
+        let factor = if set.is_some() { 1.0 + real_gain } else { 1.0 } * (1.0 + noise * random());
+        let faster = |load: &ReadLoad| ReadLoad {
+            reads_per_second: load.reads_per_second * factor,
+            latency_seconds: load.latency_seconds / factor,
+            ..*load
+        };
+        let decision = controller.decide(&Round {
+            now: Duration::from_secs(second),
+            placement: &world.placement,
+            read_loads: &slow.iter().map(faster).collect::<Vec<_>>(),
+            affinities: &affinities,
+            fixed_osds: &[],
+            seconds: 2.0,
+        });
+        match decision {
+            Decision::Wait(_) => {}
+            Decision::Set { affinities: ref next, .. } => {
+                affinities.clone_from(next);
+                set = Some(decision);
+            }
+            end => return [set.unwrap(), end],
+        }
+    }
+    panic!("no step ended: {set:?}");
+}
+
+#[test]
+fn step_with_a_third_of_the_predicted_gain_is_kept_and_lowers_the_next_prediction() {
+    let world =
+        World { in_flight: 64.0, ..World::new(&[20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 2.0, 2.0], 0.0, 4) };
+    let mut controller = Controller::new(8, Options::default());
+    let [set, end] = end_of_step(&mut controller, &world, 0.35, 0.05);
+    let Decision::Set { predicted_gain, .. } = set else { panic!("{set:?}") };
+    assert!(predicted_gain > 1.5, "{predicted_gain}");
+    let (Decision::Keep { measured_gain } | Decision::KeepPart { measured_gain, .. }) = end else {
+        panic!("{end:?}")
+    };
+    assert!((0.25..0.45).contains(&measured_gain), "{measured_gain}");
+    assert!(controller.prediction_scale < 0.6, "{}", controller.prediction_scale);
+}
+
+#[test]
+fn noisy_steps_are_judged_by_their_real_gain() {
+    for (real_gain, is_kept) in [(0.12, true), (0.35, true), (-0.1, false), (-0.3, false)] {
+        for seed in 0..40 {
+            let world = World { seed: 1000 * seed, ..World::new(&HALF_SLOW, 0.0, 0) };
+            let mut controller = Controller::new(8, Options::default());
+            let [_, end] = end_of_step(&mut controller, &world, real_gain, 0.08);
+            assert_eq!(!matches!(end, Decision::Undo { .. }), is_kept, "{real_gain} {seed} {end:?}");
+        }
+    }
+}
+
+#[test]
+fn change_that_costs_throughput_is_undone_alone() {
+    let placement = placement(4, 128, 2);
+    let quarter = Affinity::from_ratio(0.25);
+    let total = |rates: [f64; 4]| Total {
+        in_flight: 32.0,
+        reads_per_second: 100.0,
+        cost_per_second: 1e8,
+        service_rates: rates.map(Some).to_vec(),
+    };
+    let affinities = vec![quarter, quarter, Affinity::MAX, Affinity::MAX];
+    let pending = PendingStep {
+        previous: vec![Affinity::MAX; 4],
+        affinities: affinities.clone(),
+        previous_osds: vec![OsdState::default(); 4],
+        full_gain: 0.3,
+        previous_loads: placement.loads(&[Affinity::MAX; 4]),
+        other_loads: vec![0.0; 4],
+        service_rates: vec![5.0, 5.0, 20.0, 20.0],
+        earlier: Vec::new(),
+        rounds: 4,
+        // OSD 1 seemed slow before the step.
+        measured: VecDeque::from(vec![total([5.0, 20.0, 20.0, 20.0]); 3]),
+    };
+    assert_eq!(pending.harmful_osds(&placement, 0.05), [1]);
+    let as_predicted = VecDeque::from(vec![total([5.0, 5.0, 20.0, 20.0]); 3]);
+    let right = PendingStep { measured: as_predicted, ..pending.clone() };
+    assert_eq!(right.harmful_osds(&placement, 0.05), []);
+    let noisy = [[5.0, 20.0, 20.0, 20.0], [5.0, 4.0, 20.0, 20.0], [5.0, 9.0, 20.0, 20.0]].map(total);
+    let uncertain = PendingStep { measured: VecDeque::from(noisy), ..pending };
+    assert_eq!(uncertain.harmful_osds(&placement, 0.05), []);
+}
+
+#[test]
+fn gain_of_a_mixed_load_is_predicted_as_it_comes() {
+    let mut world = World { write_load: 14.0, ..World::new(&HALF_SLOW, 0.02, 6) };
+    let mut controller = Controller::new(8, Options::default());
+    let before = world.throughput();
+    let decisions: Vec<_> = (0..20).map(|_| world.step(&mut controller)).collect();
+    let predicted = decisions.iter().find_map(|decision| match decision {
+        Decision::Set { predicted_gain, .. } => Some(*predicted_gain),
+        _ => None,
+    });
+    let (predicted, real) = (predicted.unwrap(), world.throughput() / before - 1.0);
+    assert!(real > 0.05 && (0.7..1.4).contains(&(predicted / real)), "{predicted} {real}");
+    assert!(!decisions.iter().any(|decision| matches!(decision, Decision::Undo { .. })), "{decisions:?}");
+}
+
+#[test]
+fn slow_osd_that_moves_is_relieved_within_15_seconds() {
+    let mut rates = [20.0; 8];
+    rates[2] = 4.0;
+    let mut world = World { in_flight: 32.0, ..World::new(&rates, 0.05, 8) };
+    let mut controller = Controller::new(8, Options::default());
+    let mut set_at = 0;
+    // The first step is a few rounds old: its OSDs may not change again.
+    while world.round < set_at + 14 || set_at == 0 {
+        let is_set = matches!(world.step(&mut controller), Decision::Set { .. });
+        set_at = if is_set { world.round } else { set_at };
+        assert!(world.round < 60);
+    }
+    let changed: Vec<OsdIndex> = (0..8).filter(|osd| world.affinities[*osd] != Affinity::MAX).collect();
+    let slow = (0..8).find(|osd| !changed.contains(osd)).unwrap();
+    (world.rates[2], world.rates[slow]) = (20.0, 4.0);
+    let moved = world.round;
+    while !matches!(world.step(&mut controller), Decision::Set { .. }) {
+        assert!(world.round < moved + 8, "nothing within 15 s");
+    }
+    assert!(world.affinities[slow] < Affinity::MAX, "{:?}", world.affinities);
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn half_slow_cluster_gains_more_than_affinities_set_by_hand() {
         in_flight: 16.0,
         min_steps: 4,
         fixed_osds: &[],
+        other_loads: &[],
     };
     let even = throughput(&cluster, &[Affinity::MAX; 8]);
     let by_hand: Vec<_> = rates
@@ -59,6 +60,7 @@ fn equal_osds_keep_affinity_one_or_gain_little() {
         in_flight: 16.0,
         min_steps: 4,
         fixed_osds: &[],
+        other_loads: &[],
     };
     let even = throughput(&cluster, &[Affinity::MAX; 8]);
     let gain = cluster.solve().unwrap().prediction.throughput / even;
@@ -68,12 +70,24 @@ fn equal_osds_keep_affinity_one_or_gain_little() {
 #[test]
 fn cluster_of_one_osd_or_without_reads_has_no_better_affinities() {
     let one = placement(1, 8, 2);
-    let cluster =
-        Cluster { placement: &one, service_rates: &[5.0], in_flight: 4.0, min_steps: 4, fixed_osds: &[] };
+    let cluster = Cluster {
+        placement: &one,
+        service_rates: &[5.0],
+        in_flight: 4.0,
+        min_steps: 4,
+        fixed_osds: &[],
+        other_loads: &[],
+    };
     assert_eq!(cluster.solve().unwrap().affinities, [Affinity::MAX]);
     let idle = Placement::new(&[0, 1], &[]);
-    let cluster =
-        Cluster { placement: &idle, service_rates: &[5.0; 2], in_flight: 4.0, min_steps: 4, fixed_osds: &[] };
+    let cluster = Cluster {
+        placement: &idle,
+        service_rates: &[5.0; 2],
+        in_flight: 4.0,
+        min_steps: 4,
+        fixed_osds: &[],
+        other_loads: &[],
+    };
     assert_eq!(cluster.solve(), None);
 }
 
@@ -87,6 +101,7 @@ fn no_affinity_is_below_the_minimum() {
         in_flight: 64.0,
         min_steps: 4,
         fixed_osds: &[],
+        other_loads: &[],
     };
     let solved = cluster.solve().unwrap();
     assert_eq!(solved.affinities[5], Affinity::from_steps(4));
@@ -101,7 +116,7 @@ proptest! {
         in_flight in 1.0..200.0_f64,
     ) {
         let placement = placement(rates.len() as u32, 96, 3);
-        let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight, min_steps: 4, fixed_osds: &[] };
+        let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight, min_steps: 4, fixed_osds: &[], other_loads: &[] };
         let even = throughput(&cluster, &vec![Affinity::MAX; rates.len()]);
         let solved = cluster.solve().unwrap();
         prop_assert!(solved.prediction.throughput >= even * (1.0 - 1e-9));
@@ -114,7 +129,7 @@ proptest! {
         let placement = placement(6, 512, 2);
         let solve = |first: f64| {
             let rates = [first, rate, rate, rate, rate, rate];
-            let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 32.0, min_steps: 4, fixed_osds: &[] };
+            let cluster = Cluster { placement: &placement, service_rates: &rates, in_flight: 32.0, min_steps: 4, fixed_osds: &[], other_loads: &[] };
             placement.loads(&cluster.solve().unwrap().affinities)[0]
         };
         prop_assert!(solve(rate / factor) <= solve(rate) * 1.02);
@@ -133,6 +148,7 @@ fn time_of_a_large_cluster() {
         in_flight: 2000.0,
         min_steps: 4,
         fixed_osds: &[],
+        other_loads: &[],
     };
     let start = std::time::Instant::now();
     let solved = cluster.solve().unwrap();
@@ -144,17 +160,39 @@ fn time_of_a_large_cluster() {
 fn fixed_osds_keep_their_affinities() {
     let placement = placement(8, 128, 2);
     let rates = [20.0, 20.0, 20.0, 20.0, 5.0, 5.0, 5.0, 5.0];
-    let fixed_osds = [1, 6];
+    let fixed_osds = [1, 0];
     let cluster = Cluster {
         placement: &placement,
         service_rates: &rates,
         in_flight: 16.0,
         min_steps: 4,
         fixed_osds: &fixed_osds,
+        other_loads: &[],
     };
     let mut start = [Affinity::MAX; 8];
     start[1] = Affinity::from_ratio(0.3);
     let solved = cluster.solve_from(&start).unwrap();
     assert_eq!(fixed_osds.map(|osd| solved.affinities[osd]), [Affinity::from_ratio(0.3), Affinity::MAX]);
     assert!(solved.prediction.throughput > 1.05 * throughput(&cluster, &start), "{solved:?}");
+}
+
+#[test]
+fn writes_lower_the_gain_that_moved_reads_can_bring() {
+    let placement = placement(8, 128, 2);
+    let rates = [20.0, 20.0, 20.0, 20.0, 5.0, 5.0, 5.0, 5.0];
+    let gain = |other_loads: &[f64]| {
+        let cluster = Cluster {
+            placement: &placement,
+            service_rates: &rates,
+            in_flight: 16.0,
+            min_steps: 4,
+            fixed_osds: &[],
+            other_loads,
+        };
+        cluster.solve().unwrap().prediction.throughput / throughput(&cluster, &[Affinity::MAX; 8])
+    };
+    // Of ten requests, three are writes, each on two OSDs.
+    let writes = [128.0 / 8.0 * 2.0 * 3.0 / 7.0; 8];
+    let (reads_only, mixed) = (gain(&[]), gain(&writes));
+    assert!(mixed > 1.05 && mixed - 1.0 < 0.75 * (reads_only - 1.0), "{reads_only} {mixed}");
 }

@@ -156,7 +156,7 @@ impl Snapshot {
                 self.predicted_gain = Some(*predicted_gain);
                 self.measured_gain = None;
             }
-            Outcome::Predict(Decision::Keep { measured_gain, .. }) => {
+            Outcome::Predict(Decision::Keep { measured_gain } | Decision::KeepPart { measured_gain, .. }) => {
                 self.kept += 1;
                 self.measured_gain = Some(*measured_gain);
             }

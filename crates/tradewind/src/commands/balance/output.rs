@@ -118,9 +118,11 @@ fn gains(report: &RoundReport) -> Gains {
         Some(Outcome::Predict(Decision::Set { predicted_gain, .. })) => {
             Gains { predicted: Some(predicted_gain), measured: None }
         }
-        Some(Outcome::Predict(Decision::Keep { measured_gain } | Decision::Undo { measured_gain, .. })) => {
-            Gains { predicted: None, measured: Some(measured_gain) }
-        }
+        Some(Outcome::Predict(
+            Decision::Keep { measured_gain }
+            | Decision::KeepPart { measured_gain, .. }
+            | Decision::Undo { measured_gain, .. },
+        )) => Gains { predicted: None, measured: Some(measured_gain) },
         _ => Gains::default(),
     }
 }
@@ -137,6 +139,7 @@ fn decision_name(report: &RoundReport) -> &'static str {
     match &report.outcome {
         Some(Outcome::Predict(Decision::Set { .. })) => "set",
         Some(Outcome::Predict(Decision::Keep { .. })) => "keep",
+        Some(Outcome::Predict(Decision::KeepPart { .. })) => "keep-part",
         Some(Outcome::Predict(Decision::Undo { .. })) => "undo",
         Some(outcome) if outcome.changed_affinities().is_some() => "set",
         Some(_) | None => "wait",

@@ -123,6 +123,9 @@ impl<'a> Primaries<'a> {
             Decision::Keep { measured_gain } => {
                 self.apply(now, StepAction::Keep { measured_gain }, self.affinities.clone());
             }
+            Decision::KeepPart { affinities, measured_gain } => {
+                self.apply(now, StepAction::Keep { measured_gain }, affinities);
+            }
             Decision::Undo { affinities, measured_gain } => {
                 self.apply(now, StepAction::Undo { measured_gain }, affinities);
             }
@@ -185,6 +188,7 @@ impl Routing for Primaries<'_> {
             // Nothing needs to be tried out, so that no store must keep reads.
             min_steps: 0,
             fixed_osds: &[],
+            other_loads: &[],
         };
         if let Some(solution) = solve_from_many(&cluster) {
             self.apply(now, StepAction::Set { predicted_gain: None }, solution.affinities);
@@ -224,6 +228,7 @@ mod tests {
                 in_flight: 16.0,
                 min_steps: 0,
                 fixed_osds: &[],
+                other_loads: &[],
             };
             let rate = |solution: Option<Solution>| solution.unwrap().prediction.throughput;
             assert!(rate(solve_from_many(&cluster)) >= rate(cluster.solve()), "{seed}");
