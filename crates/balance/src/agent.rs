@@ -12,6 +12,7 @@ mod frame;
 mod key;
 mod messages;
 mod server;
+mod strangers;
 mod tls;
 
 pub use self::client::{AgentClient, Agents};

@@ -2,12 +2,13 @@
 
 use tradewind_model::affinity::Affinity;
 
-use crate::ceph_process::CephProcess;
 use crate::error::{Error, Result};
+use crate::monitors::Monitors;
 
-/// Maximum number of `ceph` processes that set affinities at the same time, each with half a second of CPU to start.
-const MAX_APPLY_PROCESSES: usize = 8;
-const MIN_CHANGES_PER_PROCESS: usize = 2;
+/// Maximum number of connections that set affinities at the same time. Each may be a `ceph` process, with half a second of
+/// CPU to start.
+const MAX_CONNECTIONS: usize = 8;
+const MIN_CHANGES_PER_CONNECTION: usize = 2;
 
 /// A new affinity for an OSD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,16 +21,16 @@ pub struct AffinityChange {
 
 /// Sets affinities. After an error, some may be set: the journal must have been saved before.
 ///
-/// A monitor publishes a map about once a second, with all changes since the last one, and a `ceph` process waits for
-/// each of its changes. Several processes let them share maps.
-pub fn apply(ceph: &mut CephProcess, changes: &[AffinityChange]) -> Result<()> {
-    let size = changes.len().div_ceil(MAX_APPLY_PROCESSES).max(MIN_CHANGES_PER_PROCESS);
+/// A monitor publishes a map about once a second, with all changes since the last one, and a connection waits for
+/// each of its changes. Several connections let them share maps.
+pub fn apply(ceph: &mut Monitors, changes: &[AffinityChange]) -> Result<()> {
+    let size = changes.len().div_ceil(MAX_CONNECTIONS).max(MIN_CHANGES_PER_CONNECTION);
     let mut shares = changes.chunks(size);
     let own_share = shares.next().unwrap_or_default();
     let options = ceph.options().clone();
     std::thread::scope(|scope| {
         let others: Vec<_> = shares
-            .map(|share| scope.spawn(|| apply_in_turn(&mut CephProcess::start(options.clone())?, share)))
+            .map(|share| scope.spawn(|| apply_in_turn(&mut Monitors::connect(options.clone())?, share)))
             .collect();
         let mut result = apply_in_turn(ceph, own_share);
         for other in others {
@@ -40,7 +41,7 @@ pub fn apply(ceph: &mut CephProcess, changes: &[AffinityChange]) -> Result<()> {
     })
 }
 
-fn apply_in_turn(ceph: &mut CephProcess, changes: &[AffinityChange]) -> Result<()> {
+fn apply_in_turn(ceph: &mut Monitors, changes: &[AffinityChange]) -> Result<()> {
     for AffinityChange { osd, affinity } in changes {
         // All digits: the monitor rounds down.
         ceph.run(&["osd", "primary-affinity", &format!("osd.{osd}"), &affinity.ratio().to_string()])?;

@@ -1,5 +1,6 @@
 //! The balancer of one cluster, round by round.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -10,12 +11,14 @@ use tradewind_model::affinity::queueing::ReadLoad;
 
 use crate::agent::Agents;
 use crate::apply::{AffinityChange, apply};
-use crate::ceph_process::{CephOptions, CephProcess};
+use crate::ceph_process::CephOptions;
 use crate::cluster_view::{ClusterView, FixedPgs, RecentPgReads};
 use crate::collector::Collector;
 use crate::error::{Error, Result};
+use crate::exclusion::Exclusions;
 use crate::journal::Journal;
 use crate::last_step::{LastStep, OriginalShare};
+use crate::monitors::Monitors;
 use crate::osd_map::OsdMap;
 use crate::pg_map::{self, Pg};
 use crate::pg_order::{MapAge, PgOrders};
@@ -28,8 +31,8 @@ use crate::suitability::{Obstacle, find_obstacles};
 
 /// Time for the counters of one OSD.
 pub(crate) const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval at which the epoch of the OSD map is read. The process `ceph` takes 0.05 s of CPU to check the arguments of a
-/// command, and as much for the mark of its end.
+/// Interval at which the epoch of the OSD map is read by the process `ceph`. It takes 0.05 s of CPU to check the arguments
+/// of a command, and as much for the mark of its end. Within this process, the epoch is read in every round.
 const POLL_INTERVAL: Duration = Duration::from_secs(20);
 /// Minimum interval at which the placement groups and the cluster's health are read.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(120);
@@ -60,6 +63,17 @@ pub struct ClusterAccess {
     pub ceph: CephOptions,
     /// The agents of hosts that have one.
     pub agents: Agents,
+}
+
+/// The options of a balancer.
+#[derive(Debug, Clone)]
+pub struct BalancerOptions {
+    /// Its permissions.
+    pub mode: Mode,
+    /// Its policy.
+    pub policy: Policy,
+    /// The OSDs that it leaves alone.
+    pub exclusions: Exclusions,
 }
 
 /// The permissions of a balancer.
@@ -144,9 +158,12 @@ pub struct PrimaryCheck {
 /// A balancer.
 #[derive(Debug)]
 pub struct Balancer {
-    ceph: CephProcess,
-    mode: Mode,
-    policy: Policy,
+    ceph: Monitors,
+    options: BalancerOptions,
+    /// The OSDs that are excluded by id or device class.
+    excluded_osds: BTreeSet<u32>,
+    /// The OSDs that are excluded by a pool, as of the last refresh.
+    osds_of_excluded_pools: BTreeSet<u32>,
     start: Instant,
     map: OsdMap,
     pgs: Vec<Pg>,
@@ -182,10 +199,10 @@ impl Balancer {
     /// left behind which is not.
     ///
     /// `owner` identifies this process, for example by host and process id.
-    pub fn connect(cluster: ClusterAccess, mode: Mode, policy: Policy, owner: String) -> Result<Self> {
+    pub fn connect(cluster: ClusterAccess, options: BalancerOptions, owner: String) -> Result<Self> {
         let ClusterAccess { ceph, agents } = cluster;
-        let mut ceph = CephProcess::start(ceph)?;
-        if mode == Mode::Act {
+        let mut ceph = Monitors::connect(ceph)?;
+        if options.mode == Mode::Act {
             take_over(&mut ceph)?;
         }
         let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
@@ -196,16 +213,18 @@ impl Balancer {
         let obstacles = find_obstacles(&mut ceph, &map, &pgs)?;
         let mut orders = PgOrders::default();
         orders.update(&map, &pgs, MapAge::Settled);
-        let policy_state = PolicyState::new(policy, &collector)?;
+        let policy_state = PolicyState::new(options.policy, &collector)?;
+        let excluded_osds = options.exclusions.find_osds(&mut ceph, &map)?;
         // Last: an error above must not leave a journal.
-        let journal = if mode == Mode::Act { Some(claim(&mut ceph, owner, &map)?) } else { None };
+        let journal = if options.mode == Mode::Act { Some(claim(&mut ceph, owner, &map)?) } else { None };
         let now = Instant::now();
         Ok(Self {
             policy_state,
             recent_reads: RecentPgReads::new(&pgs),
+            osds_of_excluded_pools: options.exclusions.osds_of_pools(&map, &pgs),
+            excluded_osds,
             ceph,
-            mode,
-            policy,
+            options,
             start: now,
             map,
             pgs,
@@ -257,6 +276,10 @@ impl Balancer {
             let is_evident = !self.policy_state.is_verifying() && self.replica_reads.are_evident(&view);
             obstacles.extend(is_evident.then_some(Obstacle::ReplicaReads));
         }
+        let fixed_osds = self.fixed_osds(&view);
+        if fixed_osds.len() == view.osd_ids.len() && !fixed_osds.is_empty() {
+            obstacles.push(Obstacle::NothingToChange);
+        }
         let outcome = match known {
             Some(read_loads) if silent.is_empty() && obstacles.is_empty() => {
                 let round = Round {
@@ -264,7 +287,7 @@ impl Balancer {
                     placement: &view.placement,
                     read_loads: &read_loads,
                     affinities: &view.affinities,
-                    fixed_osds: &self.fixed_osds(&view),
+                    fixed_osds: &fixed_osds,
                     seconds,
                 };
                 Some(self.decide(&round, &view)?)
@@ -300,7 +323,7 @@ impl Balancer {
     fn try_restore(&mut self) -> Result<Restored> {
         let Some(journal) = &self.journal else { return Ok(Restored::default()) };
         match Journal::load(&mut self.ceph)? {
-            // The own copy: a step may be complete that the stored one has as under way.
+            // The own copy: the stored one may not have the end of a step yet.
             Some(current) if current.has_same_owner(journal) => restore_from(&mut self.ceph, journal),
             Some(_) | None => Ok(Restored::default()),
         }
@@ -316,7 +339,7 @@ impl Balancer {
             self.is_stale = true;
         }
         match outcome.changed_affinities() {
-            Some(affinities) if self.mode == Mode::Act => {
+            Some(affinities) if self.options.mode == Mode::Act => {
                 self.set(view, affinities)?;
                 self.policy_state = state;
             }
@@ -427,14 +450,19 @@ impl Balancer {
 
     /// The OSDs whose affinity must not change, by their positions in the view.
     fn fixed_osds(&self, view: &ClusterView) -> Vec<OsdIndex> {
-        let is_fixed = |osd: u32| self.journal.as_ref().is_some_and(|journal| journal.is_operators(osd));
+        let is_fixed = |osd: u32| {
+            self.excluded_osds.contains(&osd)
+                || self.osds_of_excluded_pools.contains(&osd)
+                || self.journal.as_ref().is_some_and(|journal| journal.is_operators(osd))
+        };
         (0..view.osd_ids.len()).filter(|index| is_fixed(view.osd_ids[*index])).collect()
     }
 
     /// Reads the epoch, the PGs and the health once in a while, and the map if it changed.
     fn refresh(&mut self) -> Result<()> {
         let is_calm = self.obstacles.is_empty() && !self.is_stale && !self.policy_state.is_verifying();
-        if is_calm && self.polled.elapsed() < POLL_INTERVAL {
+        let poll_interval = if self.ceph.is_in_process() { Duration::ZERO } else { POLL_INTERVAL };
+        if is_calm && self.polled.elapsed() < poll_interval {
             return Ok(());
         }
         let is_changed = self.is_map_outdated()?;
@@ -443,7 +471,7 @@ impl Balancer {
             let ids: Vec<u32> = map.active_osds().map(|osd| osd.id).collect();
             if ids != self.osd_ids {
                 let collector = Collector::new(&mut self.ceph, &ids, &self.agents, COLLECT_TIMEOUT)?;
-                self.policy_state = PolicyState::new(self.policy, &collector)?;
+                self.policy_state = PolicyState::new(self.options.policy, &collector)?;
                 self.collector = collector;
                 self.osd_ids = ids;
                 self.last_round = None;
@@ -465,6 +493,7 @@ impl Balancer {
             self.pgs = pg_map::parse(self.ceph.json(&["pg", "dump"])?)?;
             self.orders.update(&self.map, &self.pgs, self.map_age());
             self.recent_reads.record(&self.pgs);
+            self.osds_of_excluded_pools = self.options.exclusions.osds_of_pools(&self.map, &self.pgs);
             self.obstacles = find_obstacles(&mut self.ceph, &self.map, &self.pgs)?;
             self.obstacles.extend(self.differing_primaries());
             self.is_stale = false;

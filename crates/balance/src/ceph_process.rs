@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::activity::Activity;
 use crate::error::{Error, Result};
 
 /// Lines that the reader holds before it waits for the commands' caller.
@@ -35,11 +36,22 @@ pub struct CephOptions {
     pub id: Option<String>,
     /// Time for the start, and for each command.
     pub timeout: Duration,
+    /// True if commands go through librados where it can be used, and only otherwise through the program.
+    pub uses_librados: bool,
+    /// The command that has no response yet.
+    pub activity: Activity,
 }
 
 impl Default for CephOptions {
     fn default() -> Self {
-        Self { program: "ceph".into(), config: None, id: None, timeout: Duration::from_secs(15) }
+        Self {
+            program: "ceph".into(),
+            config: None,
+            id: None,
+            timeout: Duration::from_secs(15),
+            uses_librados: true,
+            activity: Activity::default(),
+        }
     }
 }
 
@@ -87,16 +99,6 @@ impl CephProcess {
     pub fn start(options: CephOptions) -> Result<Self> {
         let running = Running::start(&options)?;
         Ok(Self { options, running: Some(running) })
-    }
-
-    /// The id of the cluster.
-    pub fn fsid(&self) -> &str {
-        self.running.as_ref().map_or("", |running| &running.fsid)
-    }
-
-    /// The options that it was started with.
-    pub fn options(&self) -> &CephOptions {
-        &self.options
     }
 
     /// Runs a command with a JSON response.

@@ -8,12 +8,13 @@ use serde_json::Value;
 use tradewind_model::affinity::queueing::ReadLoad;
 
 use crate::agent::{AgentClient, Agents, OsdQuery};
-use crate::ceph_process::{CephOptions, CephProcess};
+use crate::ceph_process::CephOptions;
 use crate::counters::ReadCounters;
 use crate::device::DeviceCounters;
 use crate::error::{Error, Result};
 use crate::host::HostCounters;
 use crate::local_osds::{LocalOsds, OsdSample};
+use crate::monitors::Monitors;
 use crate::osd_location::{self, OsdLocation};
 use crate::parallel::in_parallel;
 use crate::process::output_in_time;
@@ -94,7 +95,7 @@ struct Collected {
 
 impl Collector {
     /// Finds the source of each OSD. `timeout` applies to each OSD and to each agent, in each round.
-    pub fn new(ceph: &mut CephProcess, osds: &[u32], agents: &Agents, timeout: Duration) -> Result<Self> {
+    pub fn new(ceph: &mut Monitors, osds: &[u32], agents: &Agents, timeout: Duration) -> Result<Self> {
         let mut locations = osd_location::parse(&ceph.json(&["osd", "metadata"])?);
         let hosts = locations.values().filter_map(|location| location.hostname.clone()).collect();
         let local = LocalOsds::new(ceph.options().clone(), timeout);

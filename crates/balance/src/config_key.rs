@@ -4,11 +4,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::ceph_process::CephProcess;
 use crate::error::{Error, Result};
+use crate::monitors::Monitors;
 
 /// Reads a value; `None` if there is none.
-pub(crate) fn load<T: DeserializeOwned>(ceph: &mut CephProcess, key: &str) -> Result<Option<T>> {
+pub(crate) fn load<T: DeserializeOwned>(ceph: &mut Monitors, key: &str) -> Result<Option<T>> {
     match ceph.json(&["config-key", "get", key]) {
         Ok(value) => parse(key, value).map(Some),
         Err(e) if e.is_not_found() => Ok(None),
@@ -22,17 +22,16 @@ pub(crate) fn parse<T: DeserializeOwned>(key: &str, value: Value) -> Result<T> {
 }
 
 /// Writes a value. The monitors have it when this returns.
-pub(crate) fn save(ceph: &mut CephProcess, key: &str, value: &impl Serialize) -> Result<()> {
+pub(crate) fn save(ceph: &mut Monitors, key: &str, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(value).map_err(|e| malformed("set", key, &e))?;
-    ceph.run(&["config-key", "set", key, &text]).map(drop)
+    ceph.run(&["config-key", "set", key, &text])
 }
 
 /// Removes a value, if there is one.
-pub(crate) fn remove(ceph: &mut CephProcess, key: &str) -> Result<()> {
+pub(crate) fn remove(ceph: &mut Monitors, key: &str) -> Result<()> {
     match ceph.run(&["config-key", "rm", key]) {
-        Ok(_) => Ok(()),
         Err(e) if e.is_not_found() => Ok(()),
-        Err(e) => Err(e),
+        removed => removed,
     }
 }
 

@@ -1,8 +1,8 @@
 //! The affinities from before the first change and those that the balancer set, kept by the cluster's monitors
 //! (`config-key`). After the end of this process, however it ended, any host can restore them.
 //!
-//! A value is written here before it is set. An affinity that is neither the value last set, nor one that a change under way
-//! may leave, was set by another command: it belongs to the operator. The balancer neither changes nor restores it.
+//! A value is written here before it is set. An affinity that is neither the value last set, nor one that an
+//! incomplete change may leave, was set by another command: it belongs to the operator. The balancer neither changes nor restores it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use tradewind_model::affinity::Affinity;
 
 use crate::apply::AffinityChange;
-use crate::ceph_process::CephProcess;
 use crate::config_key;
 use crate::error::{Error, Result};
 use crate::last_step::unix_seconds;
+use crate::monitors::Monitors;
 use crate::osd_location::this_host;
 use crate::osd_map::OsdMap;
 
@@ -22,7 +22,7 @@ const KEY: &str = "tradewind/balance/journal";
 const VERSION: u32 = 2;
 /// The earliest version that is read. Its journals lack the values that were set.
 const MIN_VERSION: u32 = 1;
-/// Maximum number of values that changes under way may leave at an OSD, per OSD.
+/// Maximum number of values that incomplete changes may leave at an OSD, per OSD.
 const MAX_EARLIER_VALUES: usize = 8;
 
 /// The journal.
@@ -56,7 +56,7 @@ pub struct Journal {
 }
 
 /// The values that a balancer may have left at an OSD, in 1/65,536: first the one that it set last, then those that are
-/// in force until a change under way is complete.
+/// in force until a change is complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct SetValues(Vec<u32>);
 
@@ -79,8 +79,8 @@ impl SetValues {
 /// The end of a balancer's changes: what is restored, and what is not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Restoration {
-    /// Original affinities of the OSDs that the balancer changed. Also of those that have them now: a change under way may
-    /// not have reached the map yet.
+    /// Original affinities of the OSDs that the balancer changed. Also of those that have them now: an incomplete change
+    /// may not have reached the map yet.
     pub changes: Vec<AffinityChange>,
     /// Current affinities of the OSDs that another command set. They remain.
     pub operators: Vec<AffinityChange>,
@@ -191,7 +191,7 @@ impl Journal {
     }
 
     /// Reads the cluster's journal; `None` if there is none.
-    pub fn load(ceph: &mut CephProcess) -> Result<Option<Self>> {
+    pub fn load(ceph: &mut Monitors) -> Result<Option<Self>> {
         let journal: Option<Self> = config_key::load(ceph, KEY)?;
         match journal {
             Some(journal) if !(MIN_VERSION..=VERSION).contains(&journal.version) => Err(Error::Malformed {
@@ -203,11 +203,11 @@ impl Journal {
     }
 
     /// Writes it. The monitors have it when this returns.
-    pub fn save(&self, ceph: &mut CephProcess) -> Result<()> {
+    pub fn save(&self, ceph: &mut Monitors) -> Result<()> {
         config_key::save(ceph, KEY, &self.stored())
     }
 
-    /// The journal as it is stored: an affinity of 1 need not be recorded.
+    /// The stored form of the journal: an affinity of 1 need not be recorded.
     fn stored(&self) -> Self {
         let mut stored = self.clone();
         stored.originals.retain(|_, original| self.version < VERSION || *original != Affinity::MAX.raw());
@@ -215,7 +215,7 @@ impl Journal {
     }
 
     /// Removes the cluster's journal, if there is one.
-    pub fn remove(ceph: &mut CephProcess) -> Result<()> {
+    pub fn remove(ceph: &mut Monitors) -> Result<()> {
         config_key::remove(ceph, KEY)
     }
 

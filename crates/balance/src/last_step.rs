@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tradewind_model::affinity::controller::Decision;
 
-use crate::ceph_process::CephProcess;
 use crate::config_key;
 use crate::error::Result;
+use crate::monitors::Monitors;
 use crate::policy::Outcome;
 
 const KEY: &str = "tradewind/balance/last-step";
@@ -71,7 +71,7 @@ impl LastStep {
             Some(Self { state, measured_gain: Some(measured_gain), ..step })
         };
         let predicted_gain = match outcome {
-            Outcome::Predict(Decision::Keep { measured_gain, .. }) => {
+            Outcome::Predict(Decision::Keep { measured_gain } | Decision::KeepPart { measured_gain, .. }) => {
                 return ended(StepState::Kept, *measured_gain);
             }
             Outcome::Predict(Decision::Undo { measured_gain, .. }) => {
@@ -102,7 +102,7 @@ impl LastStep {
     }
 
     /// Reads the cluster's last step. `None` if there is none, or one of another version.
-    pub fn load(ceph: &mut CephProcess) -> Result<Option<Self>> {
+    pub fn load(ceph: &mut Monitors) -> Result<Option<Self>> {
         let value: Option<Value> = config_key::load(ceph, KEY)?;
         let known =
             value.filter(|value| value.get("version").and_then(Value::as_u64) == Some(VERSION.into()));
@@ -110,7 +110,7 @@ impl LastStep {
     }
 
     /// Writes it.
-    pub(crate) fn save(&self, ceph: &mut CephProcess) -> Result<()> {
+    pub(crate) fn save(&self, ceph: &mut Monitors) -> Result<()> {
         config_key::save(ceph, KEY, self)
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::apply::{AffinityChange, apply};
-use crate::ceph_process::CephProcess;
 use crate::error::{Error, Result};
 use crate::journal::{Journal, Restoration};
+use crate::monitors::Monitors;
 use crate::osd_map::OsdMap;
 use crate::status::{ObservedJournal, observe};
 
@@ -24,12 +24,12 @@ pub struct Restored {
 }
 
 /// Restores the affinities of the cluster's journal and removes it. `None` if there is no journal.
-pub fn restore(ceph: &mut CephProcess) -> Result<Option<Restored>> {
+pub fn restore(ceph: &mut Monitors) -> Result<Option<Restored>> {
     Journal::load(ceph)?.map(|journal| restore_from(ceph, &journal)).transpose()
 }
 
 /// Restores the affinities that a balancer changed, and removes its journal.
-pub(crate) fn restore_from(ceph: &mut CephProcess, journal: &Journal) -> Result<Restored> {
+pub(crate) fn restore_from(ceph: &mut Monitors, journal: &Journal) -> Result<Restored> {
     let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
     let Restoration { changes, operators } = journal.restoration(&map);
     let is_different =
@@ -44,7 +44,7 @@ pub(crate) fn restore_from(ceph: &mut CephProcess, journal: &Journal) -> Result<
 }
 
 /// Restores what a balancer left behind that no longer runs.
-pub(crate) fn take_over(ceph: &mut CephProcess) -> Result<()> {
+pub(crate) fn take_over(ceph: &mut Monitors) -> Result<()> {
     let found = Journal::load(ceph)?;
     match observe(ceph, found)? {
         Some(ObservedJournal { journal, is_alive: true }) => {
@@ -62,7 +62,7 @@ pub(crate) fn take_over(ceph: &mut CephProcess) -> Result<()> {
 }
 
 /// Writes the journal with the affinities of this map. Of several balancers that start at once, the last one wins.
-pub(crate) fn claim(ceph: &mut CephProcess, owner: String, map: &OsdMap) -> Result<Journal> {
+pub(crate) fn claim(ceph: &mut Monitors, owner: String, map: &OsdMap) -> Result<Journal> {
     let journal = Journal::new(owner, map);
     journal.save(ceph)?;
     std::thread::sleep(START_RACE_WAIT);

@@ -7,12 +7,12 @@ use tradewind_model::affinity::queueing::ReadLoad;
 
 use crate::apply::AffinityChange;
 use crate::balancer::{COLLECT_TIMEOUT, ClusterAccess, HEARTBEAT_WAIT, SilentOsd};
-use crate::ceph_process::CephProcess;
 use crate::cluster_view::{ClusterView, PgReads};
 use crate::collector::{Collector, OsdReads};
 use crate::error::Result;
 use crate::journal::Journal;
 use crate::last_step::LastStep;
+use crate::monitors::Monitors;
 use crate::osd_map::OsdMap;
 use crate::pg_map;
 use crate::pg_order::{MapAge, PgOrders};
@@ -84,7 +84,7 @@ impl OsdStatus {
 
 /// Reads the state of a cluster. It takes 2 s; up to 20 s if a balancer is active, and 45 s if one ended on another host.
 pub fn read_status(cluster: ClusterAccess) -> Result<Status> {
-    let mut ceph = CephProcess::start(cluster.ceph)?;
+    let mut ceph = Monitors::connect(cluster.ceph)?;
     let found = Journal::load(&mut ceph)?;
     let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
     let earlier_reads = PgReads::of(&pg_map::parse(ceph.json(&["pg", "dump"])?)?);
@@ -164,7 +164,7 @@ impl ObservedJournal {
 }
 
 /// Watches the journal until its heartbeat grows, or for so long that its owner must have ended.
-pub(crate) fn observe(ceph: &mut CephProcess, found: Option<Journal>) -> Result<Option<ObservedJournal>> {
+pub(crate) fn observe(ceph: &mut Monitors, found: Option<Journal>) -> Result<Option<ObservedJournal>> {
     let Some(found) = found else { return Ok(None) };
     let deadline = Instant::now() + HEARTBEAT_WAIT;
     while Instant::now() < deadline && !found.is_of_an_ended_process() {

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::ceph_process::CephProcess;
 use crate::error::Result;
+use crate::monitors::Monitors;
 use crate::osd_map::{OsdMap, PoolKind};
 use crate::pg_map::Pg;
 
@@ -45,6 +45,8 @@ pub enum Obstacle {
     },
     /// The reads of the OSDs follow the PGs that they hold, and not those that they lead.
     ReplicaReads,
+    /// Every OSD is excluded or has an affinity that another command set.
+    NothingToChange,
 }
 
 impl fmt::Display for Obstacle {
@@ -75,6 +77,9 @@ impl fmt::Display for Obstacle {
                 f,
                 "only {correct} of {predicted} primaries are as predicted; waiting for the reports of the placement groups"
             ),
+            Self::NothingToChange => {
+                f.write_str("every OSD is excluded, or has an affinity that another command set")
+            }
             Self::ReplicaReads => write!(
                 f,
                 "clients read from all replicas, not only from the primary ({READ_POLICY} in their own configuration): \
@@ -85,7 +90,7 @@ impl fmt::Display for Obstacle {
 }
 
 /// Finds all obstacles.
-pub fn find_obstacles(ceph: &mut CephProcess, map: &OsdMap, pgs: &[Pg]) -> Result<Vec<Obstacle>> {
+pub fn find_obstacles(ceph: &mut Monitors, map: &OsdMap, pgs: &[Pg]) -> Result<Vec<Obstacle>> {
     let health = ceph.json(&["health"])?;
     let versions = ceph.json(&["versions"])?;
     let config = ceph.json(&["config", "dump"])?;

@@ -175,7 +175,7 @@ pub fn main() -> ExitCode {
         Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
         Ok(CommandOutcome::FoundProblems) => ExitCode::from(1),
         Ok(CommandOutcome::Status(status)) => ExitCode::from(status),
-        Err(error) => print_error(&error),
+        Err(error) => ExitCode::from(print_error(&error)),
     }
 }
 
@@ -204,9 +204,9 @@ impl fmt::Display for StoppedBySignal {
 impl std::error::Error for StoppedBySignal {}
 
 /// Prints an error; returns the exit status.
-fn print_error(error: &anyhow::Error) -> ExitCode {
+fn print_error(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-        return ExitCode::from(1);
+        return 1;
     }
     let mut stderr = io::stderr().lock();
     // If stderr is closed, the error cannot be reported anywhere.
@@ -218,7 +218,7 @@ fn print_error(error: &anyhow::Error) -> ExitCode {
                 let _ = writeln!(stderr, "  {}", printable(line));
             }
         }
-        return ExitCode::from(2);
+        return 2;
     }
     // A usage error may be a list with one line per item. Elsewhere a line break belongs to a name and is escaped.
     let text = error_text(error);
@@ -226,11 +226,8 @@ fn print_error(error: &anyhow::Error) -> ExitCode {
     let lines: Vec<_> = lines.into_iter().map(printable).collect();
     let _ = writeln!(stderr, "tradewind: {}", lines.join("\n"));
     let status = if error.is::<UnknownStore>() || error.is::<UsageError>() { 2 } else { 1 };
-    ExitCode::from(
-        error
-            .downcast_ref::<StoppedBySignal>()
-            .map_or(status, |StoppedBySignal(caught)| caught.exit_status()),
-    )
+    let stopped = error.downcast_ref::<StoppedBySignal>();
+    stopped.map_or(status, |StoppedBySignal(caught)| caught.exit_status())
 }
 
 /// An error and its causes in one line. A cause whose text is already included is not repeated.

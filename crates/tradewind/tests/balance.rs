@@ -4,6 +4,10 @@
 
 #[path = "balance/agents.rs"]
 mod agents;
+#[path = "balance/exclusion.rs"]
+mod exclusion;
+#[path = "balance/hanging.rs"]
+mod hanging;
 #[path = "balance/metrics.rs"]
 mod metrics;
 #[path = "balance/operator.rs"]

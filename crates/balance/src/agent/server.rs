@@ -1,7 +1,7 @@
 //! The agent: answers requests for counters of this host.
 
 use std::io::{self, Read as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use super::key::{Fingerprint, Key};
 use super::messages::{
     MAX_OSDS, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, OsdResponse, Request, Response, VERSION,
 };
+use super::strangers::{LOG_INTERVAL, Strangers};
 use crate::deadline_socket::DeadlineSocket;
 use crate::local_osds::LocalOsds;
 
@@ -30,6 +31,9 @@ const MAX_FAREWELL_BYTES: u64 = 64 << 10;
 /// Pause after a connection that could not be accepted, for example for lack of file descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The connection to a peer whose key is accepted.
+type PeerStream = StreamOwned<ServerConnection, DeadlineSocket<TcpStream>>;
+
 /// Receives a line of the agent's log.
 pub type LogFn = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -43,6 +47,7 @@ struct Shared {
     config: Arc<ServerConfig>,
     osds: LocalOsds,
     connections: Mutex<Connections>,
+    strangers: Strangers,
     log: LogFn,
 }
 
@@ -57,7 +62,8 @@ impl AgentServer {
     ) -> Result<Self, AgentError> {
         let config = super::tls::server_config(key, peers).map_err(AgentError::Tls)?;
         let listener = TcpListener::bind(address).map_err(AgentError::Network)?;
-        let shared = Shared { config, osds, connections: Mutex::default(), log };
+        let shared =
+            Shared { config, osds, connections: Mutex::default(), strangers: Strangers::default(), log };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
@@ -84,7 +90,17 @@ impl Shared {
         let id = lock(&self.connections).add(socket.try_clone()?);
         let shared = self.clone();
         let started = std::thread::Builder::new().name("agent connection".to_owned()).spawn(move || {
-            match shared.serve_connection(socket, id) {
+            let served = match shared.authenticate(socket) {
+                Ok(stream) => {
+                    lock(&shared.connections).authenticate(id);
+                    shared.serve_requests(stream)
+                }
+                Err(e) => {
+                    lock(&shared.connections).remove(id);
+                    return shared.count_stranger(peer.ip(), &e);
+                }
+            };
+            match served {
                 Ok(()) | Err(AgentError::Closed) => {}
                 Err(e) => (shared.log)(&format!("{peer}: {e}")),
             }
@@ -96,7 +112,19 @@ impl Shared {
         started.map(drop)
     }
 
-    fn serve_connection(&self, socket: TcpStream, id: u64) -> Result<(), AgentError> {
+    /// Counts a connection that did not authenticate. If it begins a line of the log, this thread remains until no more
+    /// strangers come: it writes their number once a minute.
+    fn count_stranger(&self, peer: IpAddr, error: &AgentError) {
+        let mut line = self.strangers.record(Instant::now(), peer, &error.to_string());
+        while let Some(text) = line {
+            (self.log)(&text);
+            std::thread::sleep(LOG_INTERVAL);
+            line = self.strangers.flush(Instant::now());
+        }
+    }
+
+    /// Accepts the peer, or rejects it.
+    fn authenticate(&self, socket: TcpStream) -> Result<PeerStream, AgentError> {
         socket.set_nodelay(true)?;
         let mut socket = DeadlineSocket::new(socket, Instant::now() + HANDSHAKE_TIMEOUT);
         let mut connection = ServerConnection::new(self.config.clone()).map_err(AgentError::Tls)?;
@@ -106,8 +134,10 @@ impl Shared {
                 return Err(e.into());
             }
         }
-        lock(&self.connections).authenticate(id);
-        let mut stream = StreamOwned::new(connection, socket);
+        Ok(StreamOwned::new(connection, socket))
+    }
+
+    fn serve_requests(&self, mut stream: PeerStream) -> Result<(), AgentError> {
         loop {
             stream.sock.set_deadline(Instant::now() + REQUEST_TIMEOUT);
             let request = match read_message(&mut stream, MAX_REQUEST_BYTES) {

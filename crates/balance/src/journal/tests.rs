@@ -73,7 +73,7 @@ fn value_of_another_command_is_not_restored_but_named() {
 }
 
 #[test]
-fn values_of_a_change_under_way_are_own_until_it_is_complete() {
+fn values_of_an_incomplete_change_are_own_until_its_end() {
     let mut journal = journal_of_a_step();
     journal.note(&[change(1, 0.75)], &map(&[1.0, 0.25, 1.0]));
     for ratio in [0.25, 0.75] {

@@ -4,6 +4,7 @@ mod agent;
 mod metrics;
 mod output;
 mod status;
+mod watch;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -15,19 +16,21 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use tradewind_balance::apply::AffinityChange;
-use tradewind_balance::balancer::{Balancer, ClusterAccess, HEARTBEAT_INTERVAL, Mode};
+use tradewind_balance::balancer::{Balancer, BalancerOptions, ClusterAccess, HEARTBEAT_INTERVAL, Mode};
+use tradewind_balance::exclusion::Exclusions;
 use tradewind_balance::journal::process_owner;
 use tradewind_balance::policy::{Outcome, Policy};
 use tradewind_balance::restore::{Restored, restore};
-use tradewind_balance::{CephOptions, CephProcess, Error};
+use tradewind_balance::{CephOptions, Error, Monitors};
 use tradewind_model::affinity::controller::Options;
 use tradewind_model::affinity::dlr::{self, Thresholds};
 
 use self::agent::AgentFlags;
 use self::metrics::Metrics;
 use self::output::Printer;
+use self::watch::{RoundClock, Watch};
+use super::CommandOutcome;
 use super::signals::Signals;
-use super::{CommandOutcome, StoppedBySignal};
 
 /// Rounds of `explain`: enough for a decision.
 const EXPLAIN_ROUNDS: u32 = 4;
@@ -62,6 +65,26 @@ impl ClusterFlags {
     }
 }
 
+/// The OSDs to leave alone.
+#[derive(Debug, Args)]
+struct ExclusionFlags {
+    /// Never change the affinity of this OSD or device class (repeatable)
+    #[arg(long, value_name = "OSD|CLASS")]
+    exclude: Vec<String>,
+    /// Never change the affinities of OSDs that serve this pool (repeatable)
+    #[arg(long, value_name = "POOL")]
+    exclude_pool: Vec<String>,
+}
+
+impl ExclusionFlags {
+    fn exclusions(&self) -> Exclusions {
+        let pools = self.exclude_pool.iter().cloned().collect();
+        let mut exclusions = Exclusions { pools, ..Exclusions::default() };
+        self.exclude.iter().for_each(|text| exclusions.add(text));
+        exclusions
+    }
+}
+
 /// Reads the files that the flags name.
 fn cluster_access(cluster: &ClusterFlags, agents: &AgentFlags) -> anyhow::Result<ClusterAccess> {
     Ok(ClusterAccess { ceph: cluster.options(), agents: agents.open()? })
@@ -74,18 +97,21 @@ fn cluster_access(cluster: &ClusterFlags, agents: &AgentFlags) -> anyhow::Result
 /// sets them if they promise at least 5 %, measures the gain, and undoes a step without one. No data moves.
 ///
 /// The original affinities are kept in the cluster, and restored when the command ends. After a crash, `tradewind balance
-/// restore` restores them.
+/// restore` restores them. An affinity that another command sets in the meantime is neither changed nor restored.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind balance ceph --dry-run\n  \
     tradewind balance ceph\n  \
     tradewind balance ceph --keep --duration 60\n  \
+    tradewind balance ceph --exclude osd.7 --exclude ssd --exclude-pool rbd\n  \
     tradewind balance ceph --agents ./agents --key ./balancer.key --metrics 127.0.0.1:9192")]
 pub(super) struct CephArguments {
     #[command(flatten)]
     cluster: ClusterFlags,
     #[command(flatten)]
     agents: AgentFlags,
+    #[command(flatten)]
+    exclusions: ExclusionFlags,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -147,6 +173,8 @@ pub(super) struct ExplainArguments {
     cluster: ClusterFlags,
     #[command(flatten)]
     agents: AgentFlags,
+    #[command(flatten)]
+    exclusions: ExclusionFlags,
     /// Seconds between two rounds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_interval)]
     interval: f64,
@@ -193,20 +221,28 @@ fn parse_interval(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
-    match command {
+    crate::logs::init_quiet();
+    let outcome = match command {
         Command::Ceph(arguments) => ceph(arguments),
         Command::Explain(arguments) => explain(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Restore(arguments) => run_restore(&arguments),
         Command::Agent(arguments) => agent::serve(arguments),
         Command::Key(arguments) => agent::create_key(&arguments),
+    };
+    match outcome {
+        // A call of librados still waits for a monitor: the usual end of the process would destroy what it uses.
+        Err(e) if tradewind_balance::has_abandoned_call() => {
+            tradewind_balance::exit_now(super::print_error(&e));
+        }
+        outcome => outcome,
     }
 }
 
 fn ceph(arguments: CephArguments) -> anyhow::Result<CommandOutcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut signals = Signals::new()?;
+        let signals = Signals::new()?;
         let metrics = Metrics::default();
         if let Some(address) = arguments.metrics {
             let served =
@@ -219,32 +255,29 @@ fn ceph(arguments: CephArguments) -> anyhow::Result<CommandOutcome> {
             }
         }
         let is_stopped = Arc::new(AtomicBool::new(false));
+        let cluster = cluster_access(&arguments.cluster, &arguments.agents)?;
+        let watch = Watch::new(cluster.ceph.activity.clone());
         let balancing = {
-            let is_stopped = is_stopped.clone();
-            tokio::task::spawn_blocking(move || balance(&arguments, &metrics, &is_stopped))
+            let (is_stopped, round) = (is_stopped.clone(), watch.round.clone());
+            tokio::task::spawn_blocking(move || balance(&arguments, cluster, &metrics, &round, &is_stopped))
         };
-        tokio::pin!(balancing);
-        tokio::select! {
-            ended = &mut balancing => ended?,
-            caught = signals.next() => {
-                is_stopped.store(true, Ordering::Relaxed);
-                // The affinities are restored first.
-                balancing.await??;
-                Err(StoppedBySignal(caught).into())
-            }
-        }
+        watch.wait(signals, balancing, || is_stopped.store(true, Ordering::Relaxed)).await
     })
 }
 
 fn balance(
     arguments: &CephArguments,
+    cluster: ClusterAccess,
     metrics: &Metrics,
+    round: &RoundClock,
     is_stopped: &AtomicBool,
 ) -> anyhow::Result<CommandOutcome> {
     let mode = if arguments.dry_run { Mode::DryRun } else { Mode::Act };
-    let cluster = cluster_access(&arguments.cluster, &arguments.agents)?;
-    let mut balancer = Balancer::connect(cluster, mode, arguments.policy(), process_owner())?;
-    let rounds = std::panic::AssertUnwindSafe(|| rounds(&mut balancer, arguments, metrics, is_stopped));
+    let exclusions = arguments.exclusions.exclusions();
+    let options = BalancerOptions { mode, policy: arguments.policy(), exclusions };
+    let mut balancer = Balancer::connect(cluster, options, process_owner())?;
+    let rounds =
+        std::panic::AssertUnwindSafe(|| rounds(&mut balancer, arguments, metrics, round, is_stopped));
     let ended = std::panic::catch_unwind(rounds);
     let is_superseded = matches!(
         &ended,
@@ -284,6 +317,7 @@ fn rounds(
     balancer: &mut Balancer,
     arguments: &CephArguments,
     metrics: &Metrics,
+    round: &RoundClock,
     is_stopped: &AtomicBool,
 ) -> anyhow::Result<()> {
     let mode = if arguments.dry_run { Mode::DryRun } else { Mode::Act };
@@ -294,7 +328,10 @@ fn rounds(
     let mut next = start;
     loop {
         let round_start = Instant::now();
-        match balancer.round() {
+        round.start();
+        let report = balancer.round();
+        round.end();
+        match report {
             Ok(report) => {
                 metrics.record_round(&report, mode, round_start.elapsed());
                 report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
@@ -336,8 +373,12 @@ fn wait(balancer: &mut Balancer, end: Instant, is_over: &impl Fn() -> bool) -> R
 
 fn explain(arguments: &ExplainArguments) -> anyhow::Result<CommandOutcome> {
     let cluster = cluster_access(&arguments.cluster, &arguments.agents)?;
-    let mut balancer =
-        Balancer::connect(cluster, Mode::DryRun, Policy::Predict(Options::default()), process_owner())?;
+    let options = BalancerOptions {
+        mode: Mode::DryRun,
+        policy: Policy::Predict(Options::default()),
+        exclusions: arguments.exclusions.exclusions(),
+    };
+    let mut balancer = Balancer::connect(cluster, options, process_owner())?;
     let mut printer = Printer::new(Mode::DryRun, arguments.json);
     for round in 0..EXPLAIN_ROUNDS {
         if round > 0 {
@@ -355,7 +396,7 @@ fn explain(arguments: &ExplainArguments) -> anyhow::Result<CommandOutcome> {
 }
 
 fn run_restore(arguments: &RestoreArguments) -> anyhow::Result<CommandOutcome> {
-    let mut ceph = CephProcess::start(arguments.cluster.options())?;
+    let mut ceph = Monitors::connect(arguments.cluster.options())?;
     let mut out = io::stdout().lock();
     match restore(&mut ceph)? {
         Some(restored) => {

@@ -161,7 +161,7 @@ fn step_that_a_crash_cut_short_is_restored() {
     cluster.wait_for_lowered_osd();
     running.signal(Signal::KILL);
     running.wait_for_output();
-    // As if the process had ended while the commands of its second step were under way: osd.0 has its new value, and osd.1
+    // As if the process had ended during its second step: osd.0 has its new value, and osd.1
     // the earlier one.
     let mut state = cluster.state();
     let mut journal: Value = serde_json::from_str(state["keys"][JOURNAL].as_str().unwrap()).unwrap();
