@@ -184,8 +184,10 @@ fn target(words: &[&str]) -> Target {
 fn command(words: &[&str]) -> Value {
     match *words {
         ["osd", "primary-affinity", osd, affinity] => {
-            let weight: f64 = affinity.parse().unwrap_or(f64::NAN);
-            json!({"prefix": "osd primary-affinity", "id": osd, "weight": weight})
+            // Numbers, not text: the monitors convert neither. They reject a value that is no number.
+            let id: Option<u32> = osd.strip_prefix("osd.").and_then(|id| id.parse().ok());
+            let weight: Option<f64> = affinity.parse().ok();
+            json!({"prefix": "osd primary-affinity", "id": id, "weight": weight})
         }
         ["config-key", "set", key, value] => json!({"prefix": "config-key set", "key": key, "val": value}),
         ["config-key", verb, key] => json!({"prefix": format!("config-key {verb}"), "key": key}),
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn commands_have_the_names_of_their_parameters() {
-        let affinity = json!({"prefix": "osd primary-affinity", "id": "osd.3", "weight": 0.515_625});
+        let affinity = json!({"prefix": "osd primary-affinity", "id": 3, "weight": 0.515_625});
         assert_eq!(command(&["osd", "primary-affinity", "osd.3", "0.515625"]), affinity);
         let get = json!({"prefix": "config-key get", "key": "a/b"});
         assert_eq!(command(&["config-key", "get", "a/b"]), get);
