@@ -117,9 +117,9 @@ fn changes_of_unknown_outcome_are_not_repeated_with_versions() {
                 _ => Reply::Respond(answer),
             });
             server.put_object("there", b"bytes".to_vec());
-            caller.write("small", &content(1, 1000));
-            caller.write("large", &content(1, 1 << 20));
-            caller.write("tree/x", &content(1, 1000));
+            caller.write("small", content(1, 1000));
+            caller.write("large", content(1, 1 << 20));
+            caller.write("tree/x", content(1, 1000));
             let failed = caller.run(arguments);
             let is_explained = failed.err.contains("was not sent again");
             assert!(!failed.status.success() && is_explained, "{name}, {arguments:?}: {failed:?}");
