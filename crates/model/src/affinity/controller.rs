@@ -33,6 +33,10 @@ const MIN_SAMPLES: usize = 2;
 /// Rounds after a step that count for its gain: the last ones, as reads that waited while PGs elected their primaries
 /// complete late.
 const MEASURED_ROUNDS: usize = 6;
+/// Minimum predicted gain of a step that must leave OSDs alone because they changed a short time ago, and its minimum share
+/// of the gain without that limit: while a small step is verified, a large one must wait.
+const MIN_EARLY_GAIN: f64 = 0.15;
+const MIN_EARLY_SHARE: f64 = 0.5;
 /// Minimum of the factor by which predictions are scaled: a step is tried again some time.
 const MIN_PREDICTION_SCALE: f64 = 0.25;
 /// Minimum and maximum of a measured gain in units of the predicted one, for that factor.
@@ -273,7 +277,9 @@ impl Controller {
         }
         let fixed_osds = [round.fixed_osds, &recent].concat();
         let step = self.find_step(&Cluster { fixed_osds: &fixed_osds, ..*cluster }, round)?;
-        (step.full_gain * self.prediction_scale >= self.options.min_predicted_gain).then_some(step)
+        let is_worth_it = step.full_gain * self.prediction_scale >= MIN_EARLY_GAIN
+            && step.full_gain >= MIN_EARLY_SHARE * best.full_gain;
+        is_worth_it.then_some(step)
     }
 
     /// The writes of each OSD, in the unit of the placement's loads.
