@@ -225,15 +225,21 @@ fn position(entry: &ListEntry<ListedVersion>) -> VersionPosition {
     }
 }
 
-/// The versions page of a store without versions, from the page of its objects: each is the `null` version.
+/// The versions page of a store without versions, from the page of its objects: each is the `null` version. As of any
+/// store, the position after an object names its version, and the position after a common prefix has none.
 #[must_use]
 pub fn null_versions(page: crate::listing::ListPage<ObjectSummary>) -> VersionsPage {
     let entry = |entry| match entry {
         ListEntry::Key(key, object) => ListEntry::Key(key, ListedVersion::null(object)),
         ListEntry::CommonPrefix(prefix) => ListEntry::CommonPrefix(prefix),
     };
-    let next = page.next.map(|key| VersionPosition { key, version: None });
-    VersionsPage { entries: page.entries.into_iter().map(entry).collect(), next }
+    let entries: Vec<_> = page.entries.into_iter().map(entry).collect();
+    let next = page.next.map(|key| {
+        let is_of_object = |entry: &ListEntry<_>| matches!(entry, ListEntry::Key(last, _) if *last == key);
+        let version = entries.last().is_some_and(is_of_object).then_some(VersionId::Null);
+        VersionPosition { key, version }
+    });
+    VersionsPage { entries, next }
 }
 
 impl ListVersions {

@@ -7,7 +7,8 @@ use s3s::dto::{
     ListBucketsInput, ListBucketsOutput,
 };
 
-use tradewind_core::Reason;
+use tradewind_core::version::Versioning;
+use tradewind_core::{BucketName, Error, Reason};
 
 use super::call::Call;
 use super::failure::{Failure, Result};
@@ -15,7 +16,7 @@ use super::paging::{decode_token, encode_token};
 use super::response::xml_time;
 use super::service_context::ServiceContext;
 use crate::auth::Access;
-use crate::error::Code;
+use crate::error::{Code, WireError};
 
 const DEFAULT_REGION: &str = "us-east-1";
 const MAX_BUCKETS: usize = 10_000;
@@ -60,8 +61,25 @@ pub(super) async fn delete(
 ) -> Result<S3Response<DeleteBucketOutput>> {
     let bucket = call.bucket()?;
     let _forget = service.completed_uploads.forget_bucket_on_drop(bucket);
-    service.store.delete_bucket(&call.context, bucket).await?;
-    Ok(S3Response::new(DeleteBucketOutput::default()))
+    match service.store.delete_bucket(&call.context, bucket).await {
+        Ok(()) => Ok(S3Response::new(DeleteBucketOutput::default())),
+        Err(error) if error.reason() == Reason::BucketNotEmpty => {
+            Err(not_empty(service, call, bucket, error).await)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The failure of a deletion: a bucket that seems to be empty may have versions.
+async fn not_empty(service: &ServiceContext, call: &Call, bucket: &BucketName, error: Error) -> Failure {
+    match service.store.versioning(&call.context, bucket).await {
+        Ok(Versioning::Enabled | Versioning::Suspended) => {
+            let message =
+                "The bucket you tried to delete is not empty. You must delete all versions in the bucket.";
+            WireError::with_source(Code::BucketNotEmpty, message, error).into()
+        }
+        Ok(Versioning::Off) | Err(_) => error.into(),
+    }
 }
 
 /// HeadBucket.

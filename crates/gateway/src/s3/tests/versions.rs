@@ -266,6 +266,18 @@ async fn deleted_keys_are_hidden_by_a_marker() {
 }
 
 #[tokio::test]
+async fn a_bucket_with_only_old_versions_names_them_when_deleted() {
+    let server = TestServer::with_versions().await;
+    server.put_version("/abc/k", b"x").await;
+    server.delete("/abc/k").await;
+    let kept = server.send("DELETE", "/abc").await;
+    kept.assert_error("BucketNotEmpty", 409);
+    let message = "The bucket you tried to delete is not empty. You must delete all versions in the bucket.";
+    assert_eq!(kept.element("Message").as_deref(), Some(message));
+    assert_eq!(kept.element("BucketName").as_deref(), Some("abc"));
+}
+
+#[tokio::test]
 async fn deletes_of_versions_name_what_they_removed() {
     let server = TestServer::with_versions().await;
     let old = server.put_version("/abc/k", b"old").await;
@@ -660,10 +672,10 @@ async fn stores_without_versions_list_null_versions() {
     let page = server.send("GET", "/abc?versions&max-keys=2").await.assert_success();
     assert_eq!(page.entries(), ["a null latest", "b null latest"]);
     assert_eq!(
-        (page.element("NextKeyMarker").as_deref(), page.element("NextVersionIdMarker")),
-        (Some("b"), None)
+        (page.element("NextKeyMarker").as_deref(), page.element("NextVersionIdMarker").as_deref()),
+        (Some("b"), Some("null"))
     );
-    let rest = server.send("GET", "/abc?versions&key-marker=b").await.assert_success();
+    let rest = server.send("GET", "/abc?versions&key-marker=b&version-id-marker=null").await.assert_success();
     assert_eq!(rest.entries(), ["c null latest"]);
     assert_eq!(server.delete("/abc/a?versionId=null").await.status, 204);
     assert_eq!(server.send("HEAD", "/abc/a?versionId=null").await.status, 404);
