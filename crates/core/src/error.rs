@@ -151,6 +151,7 @@ reasons! {
 pub struct Error {
     reason: Reason,
     is_final: bool,
+    is_unsent: bool,
     affects_whole_bucket: bool,
     is_for_client: bool,
     part: Option<PartNumber>,
@@ -175,6 +176,7 @@ impl Error {
         Self {
             reason,
             is_final: false,
+            is_unsent: false,
             affects_whole_bucket: false,
             is_for_client: false,
             part: None,
@@ -207,7 +209,8 @@ impl Error {
         self
     }
 
-    /// This error with another message for the operator. The reason and the marks stay; this error becomes the source.
+    /// This error with another message for the operator. The reason and the marks stay, except for
+    /// [`Self::is_unsent`]; this error becomes the source.
     #[must_use]
     pub fn with_message(self, message: impl Into<String>) -> Self {
         let Self { reason, is_final, affects_whole_bucket, outage_delay, .. } = self;
@@ -226,6 +229,19 @@ impl Error {
     pub fn without_retry(mut self) -> Self {
         self.is_final = true;
         self
+    }
+
+    /// Marks an error of a request that did not reach the store: a change was certainly not applied, and will not be.
+    #[must_use]
+    pub fn before_sending(mut self) -> Self {
+        self.is_unsent = true;
+        self
+    }
+
+    /// Returns true if the request did not reach the store: see [`Self::before_sending`].
+    #[must_use]
+    pub const fn is_unsent(&self) -> bool {
+        self.is_unsent
     }
 
     /// Names the part of an upload that the error is about.

@@ -5,7 +5,7 @@
 //! `redescribe` and `redescribe_upload`. Code around every forwarded call (timing, scheduling, faults) receives a [`Call`].
 
 use crate::context::Context;
-use crate::name::Address;
+use crate::name::{Address, BucketName};
 
 /// An asynchronous method of [`ObjectStore`](crate::ObjectStore) that takes a [`Context`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub struct Call<'a> {
     pub context: &'a Context,
     /// The object of the request. `None` for buckets, listings and copies.
     pub address: Option<&'a Address>,
+    /// The bucket of the request. `None` for the list of buckets, and for copies.
+    pub bucket: Option<&'a BucketName>,
 }
 
 /// Defines methods of an `impl ObjectStore` that forward to another store.
@@ -140,146 +142,146 @@ macro_rules! forward_method {
         }
     };
     (create_bucket, $how:tt) => {
-        $crate::forward_method!($how CreateBucket, None; create_bucket<'life1, 'life2>(
+        $crate::forward_method!($how CreateBucket, None, Some(bucket); create_bucket<'life1, 'life2>(
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
         ) -> ());
     };
     (delete_bucket, $how:tt) => {
-        $crate::forward_method!($how DeleteBucket, None; delete_bucket<'life1, 'life2>(
+        $crate::forward_method!($how DeleteBucket, None, Some(bucket); delete_bucket<'life1, 'life2>(
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
         ) -> ());
     };
     (head_bucket, $how:tt) => {
-        $crate::forward_method!($how HeadBucket, None; head_bucket<'life1, 'life2>(
+        $crate::forward_method!($how HeadBucket, None, Some(bucket); head_bucket<'life1, 'life2>(
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
         ) -> ());
     };
     (list_buckets, $how:tt) => {
-        $crate::forward_method!($how ListBuckets, None; list_buckets<'life1>(
+        $crate::forward_method!($how ListBuckets, None, None; list_buckets<'life1>(
             context: &'life1 $crate::Context,
         ) -> Vec<$crate::store::BucketInfo>);
     };
     (versioning, $how:tt) => {
-        $crate::forward_method!($how Versioning, None; versioning<'life1, 'life2>(
+        $crate::forward_method!($how Versioning, None, Some(bucket); versioning<'life1, 'life2>(
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
         ) -> $crate::Versioning);
     };
     (set_versioning, $how:tt) => {
-        $crate::forward_method!($how SetVersioning, None; set_versioning<'life1, 'life2>(
+        $crate::forward_method!($how SetVersioning, None, Some(bucket); set_versioning<'life1, 'life2>(
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName, versioning: $crate::Versioning,
         ) -> ());
     };
     (head, $how:tt) => {
-        $crate::forward_method!($how Head, Some(address); head<'life1, 'life2>(
+        $crate::forward_method!($how Head, Some(address), Some(&address.bucket); head<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, request: $crate::store::GetRequest,
         ) -> $crate::store::GetResponse<()>);
     };
     (get, $how:tt) => {
-        $crate::forward_method!($how Get, Some(address); get<'life1, 'life2>(
+        $crate::forward_method!($how Get, Some(address), Some(&address.bucket); get<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, request: $crate::store::GetRequest,
         ) -> $crate::store::GetResponse<$crate::Body>);
     };
     (stage, $how:tt) => {
-        $crate::forward_method!($how Stage, Some(address); stage<'life1, 'life2>(
+        $crate::forward_method!($how Stage, Some(address), Some(&address.bucket); stage<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, request: $crate::store::StageRequest,
         ) -> Box<dyn $crate::Staged>);
     };
     (delete, $how:tt) => {
-        $crate::forward_method!($how Delete, Some(address); delete<'life1, 'life2>(
+        $crate::forward_method!($how Delete, Some(address), Some(&address.bucket); delete<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, precondition: $crate::Precondition,
         ) -> $crate::store::Deleted);
     };
     (list, $how:tt) => {
-        $crate::forward_method!($how List, None; list<'life1, 'life2, 'life3>(
+        $crate::forward_method!($how List, None, Some(bucket); list<'life1, 'life2, 'life3>(
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
             request: &'life3 $crate::listing::ListRequest,
         ) -> $crate::listing::ListPage<$crate::listing::ObjectSummary>);
     };
     (list_versions, $how:tt) => {
-        $crate::forward_method!($how ListVersions, None; list_versions<'life1, 'life2, 'life3>(
+        $crate::forward_method!($how ListVersions, None, Some(bucket); list_versions<'life1, 'life2, 'life3>(
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
             request: &'life3 $crate::version::ListVersions,
         ) -> $crate::version::VersionsPage);
     };
     (copy, $how:tt) => {
-        $crate::forward_method!($how Copy, None; copy<'life1>(
+        $crate::forward_method!($how Copy, None, None; copy<'life1>(
             context: &'life1 $crate::Context, request: $crate::store::CopyRequest,
         ) -> $crate::object::Committed);
     };
     (set_tags, $how:tt) => {
-        $crate::forward_method!($how SetTags, Some(address); set_tags<'life1, 'life2>(
+        $crate::forward_method!($how SetTags, Some(address), Some(&address.bucket); set_tags<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, tags: $crate::Tags,
         ) -> ());
     };
     (set_classes, $how:tt) => {
-        $crate::forward_method!($how SetClasses, Some(address); set_classes<'life1, 'life2>(
+        $crate::forward_method!($how SetClasses, Some(address), Some(&address.bucket); set_classes<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address, update: $crate::ClassUpdate,
         ) -> ());
     };
     (redescribe, $how:tt) => {
-        $crate::forward_method!($how Redescribe, Some(address); redescribe<'life1, 'life2>(
+        $crate::forward_method!($how Redescribe, Some(address), Some(&address.bucket); redescribe<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address,
             change: ::std::sync::Arc<dyn $crate::stored_form::DescriptionChange>,
         ) -> $crate::stored_form::Redescribed);
     };
     (redescribe_upload, $how:tt) => {
-        $crate::forward_method!($how RedescribeUpload, Some(address); redescribe_upload<'life1, 'life2, 'life3>(
+        $crate::forward_method!($how RedescribeUpload, Some(address), Some(&address.bucket); redescribe_upload<'life1, 'life2, 'life3>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address,
             upload: &'life3 $crate::multipart::UploadId,
             change: ::std::sync::Arc<dyn $crate::stored_form::DescriptionChange>,
         ) -> $crate::stored_form::Redescribed);
     };
     (object_parts, $how:tt) => {
-        $crate::forward_method!($how ObjectParts, Some(address); object_parts<'life1, 'life2>(
+        $crate::forward_method!($how ObjectParts, Some(address), Some(&address.bucket); object_parts<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address,
             after: Option<$crate::multipart::PartNumber>, limit: usize,
         ) -> (Vec<$crate::multipart::PartInfo>, bool));
     };
     (create_upload, $how:tt) => {
-        $crate::forward_method!($how CreateUpload, Some(address); create_upload<'life1, 'life2>(
+        $crate::forward_method!($how CreateUpload, Some(address), Some(&address.bucket); create_upload<'life1, 'life2>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address,
             request: $crate::multipart::CreateUpload,
         ) -> $crate::multipart::UploadId);
     };
     (stage_part, $how:tt) => {
-        $crate::forward_method!($how StagePart, Some(address); stage_part<'life1, 'life2, 'life3>(
+        $crate::forward_method!($how StagePart, Some(address), Some(&address.bucket); stage_part<'life1, 'life2, 'life3>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address,
             upload: &'life3 $crate::multipart::UploadId, number: $crate::multipart::PartNumber,
             request: $crate::store::StageRequest,
         ) -> Box<dyn $crate::Staged>);
     };
     (copy_part, $how:tt) => {
-        $crate::forward_method!($how CopyPart, None; copy_part<'life1>(
+        $crate::forward_method!($how CopyPart, None, None; copy_part<'life1>(
             context: &'life1 $crate::Context, request: $crate::store::CopyPartRequest,
         ) -> $crate::object::Committed);
     };
     (list_parts, $how:tt) => {
-        $crate::forward_method!($how ListParts, Some(address); list_parts<'life1, 'life2, 'life3>(
+        $crate::forward_method!($how ListParts, Some(address), Some(&address.bucket); list_parts<'life1, 'life2, 'life3>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address,
             upload: &'life3 $crate::multipart::UploadId, after: Option<$crate::multipart::PartNumber>, limit: usize,
         ) -> $crate::multipart::PartsPage);
     };
     (list_uploads, $how:tt) => {
-        $crate::forward_method!($how ListUploads, None; list_uploads<'life1, 'life2, 'life3>(
+        $crate::forward_method!($how ListUploads, None, Some(bucket); list_uploads<'life1, 'life2, 'life3>(
             context: &'life1 $crate::Context, bucket: &'life2 $crate::BucketName,
             request: &'life3 $crate::multipart::ListUploads,
         ) -> $crate::multipart::UploadsPage);
     };
     (complete_upload, $how:tt) => {
-        $crate::forward_method!($how CompleteUpload, Some(address); complete_upload<'life1, 'life2, 'life3>(
+        $crate::forward_method!($how CompleteUpload, Some(address), Some(&address.bucket); complete_upload<'life1, 'life2, 'life3>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address,
             upload: &'life3 $crate::multipart::UploadId, request: $crate::multipart::CompleteUpload,
         ) -> $crate::object::Committed);
     };
     (abort_upload, $how:tt) => {
-        $crate::forward_method!($how AbortUpload, Some(address); abort_upload<'life1, 'life2, 'life3>(
+        $crate::forward_method!($how AbortUpload, Some(address), Some(&address.bucket); abort_upload<'life1, 'life2, 'life3>(
             context: &'life1 $crate::Context, address: &'life2 $crate::Address,
             upload: &'life3 $crate::multipart::UploadId,
         ) -> ());
     };
     (
         [|$layer:ident| $store:expr; |$outer:ident, $call:pat_param, $response:ident| $around:expr]
-        $method:ident, $address:expr;
+        $method:ident, $address:expr, $bucket:expr;
         $name:ident<$($lifetime:lifetime),+>($context:ident: $context_type:ty, $($argument:ident: $type:ty,)*) -> $output:ty
     ) => {
         fn $name<'life0, $($lifetime,)+ 'async_trait>(
@@ -301,6 +303,7 @@ macro_rules! forward_method {
                     method: $crate::layer::Method::$method,
                     context: $context,
                     address: $address,
+                    bucket: $bucket,
                 };
                 $around
             })
