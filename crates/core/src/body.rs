@@ -48,6 +48,23 @@ impl Body {
         }
     }
 
+    /// The next bytes, in memory of their own: their reservation is released before this returns. For bodies that are
+    /// passed on to a store, which may need the window before it has taken them. `None` at the end.
+    pub async fn next_copied(&mut self) -> Result<Option<Bytes>> {
+        let Some(piece) = self.next().await.transpose()? else { return Ok(None) };
+        Ok(Some(Bytes::copy_from_slice(&piece)))
+    }
+
+    /// This body without a reservation: bytes that were read already are copied. For a body that waits while its
+    /// destination is opened.
+    #[must_use]
+    pub fn unreserved(self) -> Self {
+        match self.source {
+            BodySource::One(Some(bytes)) => Self::from_bytes(Bytes::copy_from_slice(&bytes)),
+            source => Self { source, ..self },
+        }
+    }
+
     /// Reads everything into one buffer. For tests and for bodies known to be small.
     pub async fn collect(mut self) -> Result<Bytes> {
         let mut all = BytesMut::new();

@@ -6,6 +6,11 @@
 //! budget, without waiting for other requests. If neither suffices, they use less memory or fail. A request that turns
 //! out to need less shrinks its window.
 //!
+//! A request waits for its own buffers in one place: [`Window::reserve_own`], for the next bytes of a body. So no buffer of
+//! a window may be held across a wait for work that reads a body with the same window
+//! ([decision 54](../../../docs/decisions/0054-no-buffer-across-a-wait.md)). Reads that no consumer paces, such as heads of objects, call
+//! [`Window::reserve_unpaced`], which never waits.
+//!
 //! For a write the window is an estimate: its buffers are not carved out of it. The store may hold further bytes
 //! (`LocalOptions::max_buffered_bytes`).
 //!
@@ -43,6 +48,8 @@ struct BudgetInner {
     own: Account,
     waiting: AtomicUsize,
     total_waits: AtomicU64,
+    /// Bytes of buffers that the budget had no room for.
+    excess: AtomicUsize,
 }
 
 impl Budget {
@@ -56,6 +63,7 @@ impl Budget {
             own: Account::unlimited(),
             waiting: AtomicUsize::new(0),
             total_waits: AtomicU64::new(0),
+            excess: AtomicUsize::new(0),
         }))
     }
 
@@ -69,6 +77,13 @@ impl Budget {
     #[must_use]
     pub fn free(&self) -> usize {
         self.0.shares.lock().free() * GRAIN_BYTES
+    }
+
+    /// Bytes beyond the capacity that requests hold at the moment: buffers of [`Window::reserve_unpaced`] for which neither
+    /// the window nor the budget had room.
+    #[must_use]
+    pub fn excess(&self) -> usize {
+        self.0.excess.load(Ordering::Relaxed)
     }
 
     /// The number of requests that wait for a window.
@@ -349,9 +364,22 @@ impl Window {
         self.allocation.budget.try_reserve_for(&self.allocation.account, bytes)
     }
 
+    /// Like [`try_reserve`](Self::try_reserve), but succeeds beyond the budget too: [`Budget::excess`] counts those bytes. For
+    /// short reads whose buffers are dropped before the call that reads returns.
+    #[must_use]
+    pub fn reserve_unpaced(self: &Arc<Self>, bytes: usize) -> Reservation {
+        self.try_reserve(bytes).unwrap_or_else(|| {
+            let budget = self.allocation.budget.clone();
+            budget.0.excess.fetch_add(bytes, Ordering::Relaxed);
+            Reservation { bytes, origin: Origin::Excess(budget) }
+        })
+    }
+
     /// Carves `bytes` (at most the window) out of the window, waiting until this request's own buffers are released.
-    /// That cannot deadlock: only the reader of this response or the writer of this request holds those buffers, and
-    /// this call does not wait for the memory of other requests.
+    ///
+    /// The caller returns the buffer to a consumer, whose pace the wait follows. It ends only if the consumer drops earlier
+    /// buffers without waiting for this call, or for another one of the same window. A layer that passes bytes on to a
+    /// store copies and drops each buffer first ([`Body::next_copied`](crate::Body::next_copied)).
     pub async fn reserve_own(self: &Arc<Self>, bytes: usize) -> Reservation {
         loop {
             let freed = self.freed.notified();
@@ -386,6 +414,8 @@ pub struct Reservation {
 enum Origin {
     Window(Arc<Window>),
     Budget(#[expect(dead_code, reason = "held for its drop")] Allocation),
+    /// Bytes beyond the budget.
+    Excess(Budget),
 }
 
 impl Reservation {
@@ -404,9 +434,16 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Origin::Window(window) = &self.origin {
-            window.left.fetch_add(self.bytes, Ordering::AcqRel);
-            window.freed.notify_one();
+        match &self.origin {
+            Origin::Window(window) => {
+                window.left.fetch_add(self.bytes, Ordering::AcqRel);
+                // All of them: the first one may need more than was released, and one may not be polled at the moment.
+                window.freed.notify_waiters();
+            }
+            Origin::Excess(budget) => {
+                budget.0.excess.fetch_sub(self.bytes, Ordering::Relaxed);
+            }
+            Origin::Budget(_) => {}
         }
     }
 }
@@ -485,6 +522,41 @@ mod tests {
         assert_eq!(rest.await.bytes(), GRAIN_BYTES);
         drop(other);
         assert_eq!(budget.free(), 7 * GRAIN_BYTES);
+    }
+
+    #[tokio::test]
+    async fn a_release_wakes_each_waiter_that_now_has_room() {
+        let budget = Budget::new(4 * GRAIN_BYTES);
+        let window = budget.admit(4 * GRAIN_BYTES, &no_deadline()).await.unwrap();
+        let [small, rest] = [GRAIN_BYTES, 3 * GRAIN_BYTES].map(|bytes| window.try_reserve(bytes).unwrap());
+        let mut large_waiter = std::pin::pin!(window.reserve_own(4 * GRAIN_BYTES));
+        assert!(futures::poll!(&mut large_waiter).is_pending());
+        let small_waiter = tokio::spawn({
+            let window = window.clone();
+            async move { window.reserve_own(GRAIN_BYTES).await.bytes() }
+        });
+        tokio::task::yield_now().await;
+        // The large waiter is first in the queue, and is not polled.
+        drop(small);
+        let woken = tokio::time::timeout(Duration::from_secs(20), small_waiter).await;
+        assert_eq!(woken.expect("the small waiter is woken").unwrap(), GRAIN_BYTES);
+        drop(rest);
+        assert_eq!(large_waiter.await.bytes(), 4 * GRAIN_BYTES);
+    }
+
+    #[tokio::test]
+    async fn unpaced_reservations_never_wait_and_are_counted() {
+        let budget = Budget::new(4 * GRAIN_BYTES);
+        let window = budget.admit(2 * GRAIN_BYTES, &no_deadline()).await.unwrap();
+        let of_window = window.reserve_unpaced(2 * GRAIN_BYTES);
+        let of_budget = window.reserve_unpaced(2 * GRAIN_BYTES);
+        assert_eq!((window.left(), budget.free(), budget.excess()), (0, 0, 0));
+        let excess = window.reserve_unpaced(3 * GRAIN_BYTES);
+        assert_eq!(budget.excess(), 3 * GRAIN_BYTES);
+        drop((of_budget, excess));
+        assert_eq!((budget.free(), budget.excess()), (2 * GRAIN_BYTES, 0));
+        drop(of_window);
+        assert_eq!(window.left(), 2 * GRAIN_BYTES);
     }
 
     #[tokio::test]

@@ -2,8 +2,6 @@
 //! are in memory. The bytes come from one version of the source, because one read supplies all of them; they are
 //! verified against the checksums of the source that the destination also stores.
 
-use bytes::Bytes;
-use futures::StreamExt as _;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest, GetResponse, Select, StageRequest};
@@ -30,7 +28,9 @@ pub(crate) async fn copy(
     request: CopyRequest,
 ) -> Result<Committed> {
     let get = GetRequest { conditions: request.source_conditions, ..GetRequest::default() };
-    let source = from.name.in_error(from.store.get(context, &request.source, get).await)?;
+    let mut source = from.name.in_error(from.store.get(context, &request.source, get).await)?;
+    // The destination may need the window before it takes the first byte.
+    source.body = source.body.unreserved();
     let algorithms = match request.algorithm {
         Some(algorithm) => vec![algorithm],
         None => source.info.checksums.iter().map(Checksum::algorithm).collect(),
@@ -63,7 +63,9 @@ pub(crate) async fn copy_part(
 ) -> Result<Committed> {
     let select = request.range.map_or(Select::Whole, Select::Range);
     let get = GetRequest { select, conditions: request.source_conditions, ..GetRequest::default() };
-    let source = from.name.in_error(from.store.get(context, &request.source, get).await)?;
+    let mut source = from.name.in_error(from.store.get(context, &request.source, get).await)?;
+    // The destination may need the window before it takes the first byte.
+    source.body = source.body.unreserved();
     check_range(request.range, source.info.size)?;
     let stage =
         StageRequest { size: Some(source.span.length), etag: request.etag, ..StageRequest::default() };
@@ -122,9 +124,7 @@ async fn relay(context: &Context, source: Source<'_>, destination: Destination<'
     let GetResponse { info, span, mut body, .. } = source.found;
     let Destination { name, mut staged, verified } = destination;
     let mut relayed_bytes = 0;
-    while let Some(piece) = context.guard(body.next()).await? {
-        // A copy in memory: the write may hold the piece, and would occupy the window for which the next read waits.
-        let piece = Bytes::copy_from_slice(&source.name.in_error(piece)?);
+    while let Some(piece) = source.name.in_error(context.guard(body.next_copied()).await?)? {
         relayed_bytes += piece.len() as u64;
         name.in_error(staged.write(piece).await)?;
     }

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
+#[path = "layers/answers.rs"]
+mod answers;
+#[path = "layers/progress.rs"]
+mod progress;
 #[path = "layers/rewrap.rs"]
 mod rewrap;
 #[path = "layers/slices.rs"]

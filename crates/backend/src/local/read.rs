@@ -13,7 +13,7 @@ use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::object::{Generation, ObjectInfo};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::stored_form::{StoredForm, StoredSegment, needs_layer};
-use tradewind_core::{Address, Body, Context, DeviceGate, Observation, Span, Versioning};
+use tradewind_core::{Address, Body, Context, DeviceGate, Observation, Reservation, Span, Versioning};
 
 use self::extents::ExtentBody;
 use super::buffer_pool::PooledBuffer;
@@ -111,7 +111,12 @@ impl OpenStore {
         // The index has the size that clients see, which is not that of the payload if a layer transformed it.
         let read_bytes =
             if has_payload { (entry.location.record_bytes as usize).max(head_bytes) } else { head_bytes };
-        let bytes = self.read(context, segment, position.offset.into(), read_bytes).await?;
+        // A head is not returned to a consumer that would pace its reads: it waits for no other buffer of the request.
+        let reservation = match has_payload {
+            true => self.reserve_paced(context, read_bytes).await?,
+            false => context.window.reserve_unpaced(read_bytes),
+        };
+        let bytes = self.read(context, segment, position.offset.into(), read_bytes, reservation).await?;
         let (header, head) = RecordHeader::decode(self.state.layout.salt, position, &bytes)
             .map_err(|_| corrupt(position, "its head is damaged"))?;
         if header.kind != RecordKind::Object {
@@ -142,17 +147,22 @@ impl OpenStore {
         Ok(ObjectRecord { seq: header.seq, object, payload, block_crcs })
     }
 
-    /// Reads bytes of a segment. Waits until the request's own buffers leave room in its window. A read larger than the
-    /// window takes all of the window; the excess is not accounted. A read that needs the device, or may start a read-ahead of
-    /// the kernel, enters its gate first.
+    /// Waits until the request's own buffers leave room in its window for the next bytes of a body. A read larger than the
+    /// window takes all of the window; the excess is not accounted.
+    pub(super) async fn reserve_paced(&self, context: &Context, length: usize) -> Result<Reservation> {
+        context.guard(context.window.reserve_own(length)).await
+    }
+
+    /// Reads bytes of a segment into memory of the reservation. A read that needs the device, or may start a read-ahead of the
+    /// kernel, enters its gate first.
     pub(super) async fn read(
         &self,
         context: &Context,
         segment: &Arc<Segment>,
         offset: u64,
         length: usize,
+        reservation: Reservation,
     ) -> Result<Bytes> {
-        let reservation = context.guard(context.window.reserve_own(length)).await?;
         let gate = context.device_gate.as_ref();
         // A non-blocking read of what the page cache lacks starts a read of the device, so it is not attempted before.
         let may_pass =

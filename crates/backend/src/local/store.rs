@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use futures::StreamExt;
 use parking_lot::Mutex;
 use tradewind_core::Versioning;
 use tradewind_core::error::{Error, Reason, Result};
@@ -173,14 +171,12 @@ impl LocalStore {
         }
     }
 
-    /// Copies a body into a write. Returns the number of bytes. The bytes are copied in memory: otherwise the write's
-    /// buffers would occupy the window for which the body's next read waits.
+    /// Copies a body into a write. Returns the number of bytes.
     async fn copy_body(context: &Context, staged: &mut dyn Staged, mut body: Body) -> Result<u64> {
         let mut size = 0;
-        while let Some(bytes) = context.guard(body.next()).await? {
-            let bytes = bytes?;
+        while let Some(bytes) = context.guard(body.next_copied()).await?? {
             size += bytes.len() as u64;
-            staged.write(Bytes::copy_from_slice(&bytes)).await?;
+            staged.write(bytes).await?;
         }
         Ok(size)
     }

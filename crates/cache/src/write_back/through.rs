@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::StreamExt;
 use tradewind_core::context::OnUnknownOutcome;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Expected;
@@ -149,7 +147,9 @@ impl Shared {
         address: &Address,
         found: GetResponse<Body>,
     ) -> Result<()> {
-        let GetResponse { info, mut body, .. } = found;
+        let GetResponse { info, body, .. } = found;
+        // Also a short body is copied: the backing store may need the window before it takes the first byte.
+        let mut body = body.unreserved();
         let identity = info.identity();
         let checksums = match self.backing.capabilities().multiple_checksums {
             true => info.checksums,
@@ -166,20 +166,19 @@ impl Shared {
             identity: Some(identity),
         };
         let mut staged = self.backing.stage(context, address, request).await?;
-        while let Some(piece) = context.guard(body.next()).await? {
-            // Copied: buffers that the write holds would occupy the window for which the next read waits.
-            staged.write(Bytes::copy_from_slice(&piece?)).await?;
+        while let Some(piece) = context.guard(body.next_copied()).await?? {
+            staged.write(piece).await?;
         }
         let expected = Expected { size: Some(info.size), checksums, ..Expected::default() };
         self.request(address, staged.commit(expected)).await.map(drop)
     }
 
     /// Awaits a request to the backing store that changes a key. The key is uncertain if the request may be applied later:
-    /// after an error, a panic, or a drop before its end.
+    /// after an error of a request that may have been sent, a panic, or a drop before its end.
     pub async fn request<T>(&self, address: &Address, request: impl Future<Output = Result<T>>) -> Result<T> {
         let mut outcome = PendingOutcome { shared: self, address, is_uncertain: true };
         let result = request.await;
-        outcome.is_uncertain = result.as_ref().is_err_and(|e| e.kind().is_retryable());
+        outcome.is_uncertain = result.as_ref().is_err_and(|e| e.kind().is_retryable() && !e.is_unsent());
         result
     }
 

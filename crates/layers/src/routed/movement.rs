@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use tokio::runtime::Handle;
 use tracing::warn;
 use tradewind_core::deadline::Deadline;
@@ -201,11 +200,9 @@ impl Movement<'_> {
             return Err(Error::new(Reason::Conflict, format!("key {key:?} was changed while it was moved")));
         }
         let mut body: Body = found.body;
-        while let Some(piece) = self.context.guard(body.next()).await? {
-            let piece = source.named(piece)?;
+        while let Some(piece) = source.named(self.context.guard(body.next_copied()).await?)? {
             self.mover.throttle(self.context, piece.len() as u64).await?;
-            // A copy in memory: the write may hold the piece, and would occupy the window for which the read waits.
-            staged.write(bytes::Bytes::copy_from_slice(&piece)).await?;
+            staged.write(piece).await?;
         }
         Ok(())
     }

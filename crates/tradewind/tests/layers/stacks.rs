@@ -30,7 +30,7 @@ const SAMPLE: usize = 16;
 const MAX_CONCURRENT_PAIRS: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LayerKind {
+pub enum LayerKind {
     Cached,
     Routed,
     Instrumented,
@@ -44,7 +44,7 @@ enum LayerKind {
     Deduplicated,
 }
 
-const LAYERS: [LayerKind; 9] = [
+pub const LAYERS: [LayerKind; 9] = [
     LayerKind::Cached,
     LayerKind::Routed,
     LayerKind::Instrumented,
@@ -66,7 +66,7 @@ impl Placement for Alternating {
     }
 }
 
-fn memory() -> Arc<dyn ObjectStore> {
+fn memory(_: &Path) -> Arc<dyn ObjectStore> {
     MemoryStore::new(SystemClock::shared())
 }
 
@@ -95,17 +95,33 @@ pub async fn deduplicated(below: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
     Deduplicated::open(&context(), below, policy).await.unwrap()
 }
 
-/// Write-back with a journal in memory, which writes back soon.
-async fn written_back(below: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
-    let options = WriteBackOptions { delay: Duration::from_millis(1), ..WriteBackOptions::default() };
-    WriteBack::open(below, memory(), Arc::new(AllowAll), options, SystemClock::shared()).await.unwrap()
+/// The stores of which stacks are made.
+#[derive(Debug, Clone, Copy)]
+pub struct StackParts<'a> {
+    /// Directory of caches and local stores.
+    pub directory: &'a Path,
+    /// Makes a new store.
+    pub store: fn(&Path) -> Arc<dyn ObjectStore>,
+    /// The delay of write-back.
+    pub write_back_delay: Duration,
 }
 
-async fn with_layer(kind: LayerKind, below: Arc<dyn ObjectStore>, directory: &Path) -> Arc<dyn ObjectStore> {
+impl StackParts<'_> {
+    fn new_store(&self) -> Arc<dyn ObjectStore> {
+        (self.store)(self.directory)
+    }
+}
+
+/// A layer over a store. Other stores that it needs are new.
+pub async fn with_layer(
+    kind: LayerKind,
+    below: Arc<dyn ObjectStore>,
+    parts: StackParts<'_>,
+) -> Arc<dyn ObjectStore> {
     let clock = SystemClock::shared();
     match kind {
-        LayerKind::Cached => cached(below, directory),
-        LayerKind::Routed => routed(memory(), below),
+        LayerKind::Cached => cached(below, parts.directory),
+        LayerKind::Routed => routed(parts.new_store(), below),
         LayerKind::Instrumented => Instrumented::new(below, clock),
         LayerKind::Lanes => Scheduled::new(below, LanesOptions::default(), Priorities::default(), clock),
         LayerKind::ReadAhead => {
@@ -117,7 +133,11 @@ async fn with_layer(kind: LayerKind, below: Arc<dyn ObjectStore>, directory: &Pa
             };
             ReadAhead::new(below, options, clock)
         }
-        LayerKind::WriteBack => written_back(below).await,
+        LayerKind::WriteBack => {
+            let options = WriteBackOptions { delay: parts.write_back_delay, ..WriteBackOptions::default() };
+            let journal = parts.new_store();
+            WriteBack::open(below, journal, Arc::new(AllowAll), options, clock).await.unwrap()
+        }
         LayerKind::Transformed => {
             let policy = TransformPolicy { compress: ClassSet::ALL, encrypt: ClassSet::ALL };
             let keys = [("main".to_owned(), MasterKey::new([7; 32]))].into();
@@ -134,8 +154,29 @@ async fn with_layer(kind: LayerKind, below: Arc<dyn ObjectStore>, directory: &Pa
                 layers: 0,
                 buckets: vec![BucketName::new(bucket).unwrap()],
             };
-            Volumes::new(volume("below", below, one), vec![volume("other", memory(), two)])
+            Volumes::new(volume("below", below, one), vec![volume("other", parts.new_store(), two)])
         }
+    }
+}
+
+/// Two layers, one above the other.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerPair {
+    pub upper: LayerKind,
+    pub lower: LayerKind,
+}
+
+impl LayerPair {
+    /// Every ordered pair that the settings allow.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let pairs = LAYERS.iter().flat_map(|upper| LAYERS.map(|lower| Self { upper: *upper, lower }));
+        pairs.filter(|pair| !matches!(pair.upper, LayerKind::Transformed | LayerKind::Deduplicated))
+    }
+
+    /// The stack of this pair over a new store.
+    pub async fn stack(self, parts: StackParts<'_>) -> Arc<dyn ObjectStore> {
+        let below = with_layer(self.lower, parts.new_store(), parts).await;
+        with_layer(self.upper, below, parts).await
     }
 }
 
@@ -143,28 +184,24 @@ async fn with_layer(kind: LayerKind, below: Arc<dyn ObjectStore>, directory: &Pa
 async fn every_pair_of_layers_conforms() {
     let directory = tempfile::tempdir().unwrap();
     let runs_all = std::env::var_os("TRADEWIND_ALL_STACK_CASES").is_some();
-    let pairs = LAYERS.iter().flat_map(|upper| LAYERS.iter().map(move |lower| (*upper, *lower)));
-    let is_upper = |kind: LayerKind| !matches!(kind, LayerKind::Transformed | LayerKind::Deduplicated);
-    let pairs = pairs.filter(|(upper, _)| is_upper(*upper));
-    let run_pair = |(pair, (upper, lower)): (usize, (LayerKind, LayerKind))| {
-        let directory = directory.path();
-        async move {
-            for (number, case) in conformance::cases().into_iter().enumerate() {
-                if !runs_all && !(number + pair).is_multiple_of(SAMPLE) {
-                    continue;
-                }
-                let below = with_layer(lower, memory(), directory).await;
-                let stack = with_layer(upper, below, directory).await;
-                if case.suits(stack.capabilities()) {
-                    println!("{upper:?} over {lower:?}: {case:?}");
-                    case.run(stack).await;
-                } else {
-                    stack.close().await.unwrap();
-                }
+    let parts =
+        StackParts { directory: directory.path(), store: memory, write_back_delay: Duration::from_millis(1) };
+    let run_pair = |(number_of_pair, pair): (usize, LayerPair)| async move {
+        for (number, case) in conformance::cases().into_iter().enumerate() {
+            if !runs_all && !(number + number_of_pair).is_multiple_of(SAMPLE) {
+                continue;
+            }
+            let stack = pair.stack(parts).await;
+            if case.suits(stack.capabilities()) {
+                println!("{pair:?}: {case:?}");
+                case.run(stack).await;
+            } else {
+                stack.close().await.unwrap();
             }
         }
     };
-    futures::stream::iter(pairs.enumerate()).for_each_concurrent(MAX_CONCURRENT_PAIRS, run_pair).await;
+    let pairs = futures::stream::iter(LayerPair::all().enumerate());
+    pairs.for_each_concurrent(MAX_CONCURRENT_PAIRS, run_pair).await;
 }
 
 /// All objects in one tier, until it is changed.
@@ -182,7 +219,7 @@ impl Placement for OneTier {
 async fn a_cached_object_that_is_moved_is_read_to_its_end() {
     let directory = tempfile::tempdir().unwrap();
     let placement = OneTier::default();
-    let tier = |name: &str| Tier { name: name.to_owned(), store: memory() };
+    let tier = |name: &str| Tier { name: name.to_owned(), store: memory(directory.path()) };
     let tiers = Routed::new(vec![tier("ssd")], tier("disk"), placement.clone());
     let store = cached(tiers.clone(), directory.path());
     let address = Address::parse("bucket", "key").unwrap();

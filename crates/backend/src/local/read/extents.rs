@@ -156,10 +156,7 @@ impl ExtentBody {
         let segment = segment.ok_or_else(|| corrupt(position, "its segment is missing"))?;
         let head_bytes = head_bytes(id, payload_bytes);
         let bytes_after_head = if blocks.start == 0 { blocks.end } else { 0 };
-        let bytes = self
-            .store
-            .read(&self.context, &segment, position.offset.into(), head_bytes + bytes_after_head)
-            .await?;
+        let bytes = self.read(&segment, position.offset.into(), head_bytes + bytes_after_head).await?;
         let (header, head) = RecordHeader::decode(self.store.state.layout.salt, position, &bytes)
             .map_err(|_| corrupt(position, "its head is damaged"))?;
         let is_expected = header.kind == RecordKind::Extent
@@ -181,7 +178,12 @@ impl ExtentBody {
     /// Reads the given range of an extent's payload.
     async fn read_blocks(&self, extent: &OpenExtent, range: Range<usize>) -> Result<Bytes> {
         let offset = extent.position.offset as usize + extent.head_bytes + range.start;
-        self.store.read(&self.context, &extent.segment, offset as u64, range.len()).await
+        self.read(&extent.segment, offset as u64, range.len()).await
+    }
+
+    async fn read(&self, segment: &Arc<Segment>, offset: u64, length: usize) -> Result<Bytes> {
+        let reservation = self.store.reserve_paced(&self.context, length).await?;
+        self.store.read(&self.context, segment, offset, length, reservation).await
     }
 }
 
