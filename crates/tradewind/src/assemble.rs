@@ -18,14 +18,15 @@ use tradewind_backend::local::{self, LocalStore};
 use tradewind_backend::s3::{S3Options, S3Store};
 use tradewind_backend::swift::{SwiftOptions, SwiftStore};
 use tradewind_core::store::ETagForm;
+use tradewind_core::traffic::Traffic;
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_gateway::addressing::Domain;
 use tradewind_gateway::auth;
 use tradewind_gateway::config::{self, GatewayConfig, TlsIdentity};
 use tradewind_gateway::keys;
 use tradewind_gateway::s3;
-use tradewind_layers::Scheduled;
 use tradewind_layers::scheduled::Priorities;
+use tradewind_layers::{Responsive, Scheduled};
 use tradewind_model::lanes::LanesOptions;
 use tradewind_model::retry::RetryOptions;
 
@@ -90,6 +91,7 @@ fn open_store(
         Some(StoreKind::S3(set)) => {
             let mut options = store_options::s3_options(set, S3Flags::default())?;
             options.retries = options.retries.for_server();
+            let traffic = options.traffic.insert(Arc::default()).clone();
             let (connections, retries) = (options.max_connections, options.retries);
             let connect = |connections| {
                 S3Store::new(S3Options { max_connections: connections, ..options.clone() }, clock.clone())
@@ -100,11 +102,12 @@ fn open_store(
                 retries,
                 memory_bytes: open.memory_bytes,
             };
-            return open_remote(connect, remote);
+            return open_remote(connect, remote, traffic, clock);
         }
         Some(StoreKind::Swift(set)) => {
             let mut options = store_options::swift_options(set)?;
             options.retries = options.retries.for_server();
+            let traffic = options.traffic.insert(Arc::default()).clone();
             let (connections, retries) = (options.max_connections, options.retries);
             let connect = |connections| {
                 SwiftStore::new(
@@ -118,7 +121,7 @@ fn open_store(
                 retries,
                 memory_bytes: open.memory_bytes,
             };
-            let served = open_remote(connect, remote)?;
+            let served = open_remote(connect, remote, traffic, clock)?;
             let ServedStore::Remote(store, plan) = served else { return Ok(served) };
             // Large objects have ETags of another form, so an ETag that is an MD5 is always the MD5 of the bytes.
             return Ok(ServedStore::Remote(store, Arc::new(ServedPlan::clone(&plan).with_md5_etags())));
@@ -148,10 +151,12 @@ struct RemoteOptions {
     memory_bytes: usize,
 }
 
-/// Opens a remote service with the plan from its profile.
+/// Opens a remote service with the plan from its profile. `traffic` counts its connections.
 fn open_remote<S: ObjectStore>(
     connect: impl Fn(usize) -> tradewind_core::Result<Arc<S>>,
     options: RemoteOptions,
+    traffic: Arc<Traffic>,
+    clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<ServedStore> {
     let mut store = connect(options.connections)?;
     // The profile is found by the store's debug name, which needs no request.
@@ -163,7 +168,7 @@ fn open_remote<S: ObjectStore>(
             plan.plan.initial_concurrency.max(options.connections).div_ceil(7).saturating_mul(8);
         store = connect(plan.max_connections)?;
     }
-    Ok(ServedStore::Remote(store, Arc::new(plan)))
+    Ok(ServedStore::Remote(Responsive::new(store, traffic, clock.clone()), Arc::new(plan)))
 }
 
 /// Adds the lanes layer to the store, if the settings enable it.

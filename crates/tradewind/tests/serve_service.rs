@@ -11,6 +11,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use support::content::Content;
 use support::eventually;
 use support::s3::{Request, Response, S3};
@@ -127,6 +128,64 @@ fn stalled_readers_leave_connections_to_the_service() {
     }
     drop(stalled);
     assert!(front.terminate().unwrap().success(), "{}", front.logged());
+}
+
+/// A service that is stopped accepts connections and never responds.
+#[test]
+fn requests_to_a_stopped_service_fail_within_five_seconds() {
+    let mut scene = TestStore::new();
+    let small = scene.store("small", 50_000);
+    let mut front = scene.front();
+    let mut client = S3::new(front.endpoint, root_key());
+    assert_eq!(get(&mut client, "small", &[]).body, small);
+    scene.service.signal(Signal::STOP);
+    for (method, path, query) in [
+        ("GET", "bucket/small", None),
+        ("HEAD", "bucket/absent", None),
+        ("GET", "bucket", Some("list-type")),
+        ("GET", "bucket", Some("uploads")),
+        ("GET", "", None),
+        ("PUT", "bucket/new", None),
+        ("POST", "bucket/new", Some("uploads")),
+        ("DELETE", "bucket/small", None),
+    ] {
+        let started = Instant::now();
+        let value = if query == Some("list-type") { "2" } else { "" };
+        let query = query.into_iter().map(|name| (name, value.to_owned())).collect();
+        let response = client.send(Request { method, path, query, ..Request::default() }).unwrap();
+        assert_eq!(response.status, 503, "{method} {path:?}: {}", response.text());
+        assert!(response.header("retry-after").is_some(), "{method} {path:?}");
+        // The limit is five seconds; a busy machine may need more.
+        assert!(started.elapsed() < Duration::from_secs(8), "{method} {path:?}: {:?}", started.elapsed());
+    }
+    scene.service.signal(Signal::CONT);
+    eventually("the service responds", || get(&mut client, "small", &[]).body == small);
+    assert!(front.terminate().unwrap().success(), "{}", front.logged());
+}
+
+#[test]
+fn shutdown_over_a_stopped_service_ends_in_its_time() {
+    let scene = TestStore::new();
+    let settings = scene.directory.path().join("settings.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    std::fs::write(&settings, text.replace("[server]\n", "[server]\nshutdown_grace = \"1s\"\n")).unwrap();
+    let mut front = scene.front();
+    let mut client = S3::new(front.endpoint, root_key());
+    scene.service.signal(Signal::STOP);
+    let writing = std::thread::spawn(move || client.put("bucket/new", &[7; 50_000]).map(|put| put.status));
+    eventually("the write has begun", || {
+        let metrics = S3::anonymous(front.admin).get("metrics").unwrap().text();
+        metrics
+            .lines()
+            .any(|line| line.starts_with("tradewind_store_requests_in_flight") && !line.ends_with(" 0"))
+    });
+    let started = Instant::now();
+    front.terminate().unwrap();
+    // One second of grace, and the close of stores that have nothing to write back.
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}: {}", started.elapsed(), front.logged());
+    println!("ended after {:?}", started.elapsed());
+    assert!(writing.join().unwrap().is_ok_and(|status| status >= 500) || !front.logged().is_empty());
+    scene.service.signal(Signal::CONT);
 }
 
 #[test]
