@@ -136,6 +136,9 @@ pub(crate) struct Call<'a> {
     /// Set if an attempt failed without a response that says whether the store carried it out, and its whole body may
     /// have reached the store.
     pub outcome_unknown: Arc<AtomicBool>,
+    /// Set if an attempt may have reached the store, even if its response says that the request failed: a proxy may have sent
+    /// that response.
+    pub may_have_arrived: Arc<AtomicBool>,
 }
 
 impl<'a> Call<'a> {
@@ -174,6 +177,7 @@ impl<'a> Call<'a> {
             caller_holds_connection: false,
             is_long_running: false,
             outcome_unknown: Arc::default(),
+            may_have_arrived: Arc::default(),
         }
     }
 
@@ -288,7 +292,11 @@ impl Client {
         loop {
             self.wait_until_available(context).await?;
             self.pool.check_open()?;
-            match context.guard(self.attempt(call, started_at)).await? {
+            let attempted = context.guard(self.attempt(call, started_at)).await;
+            if !matches!(&attempted, Ok(Err(failed)) if failed.is_unprocessed) {
+                call.may_have_arrived.store(true, Ordering::Relaxed);
+            }
+            match attempted? {
                 Ok(response) => {
                     self.retry_budget.record_success();
                     return Ok(response);

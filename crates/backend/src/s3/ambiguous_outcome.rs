@@ -174,8 +174,16 @@ impl S3Store {
                 Ok(candidates) => {
                     for version in candidates.into_iter().take(MAX_CANDIDATES) {
                         let address = address.clone().with_version(Some(version.clone()));
+                        let head = match self.head_version(context, &address).await {
+                            Ok(head) => head,
+                            // Reading a version needs another permission than reading the object.
+                            Err(e) => {
+                                tracing::debug!(error = %e, "cannot read a version of a key");
+                                break;
+                            }
+                        };
                         // A copy of a version has its id, too. The oldest version with the id is the write.
-                        if let Some(mut head) = self.head_version(context, &address).await?
+                        if let Some(mut head) = head
                             && identified.has_created(&head)?
                         {
                             versions::add_version_id(&version, &mut head.response.headers);

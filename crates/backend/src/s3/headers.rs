@@ -29,7 +29,11 @@ pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Re
         }
     }
     for (name, text) in &metadata.user {
-        headers.insert(user_metadata_name(USER_PREFIX, name)?, header_value(text)?);
+        let name = user_metadata_name(USER_PREFIX, name)?;
+        // An id of another write, which a client has read from the service itself, would be taken for this one's.
+        if name != WRITE_ID {
+            headers.insert(name, header_value(text)?);
+        }
     }
     if !metadata.tags.is_empty() {
         headers.insert(TAGGING, header_value(&tagging(&metadata.tags))?);

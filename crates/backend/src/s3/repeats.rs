@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::HeaderMap;
 use parking_lot::Mutex;
-use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::version::Versioning;
 use tradewind_core::{BucketName, Context};
 
@@ -58,6 +58,11 @@ impl ObservedVersioning {
         self.by_bucket.lock().get(bucket).is_none_or(|known| known.keeps_versions)
     }
 
+    /// Returns true if the last observation is that the bucket keeps versions.
+    fn keeps_versions(&self, bucket: &str) -> bool {
+        self.by_bucket.lock().get(bucket).is_some_and(|known| known.keeps_versions)
+    }
+
     /// Returns true if the bucket recently kept no versions.
     fn recently_kept_none(&self, bucket: &str, now: Duration) -> bool {
         let known = self.by_bucket.lock().get(bucket).copied();
@@ -94,7 +99,9 @@ impl<'a> ChangeGuard<'a> {
     /// The error of a change that the service carried out, and that failed afterwards: a caller that retried it would
     /// create another version.
     pub async fn error_after_change(&self, error: Error) -> Error {
-        let is_retried = error.kind().is_retryable() && !error.is_final();
+        // Callers retry damage in transit too.
+        let is_damage = error.kind() == ErrorKind::Corrupt || error.reason() == Reason::BadDigest;
+        let is_retried = (error.kind().is_retryable() || is_damage) && !error.is_final();
         match is_retried && !self.may_repeat().await {
             true => error.without_retry(),
             false => error,
@@ -110,7 +117,10 @@ impl RepeatGuard for ChangeGuard<'_> {
         }
         let may_repeat = match self.store.read_versioning(self.context, self.bucket).await {
             Ok(versioning) => versioning != Versioning::Enabled,
-            Err(e) if matches!(e.reason(), Reason::Unsupported | Reason::NoSuchBucket) => true,
+            // A proxy may reject the query although the service keeps versions.
+            Err(e) if matches!(e.reason(), Reason::Unsupported | Reason::NoSuchBucket) => {
+                !self.store.observed_versioning.keeps_versions(self.bucket.as_str())
+            }
             Err(e) => {
                 tracing::debug!(error = %e, bucket = %self.bucket, "cannot determine whether a bucket keeps versions");
                 let now = self.store.client.clock.now();
@@ -126,7 +136,12 @@ impl S3Store {
     /// Sends a change of an object and reads the response, without its body. The outcome is unknown, too, if the
     /// response ends early.
     pub(super) async fn send_change(&self, call: &Call<'_>, guard: &ChangeGuard<'_>) -> Result<ResponseHead> {
-        let response = self.send_guarded(guard.context, call, Some(guard)).await?;
+        let sent = self.send_guarded(guard.context, call, Some(guard)).await;
+        let response = sent.map_err(|error| match call.may_have_arrived.load(Ordering::Relaxed) {
+            // Connections were refused, for instance.
+            false => error.before_sending(),
+            true => error,
+        })?;
         response.drain().await.inspect_err(|_| call.outcome_unknown.store(true, Ordering::Relaxed))
     }
 

@@ -14,7 +14,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{StageRequest, Staged};
-use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Observation};
+use tradewind_core::{Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, Observation};
 
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
@@ -264,7 +264,8 @@ impl StagedWrite {
             call.headers.insert(CONTENT_ENCODING, encodings);
         }
         let headers_with_id = call.headers.contains_key(WRITE_ID).then(|| call.headers.clone());
-        let (mut request, sent_with) = self.store.start_streaming(&self.context, &call, on_wire).await?;
+        let started = self.store.start_streaming(&self.context, &call, on_wire).await;
+        let (mut request, sent_with) = started.map_err(Error::before_sending)?;
         let frame = match (framing, request.take_signer()) {
             (Framing::Trailer, _) => Some(FrameEncoder::Trailing(UnsignedChunks::new(length))),
             (_, Some(signer)) => Some(FrameEncoder::Signed(SignedChunks::new(length, signer))),
@@ -309,7 +310,13 @@ impl StagedWrite {
         };
         if sent_checksum.is_none() {
             // The store may have computed a checksum itself.
-            self.store.check_response_checksum(&head.headers, checksum, false)?;
+            let checked = self.store.check_response_checksum(&head.headers, checksum, false);
+            match self.is_object() {
+                true => {
+                    self.store.after_change(&self.context, &self.address.bucket, checked).await?;
+                }
+                false => checked?,
+            }
         }
         Ok(head)
     }
@@ -386,7 +393,13 @@ impl Staged for StagedWrite {
                 }
                 self.store.set_dialect(Dialect::detect(&head.headers));
                 let was_sent = self.request.checksum.is_some() && self.sends_checksum();
-                self.store.check_response_checksum(&head.headers, &checksum, was_sent)?;
+                let checked = self.store.check_response_checksum(&head.headers, &checksum, was_sent);
+                match self.is_object() {
+                    true => {
+                        self.store.after_change(&self.context, &self.address.bucket, checked).await?;
+                    }
+                    false => checked?,
+                }
                 head
             }
             WriteMode::Streamed(None, _) => {
@@ -441,8 +454,18 @@ impl S3Store {
             Ok(head) => head,
         };
         self.observe_versioning(&address.bucket, &head.headers);
-        self.check_sent_checksum(&head, digests)?;
+        let checked = self.check_sent_checksum(&head, digests);
+        self.after_change(context, &address.bucket, checked).await?;
         Ok(head)
+    }
+
+    /// The result of a check after a successful write of an object. Its error is final if a retry would create another
+    /// version.
+    async fn after_change(&self, context: &Context, bucket: &BucketName, checked: Result<()>) -> Result<()> {
+        match checked {
+            Err(e) => Err(ChangeGuard::new(self, context, bucket).error_after_change(e).await),
+            Ok(()) => Ok(()),
+        }
     }
 
     fn check_sent_checksum(&self, head: &ResponseHead, digests: BodyDigests) -> Result<()> {

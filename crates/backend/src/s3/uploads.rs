@@ -204,11 +204,15 @@ impl S3Store {
             if let Some(completed) = self.find_completed_object(context, address, upload, completion).await {
                 return Ok(completed);
             }
+            let guard = ChangeGuard::new(self, context, &address.bucket);
+            if is_outdated && !guard.may_repeat().await {
+                // The upload is gone, so that the version exists, but cannot be named.
+                return Err(guard.unknown_outcome_error(error));
+            }
             let may_succeed = matches!(error.reason(), Reason::Io | Reason::Overloaded);
             if is_outdated || error.is_final() || !may_succeed {
                 return Err(error);
             }
-            let guard = ChangeGuard::new(self, context, &address.bucket);
             if self.is_ceph(context).await? && !guard.may_repeat().await {
                 // radosgw may complete an upload twice.
                 return Err(guard.unknown_outcome_error(error));
@@ -303,7 +307,7 @@ impl S3Store {
             && completion.expected_checksum.is_some_and(|expected| info.checksums.contains(&expected));
         let has_etag = || multipart_etag(&completion.parts).as_ref() == Some(&info.etag);
         // A version that is named has already been compared with the upload.
-        let is_same = Some(info.size) == completion.expected_size
+        let is_same = completion.expected_size.is_none_or(|size| info.size == size)
             && (created.version.is_some() || has_checksum || has_etag());
         is_same.then_some(Committed {
             etag: info.etag,
@@ -330,7 +334,11 @@ impl S3Store {
         let version = if let Some(write_id) = write_id {
             let identified = IdentifiedWrite::new(write_id, completion.expected_size, None);
             let found = self.find_written(context, address, &identified, true).await.ok()??;
-            version_id(&found.response.headers)?
+            match version_id(&found.response.headers) {
+                Some(version) => version,
+                // The bucket keeps none after all: the current object is compared with the upload.
+                None => return Some(address.clone()),
+            }
         } else {
             let etag = multipart_etag(&completion.parts)?;
             let filter = VersionFilter { size: completion.expected_size, etag: Some(etag) };
