@@ -13,6 +13,7 @@
 mod change;
 mod checkpoints;
 mod class_policies;
+mod comparison;
 mod contents;
 mod read;
 mod retention_sweep;
@@ -44,7 +45,7 @@ use crate::fill::{SharedFills, WholeFills};
 use crate::fingerprint::Fingerprints;
 use crate::flights::Flights;
 use crate::head::ContentId;
-use crate::options::{CachedOptions, TierOptions, Validation};
+use crate::options::{CachedOptions, OutageOptions, TierOptions, Validation};
 use crate::policy::Eviction;
 use crate::ram::RamTier;
 use crate::stamps::StampTable;
@@ -52,6 +53,7 @@ use crate::tiers::Tiers;
 use change::{CachedStaged, WrittenObject};
 use checkpoints::Checkpoints;
 use class_policies::PinnedPrefixes;
+use comparison::ComparisonPause;
 use retention_sweep::RetentionSweep;
 
 pub use class_policies::OccupiedClass;
@@ -71,6 +73,8 @@ pub struct Cached {
     tiers: Arc<Tiers>,
     clock: Arc<dyn Clock>,
     validation: Validation,
+    outage: OutageOptions,
+    comparison_pause: ComparisonPause,
     eviction: Eviction,
     /// Heads of earlier sessions are not trusted.
     session: u64,
@@ -174,6 +178,8 @@ impl Cached {
             tiers,
             clock,
             validation: options.validation,
+            outage: tier_options.outage,
+            comparison_pause: ComparisonPause::default(),
             eviction,
             session,
             checkpoints,

@@ -73,6 +73,8 @@ struct KeyStripe {
     state: AtomicU64,
     /// Milliseconds since the clock's origin; 0 if no outcome was ever unknown.
     uncertain_until: AtomicU64,
+    /// See [`Changes::observed_at`], in nanoseconds since the clock's origin.
+    observed_at: AtomicU64,
 }
 
 /// The state of a key and its bucket, in hashes.
@@ -162,6 +164,18 @@ impl Changes {
         Duration::from_millis(of_key.max(of_bucket).max(of_all))
     }
 
+    /// The begin of the last read that returned an object of the backing store which the cache may not have: what was compared
+    /// before may be older than what a client has seen. For this key and some others.
+    pub fn observed_at(&self, hash: KeyHash) -> Duration {
+        Duration::from_nanos(self.keys[stripe(hash.key)].observed_at.load(Ordering::SeqCst))
+    }
+
+    /// Notes such a read, which began at `time`.
+    pub fn note_observed(&self, hash: KeyHash, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.keys[stripe(hash.key)].observed_at.fetch_max(nanos, Ordering::SeqCst);
+    }
+
     /// Lets all that is compared within [`UNCERTAIN_WINDOW`] from `now` on be compared again: a request whose outcome is
     /// unknown may be for any key.
     pub fn set_all_uncertain(&self, now: Duration) {
@@ -172,6 +186,7 @@ impl Changes {
     pub fn require_comparison(&self, hash: KeyHash, time: Duration) {
         let until = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.keys[stripe(hash.key)].uncertain_until.fetch_max(until, Ordering::SeqCst);
+        self.note_observed(hash, time);
     }
 
     /// Begins a change.

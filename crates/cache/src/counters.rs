@@ -70,6 +70,8 @@ counters! {
     validations,
     /// Comparisons that found another object.
     stale,
+    /// Reads that were served without a comparison that was due, because the backing store does not respond.
+    uncompared,
     /// Bytes served from memory.
     ram_bytes,
     /// Bytes served from the SSD.

@@ -31,11 +31,14 @@ mod write_back;
 pub use cached::{Cached, CachedPart, OccupiedClass};
 pub use counters::{CacheCounters, NamedCount};
 pub use disk::MAX_SSD_BYTES;
-pub use options::{CachedOptions, DEFAULT_VERIFY_BYTES_PER_SECOND, TierOptions, Validation};
+pub use options::{
+    CachedOptions, DEFAULT_MAX_COMPARISON_WAIT, DEFAULT_VERIFY_BYTES_PER_SECOND, OutageOptions, TierOptions,
+    Validation,
+};
 pub use pins::PinnedPrefix;
 pub use policy::Eviction;
 pub use read_only::ReadOnly;
 pub use write_back::{
     AllowAll, AllowNone, DEFAULT_MAX_DIRTY_OBJECTS, MARKER_KEY, MIN_WRITE_BACK_MEMORY_BYTES, WriteBack,
-    WriteBackOptions, WriteBackPolicy, WriteBackStatus,
+    WriteBackOptions, WriteBackPause, WriteBackPolicy, WriteBackStatus,
 };

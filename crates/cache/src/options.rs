@@ -37,7 +37,27 @@ pub struct CachedOptions {
     pub volume_id: String,
 }
 
-/// Options of the tiers of a cache.
+/// The behaviour of reads while the backing store does not respond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutageOptions {
+    /// The time for which a read waits for the comparison of an object that it may serve without one: with
+    /// [`Validation::Owner`] and [`Validation::SoleWriter`], an object that was compared since the cache was opened.
+    pub max_comparison_wait: Duration,
+    /// With [`Validation::Always`] and [`Validation::MaxAge`], objects that were compared since the cache was opened, and
+    /// less than this time ago, are served without a comparison too. `None` for none.
+    pub stale_if_unavailable: Option<Duration>,
+}
+
+/// The default of [`OutageOptions::max_comparison_wait`].
+pub const DEFAULT_MAX_COMPARISON_WAIT: Duration = Duration::from_secs(2);
+
+impl Default for OutageOptions {
+    fn default() -> Self {
+        Self { max_comparison_wait: DEFAULT_MAX_COMPARISON_WAIT, stale_if_unavailable: None }
+    }
+}
+
+/// Options of the tiers of a cache, and of reads while the backing store does not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TierOptions {
     /// The eviction policy of both tiers.
@@ -48,6 +68,8 @@ pub struct TierOptions {
     /// Bytes per second that are written to the SSD on average, with a burst of five minutes; `None` for no limit. Checkpoints
     /// of the index are not counted.
     pub max_write_bytes_per_second: Option<u64>,
+    /// Reads while the backing store does not respond.
+    pub outage: OutageOptions,
 }
 
 /// 100 GiB take about a week.
@@ -59,6 +81,7 @@ impl Default for TierOptions {
             eviction: Eviction::default(),
             verify_bytes_per_second: DEFAULT_VERIFY_BYTES_PER_SECOND,
             max_write_bytes_per_second: None,
+            outage: OutageOptions::default(),
         }
     }
 }

@@ -60,11 +60,12 @@ use tradewind_core::{
 use buckets::Buckets;
 use counters::Counters;
 use dirty_index::DirtyIndex;
+use drain::DrainPause;
 use journal::Journal;
 use key_locks::KeyLocks;
 use uncertain::UncertainKeys;
 
-pub use counters::WriteBackStatus;
+pub use counters::{WriteBackPause, WriteBackStatus};
 pub(crate) use journal::is_dirty_generation;
 pub use marker::MARKER_KEY;
 use options::DRAIN_WINDOW_BYTES;
@@ -106,6 +107,8 @@ struct Shared {
     /// Keys that requests and changes of buckets write back at once: half the drain's, so that others are drained meanwhile.
     bucket_flushes: Semaphore,
     drain_wakeup: Notify,
+    /// The pause of the drain after its last failure; `None` after a success.
+    drain_pause: Mutex<Option<DrainPause>>,
     /// Writes of clients to the backing store in flight.
     writes_through: AtomicUsize,
     /// True after a failure of the backing store, until it applies a change.
@@ -147,6 +150,7 @@ impl WriteBack {
             budget: Budget::new(drain_bytes),
             bucket_flushes,
             drain_wakeup: Notify::new(),
+            drain_pause: Mutex::default(),
             writes_through: AtomicUsize::new(0),
             is_backing_away: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),

@@ -39,6 +39,8 @@ pub struct CacheStatus {
     pub priority: Option<u8>,
     /// The seconds that remain of a retention.
     pub retention_seconds: Option<u32>,
+    /// True if a cached object was served without a comparison that was due, because the backing store does not respond.
+    pub is_uncompared: bool,
 }
 
 /// Where a read's bytes came from.
@@ -104,10 +106,10 @@ impl fmt::Display for CacheStatus {
                     Some(priority) => write!(f, ", priority {priority}")?,
                     None => f.write_str(", by reuse")?,
                 }
-                match self.retention_seconds {
-                    Some(seconds) => write!(f, ", retention {seconds} s\""),
-                    None => f.write_str("\""),
+                if let Some(seconds) = self.retention_seconds {
+                    write!(f, ", retention {seconds} s")?;
                 }
+                f.write_str(if self.is_uncompared { ", store unavailable\"" } else { "\"" })
             }
         }
     }
@@ -121,13 +123,18 @@ mod tests {
     fn cache_status_names_result_tier_class_and_reason() {
         let class = Class::new(25).ok();
         let status = |source, class, priority| {
-            CacheStatus { source, class, priority, retention_seconds: None }.to_string()
+            CacheStatus { source, class, priority, retention_seconds: None, is_uncompared: false }.to_string()
         };
-        let retained =
-            CacheStatus { source: CacheSource::Ssd, class, priority: Some(2), retention_seconds: Some(60) };
+        let retained = CacheStatus {
+            source: CacheSource::Ssd,
+            class,
+            priority: Some(2),
+            retention_seconds: Some(60),
+            is_uncompared: true,
+        };
         assert_eq!(
             retained.to_string(),
-            "tradewind; hit; detail=\"ssd, class 25, priority 2, retention 60 s\""
+            "tradewind; hit; detail=\"ssd, class 25, priority 2, retention 60 s, store unavailable\""
         );
         let (miss, pressure) = (ForwardReason::Miss, ForwardReason::Pressure);
         for (found, expected) in [

@@ -28,7 +28,7 @@ const FILLS: Family = Family::counter(
 );
 const VALIDATIONS: Family = Family::counter(
     "tradewind_cache_validations",
-    "Comparisons with the store below, by outcome: current, stale.",
+    "Comparisons with the store below, by outcome: current, stale, or unanswered (the store does not respond).",
 );
 const ERRORS: Family = Family::counter(
     "tradewind_cache_errors",
@@ -119,9 +119,10 @@ const COUNTERS: [(Family, &[Sample]); 10] = [
         VALIDATIONS,
         &[
             sample(Some(("outcome", "current")), |counters| {
-                counters.validations.saturating_sub(counters.stale)
+                counters.validations.saturating_sub(counters.stale + counters.uncompared)
             }),
             sample(Some(("outcome", "stale")), |counters| counters.stale),
+            sample(Some(("outcome", "unanswered")), |counters| counters.uncompared),
         ],
     ),
     (

@@ -35,13 +35,15 @@ const MAX_BRIEF_EXTENTS: u32 = 16;
 const MAX_MISSING_DIVISOR: u32 = 4;
 
 /// A read that the cache may serve.
-struct ReadAttempt<'a> {
-    context: &'a Context,
-    address: &'a Address,
-    hash: KeyHash,
+pub(super) struct ReadAttempt<'a> {
+    pub context: &'a Context,
+    pub address: &'a Address,
+    pub hash: KeyHash,
     token: Token,
     /// The time before the token was taken.
-    started: Duration,
+    pub started: Duration,
+    /// The object was not compared, because the backing store does not respond.
+    is_uncompared: bool,
 }
 
 /// The state of an object in the cache.
@@ -69,7 +71,7 @@ impl Cached {
             return self.bypass(context, address, request).await;
         };
         let mut leader = None;
-        let mut reason = match self.lookup(&attempt).await? {
+        let mut reason = match self.lookup(&mut attempt).await? {
             Lookup::Current(head, tier) => match self.serve(&attempt, &head, tier, &request).await? {
                 Ok(response) => return Ok(response),
                 Err(reason) => reason,
@@ -86,7 +88,7 @@ impl Cached {
                     return self.bypass(context, address, request).await;
                 };
                 attempt = next;
-                if let Lookup::Current(head, tier) = self.lookup(&attempt).await? {
+                if let Lookup::Current(head, tier) = self.lookup(&mut attempt).await? {
                     match self.serve(&attempt, &head, tier, &request).await? {
                         Ok(response) => return Ok(response),
                         Err(other) => reason = other,
@@ -107,8 +109,9 @@ impl Cached {
         request: GetRequest,
     ) -> Result<GetResponse<()>> {
         context.check()?;
-        let Some(attempt) = self.attempt(context, address, &request) else {
-            let found = self.inner.head(context, address, request).await?;
+        let Some(mut attempt) = self.attempt(context, address, &request) else {
+            let (hash, started) = (self.tiers.fingerprints.key(address), self.clock.now());
+            let found = self.observed(hash, started, self.inner.head(context, address, request).await)?;
             return Ok(self.with_status(address, found, ForwardReason::Bypass));
         };
         let cached = self.tiers.head(address, &attempt.token).await;
@@ -120,7 +123,21 @@ impl Cached {
         }
         // The response to a HEAD is also the comparison. One of a range may lack the checksums of the whole.
         let whole = GetRequest { select: Select::Whole, ..request.clone() };
-        let found = self.inner.head(context, address, whole).await;
+        let found = match &cached {
+            None => {
+                let found = self.inner.head(context, address, whole).await;
+                self.observed(attempt.hash, attempt.started, found)
+            }
+            Some((head, tier)) => match self.compare(&attempt, head, whole).await {
+                Ok(Some(found)) => Ok(found),
+                Ok(None) => {
+                    attempt.is_uncompared = true;
+                    let span = select(&head.info, &request)?;
+                    return Ok(self.hit(&attempt, head, span, source(*tier), ()));
+                }
+                Err(e) => Err(e),
+            },
+        };
         if let Err(e) = &found
             && e.kind() == ErrorKind::NotFound
         {
@@ -162,7 +179,7 @@ impl Cached {
         let hash = self.tiers.fingerprints.key(address);
         let started = self.clock.now();
         let token = self.tiers.changes.token(hash)?;
-        Some(ReadAttempt { context, address, hash, token, started })
+        Some(ReadAttempt { context, address, hash, token, started, is_uncompared: false })
     }
 
     async fn bypass(
@@ -172,22 +189,26 @@ impl Cached {
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
         self.tiers.counters.bypasses.increment();
-        let found = self.inner.get(context, address, request).await?;
+        let (hash, started) = (self.tiers.fingerprints.key(address), self.clock.now());
+        let found = self.observed(hash, started, self.inner.get(context, address, request).await)?;
         Ok(self.with_status(address, found, ForwardReason::Bypass))
     }
 
     /// The current object, if it is cached.
-    async fn lookup(&self, attempt: &ReadAttempt<'_>) -> Result<Lookup> {
+    async fn lookup(&self, attempt: &mut ReadAttempt<'_>) -> Result<Lookup> {
         let found = self.tiers.head(attempt.address, &attempt.token);
         let Some((head, tier)) = found.await else { return Ok(Lookup::Absent) };
         if self.is_trusted(attempt, &head) {
             return Ok(Lookup::Current(head, tier));
         }
         self.tiers.counters.validations.increment();
-        let found = self.inner.head(attempt.context, attempt.address, GetRequest::default()).await;
-        match found {
-            Ok(found) if found.info == head.info => {
+        match self.compare(attempt, &head, GetRequest::default()).await {
+            Ok(Some(found)) if found.info == head.info => {
                 self.renew(attempt, &head);
+                Ok(Lookup::Current(head, tier))
+            }
+            Ok(None) => {
+                attempt.is_uncompared = true;
                 Ok(Lookup::Current(head, tier))
             }
             Ok(_) => {
@@ -424,7 +445,8 @@ impl Cached {
         // A service reports the checksums of the whole with the whole only, and only that is compared with them.
         let is_all = range == Some(ByteRange::From(0));
         let request = if is_all { GetRequest { select: Select::Whole, ..request } } else { request };
-        let found = self.inner.get(attempt.context, attempt.address, request).await?;
+        let found = self.inner.get(attempt.context, attempt.address, request).await;
+        let found = self.observed(attempt.hash, attempt.started, found)?;
         let GetResponse { info, span, body, observation } = found;
         if let Some(range) = range.filter(|_| is_all) {
             range.resolve(info.size)?;
@@ -533,7 +555,10 @@ impl Cached {
         let observation = Observation {
             first_byte: self.clock.now().saturating_sub(attempt.started),
             body_bytes: span.length,
-            cache: Some(self.status(source, &head.address, &head.info, span)),
+            cache: Some(CacheStatus {
+                is_uncompared: attempt.is_uncompared,
+                ..self.status(source, &head.address, &head.info, span)
+            }),
             ..Observation::default()
         };
         GetResponse { info: head.info.clone(), span, body, observation }
@@ -554,7 +579,7 @@ impl Cached {
         let first = Span { length: span.length.min(1), ..span };
         let rank = self.tiers.policies.rank_of_span(address, info, first);
         let Rank { class, priority, retention_seconds } = rank;
-        CacheStatus { source, class: Some(class), priority, retention_seconds }
+        CacheStatus { source, class: Some(class), priority, retention_seconds, is_uncompared: false }
     }
 
     /// [`ForwardReason::Pressure`] if the first of the missing bytes do not enter the cache, else `reason`.

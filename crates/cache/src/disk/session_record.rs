@@ -5,7 +5,8 @@
 //! ```
 //! The record decides nothing about trust: the number of a session is drawn at random when the directory is opened, and
 //! is never taken from a file. It tells a clean end from a crash, and only together with the checkpoint: both name the
-//! session that wrote them. So a record, or a checkpoint, that was restored alone never looks like a clean end.
+//! session that wrote them. A record that was restored alone may look like a clean end only if the later session has written
+//! no checkpoint. Then outdated extents count as damaged ones, and are not served either.
 
 use std::fs;
 use std::io::{self, ErrorKind};

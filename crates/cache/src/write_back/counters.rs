@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Shared;
+use super::drain::{DrainPause, PauseCause};
 use crate::counters::Counter;
 
 #[derive(Debug, Default)]
@@ -19,6 +20,21 @@ pub(super) struct Counters {
     pub failures: Counter,
     /// Attempts that the backing store rejected.
     pub rejected: Counter,
+}
+
+/// The reason for which nothing is written back at the moment, although it is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteBackPause {
+    /// The backing store failed. The next attempt is after this time.
+    StoreUnavailable {
+        /// The time until the next attempt.
+        retry_in: Duration,
+    },
+    /// A request whose outcome is unknown may still be applied, so that no other one for its key is sent before.
+    OutcomeUnknown {
+        /// The time until the first of these keys is written back again.
+        retry_in: Duration,
+    },
 }
 
 /// The dirty data, and what was done since write-back was opened.
@@ -45,6 +61,8 @@ pub struct WriteBackStatus {
     pub failures: u64,
     /// Attempts to write back that the backing store rejected. They are repeated rarely.
     pub rejected: u64,
+    /// The reason for which nothing is written back now; `None` if data is written back, or none is due.
+    pub pause: Option<WriteBackPause>,
 }
 
 impl Shared {
@@ -62,6 +80,17 @@ impl Shared {
             written_back_bytes: counters.written_back_bytes.value(),
             failures: counters.failures.value(),
             rejected: counters.rejected.value(),
+            pause: self.drain_pause.lock().filter(|_| totals.entries > 0).and_then(|pause| self.pause(pause)),
+        }
+    }
+
+    /// The pause of the drain, if it lasts.
+    fn pause(&self, pause: DrainPause) -> Option<WriteBackPause> {
+        let retry_in = pause.until.saturating_sub(self.clock.now());
+        match pause.cause {
+            _ if retry_in.is_zero() => None,
+            PauseCause::StoreUnavailable => Some(WriteBackPause::StoreUnavailable { retry_in }),
+            PauseCause::OutcomeUnknown => Some(WriteBackPause::OutcomeUnknown { retry_in }),
         }
     }
 }

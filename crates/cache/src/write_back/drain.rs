@@ -26,7 +26,8 @@ use super::through::CommitLock;
 use super::{DRAIN_WINDOW_BYTES, Shared};
 
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// Dirty data begins to reach a backing store within this time after that is available again.
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 /// The time after which an object that the backing store rejected is tried again.
 const REJECTED_DELAY: Duration = Duration::from_secs(60);
@@ -48,6 +49,20 @@ const CLOSE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The longest time for which `close` removes markers. One that stays is found by the next start.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The cause of a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PauseCause {
+    StoreUnavailable,
+    OutcomeUnknown,
+}
+
+/// A pause after a failure, until the next attempt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DrainPause {
+    pub cause: PauseCause,
+    pub until: Duration,
+}
 
 /// The outcome of one write-back.
 struct Outcome {
@@ -98,6 +113,7 @@ impl Schedule {
         let error = match result {
             Ok(Attempt::WrittenBack) => {
                 self.backoff = Duration::ZERO;
+                *shared.drain_pause.lock() = None;
                 shared.is_backing_away.store(false, Ordering::Relaxed);
                 self.reported.remove(&address);
                 self.blocked.remove(&address.bucket);
@@ -140,6 +156,11 @@ impl Schedule {
             self.backoff = (self.backoff * 2).clamp(MIN_BACKOFF, MAX_BACKOFF);
             self.paused_until = now + self.backoff;
         }
+        let (cause, until) = match uncertain_until {
+            Some(until) => (PauseCause::OutcomeUnknown, until.max(self.paused_until)),
+            None => (PauseCause::StoreUnavailable, self.paused_until),
+        };
+        *shared.drain_pause.lock() = Some(DrainPause { cause, until });
         match uncertain_until {
             Some(until) => self.deferred.push(Reverse(Deferred { until, address })),
             None => shared.index.requeue(&address),

@@ -1,10 +1,12 @@
 //! Requests that overlap, and requests to the backing store whose outcome is unknown.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
+use tradewind_cache::WriteBackPause;
 use tradewind_core::context::OnUnknownOutcome;
 use tradewind_core::multipart::CreateUpload;
 use tradewind_core::store::{Deleted, Staged};
@@ -128,6 +130,92 @@ impl ObjectStore for ContextProbe {
         self.note(context, address);
         self.inner.delete(context, address, precondition).await
     }
+}
+
+/// A backing store to which nothing can be sent while it refuses connections.
+#[derive(Debug)]
+struct Unreachable {
+    inner: Arc<Faulty<MemoryStore>>,
+    refuses: Arc<AtomicBool>,
+}
+
+struct UnreachableWrite {
+    inner: Box<dyn Staged>,
+    refuses: Arc<AtomicBool>,
+}
+
+fn refused(refuses: &AtomicBool) -> Result<()> {
+    match refuses.load(Ordering::SeqCst) {
+        true => Err(tradewind_core::Error::new(Reason::Io, "connection refused").before_sending()),
+        false => Ok(()),
+    }
+}
+
+#[async_trait]
+impl Staged for UnreachableWrite {
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        self.inner.write(bytes).await
+    }
+
+    async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
+        refused(&self.refuses)?;
+        self.inner.commit(expected).await
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Unreachable {
+    tradewind_core::forward_methods! {
+        to: |layer| &layer.inner;
+        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+        set_versioning, head, get, list, list_versions, copy, set_tags, set_classes, object_parts,
+        create_upload, stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,
+    }
+
+    async fn stage(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: StageRequest,
+    ) -> Result<Box<dyn Staged>> {
+        let inner = self.inner.stage(context, address, request).await?;
+        Ok(Box::new(UnreachableWrite { inner, refuses: self.refuses.clone() }))
+    }
+
+    async fn delete(
+        &self,
+        context: &Context,
+        address: &Address,
+        precondition: Precondition,
+    ) -> Result<Deleted> {
+        refused(&self.refuses)?;
+        self.inner.delete(context, address, precondition).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_not_sent_is_written_back_once_the_store_is_back() {
+    let stores = Stores::new().await;
+    let refuses = Arc::new(AtomicBool::new(false));
+    let backing = Arc::new(Unreachable { inner: stores.backing.clone(), refuses: refuses.clone() });
+    let uncertain = WriteBackOptions { uncertain_window: NEVER, ..options(Duration::ZERO) };
+    let (journal, clock) = (stores.journal.clone(), SystemClock::shared());
+    let layer = WriteBack::open(backing, journal, Arc::new(AllowAll), uncertain, clock).await.unwrap();
+    put(&*layer, "deleted", "x").await;
+    wait_until_clean(&layer).await;
+    refuses.store(true, Ordering::SeqCst);
+    put(&*layer, "written", "x").await;
+    assert!(delete(&*layer, "deleted").await);
+    wait_until("the pause is reported", async || {
+        matches!(layer.status().pause, Some(WriteBackPause::StoreUnavailable { .. }))
+    })
+    .await;
+    refuses.store(false, Ordering::SeqCst);
+    // With an unknown outcome, the keys would be left alone for ever.
+    wait_until_clean(&layer).await;
+    assert_eq!(get(&*stores.backing, "written").await.unwrap(), b"x");
+    assert_eq!(reason(get(&*stores.backing, "deleted").await), Reason::NoSuchKey);
+    assert_eq!(layer.status().pause, None);
 }
 
 /// A repeated request would succeed while the first may still be applied: the key would not be left alone.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use tradewind_cache::{Cached, CachedOptions, ReadOnly, TierOptions, Validation};
+use tradewind_cache::{Cached, CachedOptions, OutageOptions, ReadOnly, TierOptions, Validation};
 use tradewind_core::{Clock, ObjectStore};
 use tradewind_layers::routed::ClassTiers;
 use tradewind_layers::{Deduplicated, Routed, Sliced, Tier, Transformed, Volume};
@@ -239,6 +239,10 @@ fn open_cache(
         eviction: set.policy.value,
         verify_bytes_per_second: set.verify_rate.value.0,
         max_write_bytes_per_second: set.max_write_rate.as_ref().map(|rate| rate.value.0),
+        outage: OutageOptions {
+            max_comparison_wait: set.comparison_wait.value.0,
+            stale_if_unavailable: set.stale_if_unavailable.as_ref().map(|age| age.value.0),
+        },
     };
     Cached::open_with_tiers(below, options, tiers, clock.clone())
         .with_context(|| format!("{}: cannot open the cache in {}", set.disk.source, directory.display()))

@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use tradewind_cache::{DEFAULT_VERIFY_BYTES_PER_SECOND, Eviction, MAX_SSD_BYTES};
+use tradewind_cache::{
+    DEFAULT_MAX_COMPARISON_WAIT, DEFAULT_VERIFY_BYTES_PER_SECOND, Eviction, MAX_SSD_BYTES,
+};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 use super::Inputs;
@@ -24,6 +27,10 @@ pub struct CachedSettings {
     pub memory: Sourced<ByteSize>,
     /// When cached data is compared with the store below.
     pub validate: Sourced<Validate>,
+    /// The time for which a read waits for a comparison that it can do without.
+    pub comparison_wait: Sourced<TimeSpan>,
+    /// The age up to which data that must be compared is served while the store below does not respond.
+    pub stale_if_unavailable: Option<Sourced<TimeSpan>>,
     /// The eviction policy.
     pub policy: Sourced<Eviction>,
     /// Bytes of the cache on the fast disk that are verified per second; 0 for none.
@@ -81,6 +88,8 @@ const MIN_CACHE_MEMORY: ByteSize = ByteSize(1 << 20);
 const DEFAULT_CACHE_MEMORY: ByteSize = ByteSize(64 << 20);
 const DEFAULT_VERIFY_RATE: ByteSize = ByteSize(DEFAULT_VERIFY_BYTES_PER_SECOND);
 const MIN_MAX_WRITE_RATE: ByteSize = ByteSize(64 << 10);
+/// A shorter wait would take a service for unavailable that responds.
+const MIN_COMPARISON_WAIT: Duration = Duration::from_millis(100);
 const MIN_MAX_DIRTY: ByteSize = ByteSize(64 << 20);
 const DEFAULT_MAX_DIRTY: ByteSize = ByteSize(1 << 30);
 
@@ -181,6 +190,8 @@ impl CachedSettings {
         let size = fields.single("size", problems);
         let memory = fields.single("memory", problems);
         let validate = fields.single("validate", problems);
+        let comparison_wait = fields.single("comparison_wait", problems);
+        let stale_if_unavailable = fields.single("stale_if_unavailable", problems);
         let policy = fields.single("policy", problems);
         let verify_rate = fields.single("verify_rate", problems);
         let max_write_rate = fields.single("max_write_rate", problems);
@@ -203,6 +214,8 @@ impl CachedSettings {
             size: size?,
             memory: or_default(memory, DEFAULT_CACHE_MEMORY),
             validate: or_default(validate, Validate::Auto),
+            comparison_wait: or_default(comparison_wait, TimeSpan(DEFAULT_MAX_COMPARISON_WAIT)),
+            stale_if_unavailable,
             policy: or_default(policy, Eviction::default()),
             verify_rate: or_default(verify_rate, DEFAULT_VERIFY_RATE),
             max_write_rate,
@@ -261,6 +274,13 @@ impl CachedSettings {
                 format!("volume.{volume}.cached.max_write_rate must be at least {MIN_MAX_WRITE_RATE}");
             problems.add(&rate.source, message);
         }
+        if self.comparison_wait.value.0 < MIN_COMPARISON_WAIT {
+            let message = format!(
+                "volume.{volume}.cached.comparison_wait must be at least {}",
+                TimeSpan(MIN_COMPARISON_WAIT).to_text()
+            );
+            problems.add(&self.comparison_wait.source, message);
+        }
         if self.max_dirty.value < MIN_MAX_DIRTY {
             let message = format!("volume.{volume}.cached.max_dirty must be at least {MIN_MAX_DIRTY}");
             problems.add(&self.max_dirty.source, message);
@@ -285,6 +305,18 @@ impl CachedSettings {
                 "When cached data is compared with the store below: `always`, at each read; a time such as `60s`, at \
                  the first read after that time, until which a change made elsewhere is not seen; `never`, if nothing \
                  else writes the store; `auto`, `never` over a local store and `always` over a service.",
+            ),
+            declared(
+                "comparison_wait",
+                Some(TimeSpan(DEFAULT_MAX_COMPARISON_WAIT).to_text()),
+                "With `write = \"back\"` or `validate = \"never\"`: the time for which a read waits for a comparison. If the \
+                 store below does not respond, cached data that was compared since the start is served without one.",
+            ),
+            declared(
+                "stale_if_unavailable",
+                None,
+                "With `validate = \"always\"` or a time: while the store below does not respond, cached data that was compared \
+                 since the start, and less than this time ago, is served without a comparison. Default: reads fail with 503.",
             ),
             declared(
                 "policy",
@@ -351,6 +383,12 @@ impl fmt::Display for CachedSettings {
             self.validate.value.to_text(),
             self.write.value.to_text(),
         )?;
+        if self.comparison_wait.value.0 != DEFAULT_MAX_COMPARISON_WAIT {
+            write!(f, ", comparison_wait = {:?}", self.comparison_wait.value.to_text())?;
+        }
+        if let Some(age) = &self.stale_if_unavailable {
+            write!(f, ", stale_if_unavailable = {:?}", age.value.to_text())?;
+        }
         if self.policy.value != Eviction::default() {
             write!(f, ", policy = {:?}", self.policy.value.to_text())?;
         }

@@ -22,6 +22,7 @@ fn hit<B>(found: GetResponse<B>) -> GetResponse<B> {
         class: found.info.metadata.classes.object,
         priority: Some(3),
         retention_seconds: None,
+        is_uncompared: false,
     });
     GetResponse { observation: Observation { cache, ..found.observation }, ..found }
 }

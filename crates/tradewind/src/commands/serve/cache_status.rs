@@ -1,7 +1,7 @@
 //! The state of caches and of write-back in the status of a volume.
 
 use serde_json::{Map, Value as Json, json};
-use tradewind_cache::{Cached, OccupiedClass, PinnedPrefix, WriteBackStatus};
+use tradewind_cache::{Cached, OccupiedClass, PinnedPrefix, WriteBackPause, WriteBackStatus};
 
 /// A cache: sizes, what it holds by class, pins and counters.
 pub(super) fn cache_json(cache: &Cached) -> Json {
@@ -47,5 +47,15 @@ pub(super) fn write_back_json(status: &WriteBackStatus) -> Json {
         "written_back": status.written_back,
         "failures": status.failures,
         "rejected": status.rejected,
+        "pause": status.pause.map(pause_json),
     })
+}
+
+/// The reason for which nothing is written back, and the time until the next attempt.
+fn pause_json(pause: WriteBackPause) -> Json {
+    let (cause, retry_in) = match pause {
+        WriteBackPause::StoreUnavailable { retry_in } => ("store_unavailable", retry_in),
+        WriteBackPause::OutcomeUnknown { retry_in } => ("outcome_unknown", retry_in),
+    };
+    json!({ "cause": cause, "retry_in_seconds": retry_in.as_secs_f64() })
 }

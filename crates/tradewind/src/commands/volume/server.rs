@@ -235,11 +235,23 @@ fn status_text(volume: &Json) -> String {
             &format!("dirty    {bytes} in {} objects, only in the journal yet", write_back["dirty_objects"]);
         let age = write_back["oldest_seconds"].as_f64().unwrap_or(0.0);
         lines += &if age > 0.0 { format!(", the oldest for {age:.0} s\n") } else { "\n".to_owned() };
+        lines += &pause_text(&write_back["pause"]);
         if write_back["rejected"] != 0 {
             lines += "rejected the store below rejects some of them: the log names them\n";
         }
     }
     lines
+}
+
+/// The reason for which nothing is written back now.
+fn pause_text(pause: &Json) -> String {
+    let reason = match pause["cause"].as_str() {
+        Some("store_unavailable") => "the store below is unavailable",
+        Some("outcome_unknown") => "a request whose outcome is unknown may still change the store below",
+        _ => return String::new(),
+    };
+    let seconds = pause["retry_in_seconds"].as_f64().unwrap_or(0.0);
+    format!("waits    {reason}; the next attempt is in {seconds:.0} s\n")
 }
 
 /// The bytes that were written to the SSD, and the extents that were not.
