@@ -55,9 +55,25 @@ const STALLED_CLIENTS: Family = Family::counter(
 const BUDGET_BYTES: Family = Family::gauge("tradewind_memory_budget_bytes", "Memory budget of all requests.");
 const FREE_BYTES: Family =
     Family::gauge("tradewind_memory_free_bytes", "Part of the memory budget that is free.");
+const EXCESS_BYTES: Family = Family::gauge(
+    "tradewind_memory_excess_bytes",
+    "Buffers beyond the memory budget: metadata of objects that requests read when the budget has no room.",
+);
+const RESIDENT_BYTES: Family = Family::gauge(
+    "tradewind_memory_resident_bytes",
+    "Memory of the process, with all that is outside of the budget: connections, indexes, caches and code.",
+);
 const WAITING_REQUESTS: Family =
     Family::gauge("tradewind_memory_waiting_requests", "Requests waiting for memory.");
 const WAITS: Family = Family::counter("tradewind_memory_waits", "Requests that had to wait for memory.");
+
+/// Bytes of memory that the process occupies; `None` if the system does not tell.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
 
 /// The declaration of a metric. The name of a counter is written with the suffix `_total`.
 #[derive(Debug)]
@@ -246,6 +262,10 @@ impl Collector for Metrics {
         STALLED_CLIENTS.encode_value(encoder, self.stalled.load(Ordering::Relaxed))?;
         BUDGET_BYTES.encode_value(encoder, self.budget.capacity() as u64)?;
         FREE_BYTES.encode_value(encoder, self.budget.free() as u64)?;
+        EXCESS_BYTES.encode_value(encoder, self.budget.excess() as u64)?;
+        if let Some(bytes) = resident_bytes() {
+            RESIDENT_BYTES.encode_value(encoder, bytes)?;
+        }
         WAITING_REQUESTS.encode_value(encoder, self.budget.waiting() as u64)?;
         WAITS.encode_value(encoder, self.budget.total_waits())
     }

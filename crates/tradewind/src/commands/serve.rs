@@ -15,6 +15,7 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -47,6 +48,10 @@ use crate::{assemble, logs, memory_limit};
 use admin_calls::AdminCalls;
 use changeable_settings::ChangeableSettings;
 use served_rules::ServedRules;
+
+/// The time after `server.shutdown_grace` in which dirty data is written back, for up to 20 s, and the stores are closed.
+/// Then the process ends: what hangs, such as a service or an absent disk, does not delay it.
+const MAX_CLOSE_TIME: Duration = Duration::from_secs(90);
 
 /// Serve S3
 ///
@@ -218,6 +223,7 @@ async fn serve(
     let service = admin_service(&gateway, served.clone(), metrics, api, &stop);
     let admin_task =
         tokio::spawn(admin::serve(admin, service, files.admin_connections(), stop_admin.clone()));
+    let shutdown_clock = clock.clone();
     let background =
         Background { settings: &settings, served: &served, gateway: &gateway, clock, stop: &stop };
     let tasks = background.spawn();
@@ -249,8 +255,16 @@ async fn serve(
         caught = changeable.reload_until_stopped(&mut signals) => {
             info!(signal = caught.name(), "finishing requests in flight; a second signal ends at once");
             stop.cancel();
+            let limit = server.shutdown_grace.value.0 + MAX_CLOSE_TIME;
             tokio::select! {
                 outcome = &mut shut_down => outcome,
+                () = shutdown_clock.sleep_until(shutdown_clock.now() + limit) => {
+                    error!(
+                        limit_s = limit.as_secs(),
+                        "the stores were not closed in time; ending at once: acknowledged writes are durable"
+                    );
+                    std::process::exit(1);
+                }
                 caught = signals.next_except_hangup() => {
                     warn!(signal = caught.name(), "ending at once");
                     // Acknowledged writes are durable; all other work may be aborted.
