@@ -28,6 +28,9 @@ pub struct Context {
     pub device_gate: Option<Arc<dyn DeviceGate>>,
     /// True for the rest of a request that a store has begun to serve: a full queue delays it, but does not reject it.
     pub is_admitted: bool,
+    /// True for a request that finds out whether a service responds: a leaf opens a new connection for it, also beyond its
+    /// limit.
+    pub is_probe: bool,
 }
 
 /// The behaviour of a leaf if no response says whether a service carried out a change of an object.
@@ -54,6 +57,7 @@ impl Context {
             on_unknown_outcome,
             device_gate: None,
             is_admitted: false,
+            is_probe: false,
         }
     }
 
@@ -85,6 +89,12 @@ impl Context {
     #[must_use]
     pub fn admitted(self) -> Self {
         Self { is_admitted: true, ..self }
+    }
+
+    /// Marks a request that finds out whether a service responds.
+    #[must_use]
+    pub fn probing(self) -> Self {
+        Self { is_probe: true, ..self }
     }
 
     /// See [`Deadline::check`].

@@ -2,10 +2,11 @@
 //! connections and never answers, a vanished host does neither, and a resolver may hang.
 //!
 //! A request that waits says nothing by itself: a listing may take long, and connections may all be busy with large bodies.
-//! So the layer asks. If nothing was received from the service for [`MAX_SILENCE`] while a request waits, one of the waiting
-//! requests sends a probe, the HEAD of a bucket. Any response is a sign of life, also an error of the service. Without one
-//! within [`MAX_PROBE_TIME`], the service is unresponsive: reads that wait fail with [`Io`](Reason::Io), which clients may
-//! retry. Until bytes arrive, new requests fail at once, except for one probe per [`PROBE_INTERVAL`].
+//! So the layer asks. If nothing was received from the service for [`MAX_SILENCE`] while a request waits, it sends a probe, the
+//! HEAD of a bucket on a new connection. Any response is a sign of life, also an error of the service. Without one within
+//! [`MAX_PROBE_WAIT`], the service is unresponsive: reads that wait fail with [`Io`](Reason::Io), which clients may retry.
+//! Until bytes arrive, new requests fail at once, except for one per [`PROBE_INTERVAL`], which causes another probe and waits
+//! for it. A probe lasts longer than any request waits for it, so that a slow service is found to be responsive, too.
 //!
 //! A change that was sent is never failed: its outcome would be unknown. A change that begins while the service is
 //! unresponsive is rejected before anything is sent.
@@ -20,48 +21,60 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 use tradewind_core::context::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::layer::{Call, Method};
 use tradewind_core::traffic::Traffic;
-use tradewind_core::{BucketName, Clock, Context, ObjectStore};
+use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore};
 
 use signs_of_life::SignsOfLife;
 
 /// The time without a sign of life after which a waiting request causes a probe.
 pub const MAX_SILENCE: Duration = Duration::from_secs(2);
-/// The time after which a probe without a response has failed. With the silence before it, and the second for which layers
-/// above wait for other things, a read fails within 5 s.
-pub const MAX_PROBE_TIME: Duration = Duration::from_millis(1500);
-/// The minimum interval between the end of a failed probe and the next one.
+/// The time for which requests wait for a probe. With the silence before it, and the second for which layers above wait for
+/// other things, a read fails within 5 s.
+pub const MAX_PROBE_WAIT: Duration = Duration::from_millis(1500);
+/// The minimum interval between the begins of two probes. Shorter than [`MAX_SILENCE`], so that a request that sends none waits
+/// for one in flight.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// The time after which a probe ends, whose response would be a sign of life until then.
+const MAX_PROBE_TIME: Duration = Duration::from_secs(20);
+/// The interval at which a request that waits for its response looks for received bytes.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+/// The interval at which a request that waits for a probe looks for received bytes.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Memory of a probe, in bytes.
+const PROBE_BYTES: usize = 4096;
+/// Memory of all probes in flight, in bytes.
+const MAX_PROBES_BYTES: usize = 16 * PROBE_BYTES;
 
 /// The layer. See the module documentation.
 pub struct Responsive {
     inner: Arc<dyn ObjectStore>,
-    signs: SignsOfLife,
-    /// Held by the request that probes.
-    probing: tokio::sync::Mutex<()>,
-    /// The bucket of the last request that named one.
-    last_bucket: Mutex<Option<BucketName>>,
+    signs: Arc<SignsOfLife>,
+    probes: Mutex<Probes>,
+    /// Memory of probes.
+    budget: Budget,
     clock: Arc<dyn Clock>,
 }
 
-/// The behaviour of a request that needs the result of a probe while another request probes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OtherProbe {
-    /// It waits for the result.
-    Wait,
-    /// It fails: the service was unresponsive before.
-    Fail,
+/// The probes in flight. They are aborted when the layer is dropped.
+#[derive(Debug, Default)]
+struct Probes {
+    tasks: JoinSet<()>,
+    /// The begin of the last one.
+    last_begin: Option<Duration>,
+    /// The bucket of the last request that named one.
+    last_bucket: Option<BucketName>,
 }
 
 impl Responsive {
     /// Watches `inner`, the leaf of a service whose connections `traffic` counts. Times are those of `clock`.
     pub fn new(inner: Arc<dyn ObjectStore>, traffic: Arc<Traffic>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let signs = SignsOfLife::new(traffic, clock.clone());
-        let (probing, last_bucket) = (tokio::sync::Mutex::default(), Mutex::default());
-        Arc::new(Self { inner, signs, probing, last_bucket, clock })
+        let signs = Arc::new(SignsOfLife::new(traffic, clock.clone()));
+        let (probes, budget) = (Mutex::default(), Budget::new(MAX_PROBES_BYTES));
+        Arc::new(Self { inner, signs, probes, budget, clock })
     }
 
     /// Awaits a request. A read fails once the service is found to be unresponsive.
@@ -70,7 +83,11 @@ impl Responsive {
             self.note_bucket(bucket);
         }
         if self.signs.observe().is_unresponsive {
-            self.probe(call, OtherProbe::Fail).await?;
+            // The request that causes a probe waits for it.
+            match self.begin_probe() {
+                true => self.wait_for_sign(call.context, self.clock.now()).await?,
+                false => return Err(unresponsive()),
+            }
         }
         if is_change(call.method) {
             return request.await;
@@ -78,63 +95,83 @@ impl Responsive {
         let mut request = std::pin::pin!(request);
         let mut silent_since = self.clock.now();
         loop {
-            let limit = self.clock.sleep_until(silent_since + MAX_SILENCE);
+            let look = self.clock.sleep_until(self.clock.now() + WATCH_INTERVAL);
             tokio::select! {
                 biased;
                 response = &mut request => return response,
-                () = limit => {}
+                () = look => {}
             }
-            let last = self.signs.observe().last;
-            if last > silent_since {
-                silent_since = last;
+            silent_since = silent_since.max(self.signs.observe().last);
+            let asked = self.clock.now();
+            if asked < silent_since + MAX_SILENCE {
                 continue;
             }
+            self.begin_probe();
             tokio::select! {
                 biased;
                 response = &mut request => return response,
-                probed = self.probe(call, OtherProbe::Wait) => probed?,
+                sign = self.wait_for_sign(call.context, asked) => sign?,
             }
             silent_since = self.clock.now();
         }
     }
 
     fn note_bucket(&self, bucket: &BucketName) {
-        let mut last = self.last_bucket.lock();
+        let last = &mut self.probes.lock().last_bucket;
         if last.as_ref() != Some(bucket) {
             *last = Some(bucket.clone());
         }
     }
 
-    /// Returns once there was a sign of life since this was called. Fails if the service does not respond. Does nothing if no
-    /// bucket is known. Concurrent requests share a probe.
-    async fn probe(&self, call: Call<'_>, other: OtherProbe) -> Result<()> {
-        let Some(bucket) = call.bucket.cloned().or_else(|| self.last_bucket.lock().clone()) else {
-            return Ok(());
-        };
-        let called = self.clock.now();
-        let _probing = match (self.probing.try_lock(), other) {
-            (Ok(probing), _) => probing,
-            (Err(_), OtherProbe::Fail) => return Err(unresponsive()),
-            (Err(_), OtherProbe::Wait) => call.context.guard(self.probing.lock()).await?,
-        };
-        let started = self.clock.now();
-        let seen = self.signs.observe();
-        if seen.failed_since(started.saturating_sub(PROBE_INTERVAL)) {
-            return Err(unresponsive());
+    /// Sends a probe, unless one was sent within [`PROBE_INTERVAL`]. Returns true if it was sent.
+    fn begin_probe(&self) -> bool {
+        let now = self.clock.now();
+        let mut probes = self.probes.lock();
+        while probes.tasks.try_join_next().is_some() {}
+        let is_recent = probes.last_begin.is_some_and(|begin| now.saturating_sub(begin) < PROBE_INTERVAL);
+        let (Some(bucket), false) = (probes.last_bucket.clone(), is_recent) else { return false };
+        let Some(window) = self.budget.try_admit_optional(PROBE_BYTES) else { return false };
+        probes.last_begin = Some(now);
+        let context = Context::new(Deadline::after(self.clock.clone(), MAX_PROBE_TIME), window).probing();
+        let (inner, signs) = (self.inner.clone(), self.signs.clone());
+        probes.tasks.spawn(async move {
+            let response =
+                context.guard(inner.head_bucket(&context, &bucket)).await.and_then(|response| response);
+            if response.as_ref().err().is_none_or(is_response) {
+                signs.note_response();
+            }
+        });
+        true
+    }
+
+    /// Returns once there was a sign of life since `time`. Fails without one within [`MAX_PROBE_WAIT`]: the service is
+    /// unresponsive then.
+    async fn wait_for_sign(&self, context: &Context, time: Duration) -> Result<()> {
+        let end = self.clock.now() + MAX_PROBE_WAIT;
+        loop {
+            let noticed = self.signs.noticed();
+            if self.signs.observe().last >= time {
+                return Ok(());
+            }
+            let now = self.clock.now();
+            if now >= end {
+                break;
+            }
+            // Received bytes wake nobody.
+            let look = self.clock.sleep_until(end.min(now + LOOK_INTERVAL));
+            let wait = async {
+                tokio::select! {
+                    () = noticed => {}
+                    () = look => {}
+                }
+            };
+            context.guard(wait).await?;
         }
-        if seen.last > called {
+        if self.probes.lock().last_bucket.is_none() {
+            // Nothing was asked.
             return Ok(());
         }
-        let deadline = Deadline::after(self.clock.clone(), MAX_PROBE_TIME);
-        let limited = Context { deadline, ..call.context.clone() };
-        let probe = limited.guard(self.inner.head_bucket(&limited, &bucket));
-        let response = call.context.guard(probe).await?.and_then(|response| response);
-        // The service may have responded to another request, or with an error that the leaf was about to retry.
-        if self.signs.observe().last >= started || response.as_ref().err().is_none_or(is_response) {
-            self.signs.note_response();
-            return Ok(());
-        }
-        self.signs.note_failed_probe();
+        self.signs.note_silence();
         Err(unresponsive())
     }
 }
@@ -199,6 +236,11 @@ impl ObjectStore for Responsive {
         capabilities, prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
         set_versioning, head, get, stage, delete, list, list_versions, copy, set_tags, set_classes, redescribe,
         redescribe_upload, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads, complete_upload,
-        abort_upload, close,
+        abort_upload,
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.probes.lock().tasks.abort_all();
+        self.inner.close().await
     }
 }

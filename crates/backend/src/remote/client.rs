@@ -224,6 +224,8 @@ pub(crate) struct FailedAttempt {
     pub error: Error,
     /// The store certainly rejected the request, or cannot have received all of it.
     is_unprocessed: bool,
+    /// The store cannot have received all of the request.
+    is_unsent: bool,
     /// A retry may succeed.
     is_retryable: bool,
     /// Set if all other requests would fail now, too.
@@ -238,6 +240,7 @@ impl FailedAttempt {
         Self {
             is_retryable: error.kind().is_retryable(),
             is_unprocessed: true,
+            is_unsent: true,
             outage: None,
             retry_after: None,
             error,
@@ -292,8 +295,8 @@ impl Client {
         loop {
             self.wait_until_available(context).await?;
             self.pool.check_open()?;
-            let attempted = context.guard(self.attempt(call, started_at)).await;
-            if !matches!(&attempted, Ok(Err(failed)) if failed.is_unprocessed) {
+            let attempted = context.guard(self.attempt(call, started_at, context.is_probe)).await;
+            if !matches!(&attempted, Ok(Err(failed)) if failed.is_unsent) {
                 call.may_have_arrived.store(true, Ordering::Relaxed);
             }
             match attempted? {
@@ -389,9 +392,17 @@ impl Client {
         Ok(())
     }
 
-    async fn attempt(&self, call: &Call<'_>, started_at: Duration) -> Result<StoreResponse, FailedAttempt> {
+    async fn attempt(
+        &self,
+        call: &Call<'_>,
+        started_at: Duration,
+        is_probe: bool,
+    ) -> Result<StoreResponse, FailedAttempt> {
         let attempt_at = self.clock.now();
-        let acquired = self.pool.acquire(call.caller_holds_connection).await;
+        let acquired = match is_probe {
+            true => self.pool.connect_beyond_limit().await,
+            false => self.pool.acquire(call.caller_holds_connection).await,
+        };
         let mut connection =
             acquired.map_err(|e| FailedAttempt::connecting(e, attempt_at, self.clock.now()))?;
         let length = call.payload.length();
@@ -410,9 +421,9 @@ impl Client {
             });
             self.receive_response(&request_info, sending, connection).await
         };
-        response.map_err(|failed| FailedAttempt {
-            is_unprocessed: is_unsent || failed.is_unprocessed || body_end.abandon(),
-            ..failed
+        response.map_err(|failed| {
+            let is_unsent = body_end.abandon() || is_unsent;
+            FailedAttempt { is_unprocessed: is_unsent || failed.is_unprocessed, is_unsent, ..failed }
         })
     }
 
@@ -450,6 +461,7 @@ impl Client {
         let lost = |error, outage| FailedAttempt {
             error,
             is_unprocessed: false,
+            is_unsent: false,
             is_retryable: true,
             outage,
             retry_after: None,
@@ -510,7 +522,7 @@ impl Client {
             self.outage.record_response(request_info.sent_at);
         }
         let outage = is_unavailable.then(|| self.outage_failure(request_info, retry_after));
-        FailedAttempt { error, is_unprocessed, is_retryable, outage, retry_after }
+        FailedAttempt { error, is_unprocessed, is_unsent: false, is_retryable, outage, retry_after }
     }
 
     pub(super) fn build_request(

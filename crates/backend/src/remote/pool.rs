@@ -272,6 +272,13 @@ impl Pool {
         Ok(Connection::new(http, false, limit_guard))
     }
 
+    /// Opens a connection that does not count towards the maximum: for a request that finds out whether the peer responds at
+    /// all.
+    pub async fn connect_beyond_limit(&self) -> Result<Connection> {
+        self.check_open()?;
+        Ok(Connection::new(self.connect_with_timeout().await?, false, None))
+    }
+
     /// Opens connections in the background, up to `connections` in this runtime and up to the pool's maximum. Returns
     /// at once.
     pub fn prewarm(self: &Arc<Self>, connections: usize) {

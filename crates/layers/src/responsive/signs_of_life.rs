@@ -1,9 +1,11 @@
 //! The signs of life of a service: when bytes were last received from it, and whether a probe has failed since.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tradewind_core::Clock;
 use tradewind_core::traffic::Traffic;
 
@@ -16,7 +18,9 @@ const MIN_SIGN_BYTES: u64 = 64;
 pub(super) struct SignsOfLife {
     traffic: Arc<Traffic>,
     clock: Arc<dyn Clock>,
-    seen: Mutex<LifeState>,
+    state: Mutex<LifeState>,
+    /// Notified by each sign of life that is noted.
+    noticed: Notify,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +29,8 @@ struct LifeState {
     received_bytes: u64,
     /// The time at which it was noticed.
     last: Duration,
-    /// The end of the last failed probe, if there was no sign of life since.
-    failed: Option<Duration>,
+    /// True from a failed probe until the next sign of life.
+    is_unresponsive: bool,
 }
 
 /// The state of the service.
@@ -36,49 +40,50 @@ pub(super) struct Observation {
     pub last: Duration,
     /// True from a failed probe until the next sign of life.
     pub is_unresponsive: bool,
-    failed: Option<Duration>,
-}
-
-impl Observation {
-    /// True if a probe failed at `time` or later, and there was no sign of life since.
-    pub fn failed_since(&self, time: Duration) -> bool {
-        self.failed.is_some_and(|failed| failed >= time)
-    }
 }
 
 impl SignsOfLife {
     pub fn new(traffic: Arc<Traffic>, clock: Arc<dyn Clock>) -> Self {
-        let seen =
-            LifeState { received_bytes: traffic.counts().received_bytes, last: clock.now(), failed: None };
-        Self { traffic, clock, seen: Mutex::new(seen) }
+        let state = LifeState {
+            received_bytes: traffic.counts().received_bytes,
+            last: clock.now(),
+            is_unresponsive: false,
+        };
+        Self { traffic, clock, state: Mutex::new(state), noticed: Notify::new() }
     }
 
     /// The state, with what was received until now.
     pub fn observe(&self) -> Observation {
         let received_bytes = self.traffic.counts().received_bytes;
-        let mut seen = self.seen.lock();
-        if received_bytes.saturating_sub(seen.received_bytes) >= MIN_SIGN_BYTES {
-            seen.received_bytes = received_bytes;
-            self.revive(&mut seen);
+        let mut state = self.state.lock();
+        if received_bytes.saturating_sub(state.received_bytes) >= MIN_SIGN_BYTES {
+            state.received_bytes = received_bytes;
+            self.revive(&mut state);
         }
-        Observation { last: seen.last, is_unresponsive: seen.failed.is_some(), failed: seen.failed }
+        Observation { last: state.last, is_unresponsive: state.is_unresponsive }
+    }
+
+    /// Waits for the next response that is noted.
+    pub fn noticed(&self) -> impl Future<Output = ()> + '_ {
+        self.noticed.notified()
     }
 
     /// Notes a response to a probe.
     pub fn note_response(&self) {
-        self.revive(&mut self.seen.lock());
+        self.revive(&mut self.state.lock());
+        self.noticed.notify_waiters();
     }
 
-    /// Notes a failed probe.
-    pub fn note_failed_probe(&self) {
-        if self.seen.lock().failed.replace(self.clock.now()).is_none() {
+    /// Notes that no sign of life followed a probe in time.
+    pub fn note_silence(&self) {
+        if !std::mem::replace(&mut self.state.lock().is_unresponsive, true) {
             tracing::warn!("a service does not respond; its requests fail until it does");
         }
     }
 
-    fn revive(&self, seen: &mut LifeState) {
-        seen.last = self.clock.now();
-        if seen.failed.take().is_some() {
+    fn revive(&self, state: &mut LifeState) {
+        state.last = self.clock.now();
+        if std::mem::take(&mut state.is_unresponsive) {
             tracing::info!("the service responds again");
         }
     }
