@@ -53,7 +53,7 @@ use crate::tiers::Tiers;
 use change::{CachedStaged, WrittenObject};
 use checkpoints::Checkpoints;
 use class_policies::PinnedPrefixes;
-use comparison::ComparisonPause;
+use comparison::ComparisonPauses;
 use retention_sweep::RetentionSweep;
 
 pub use class_policies::OccupiedClass;
@@ -74,7 +74,7 @@ pub struct Cached {
     clock: Arc<dyn Clock>,
     validation: Validation,
     outage: OutageOptions,
-    comparison_pause: ComparisonPause,
+    comparison_pauses: ComparisonPauses,
     eviction: Eviction,
     /// Heads of earlier sessions are not trusted.
     session: u64,
@@ -179,7 +179,7 @@ impl Cached {
             clock,
             validation: options.validation,
             outage: tier_options.outage,
-            comparison_pause: ComparisonPause::default(),
+            comparison_pauses: ComparisonPauses::default(),
             eviction,
             session,
             checkpoints,

@@ -21,7 +21,7 @@ use tradewind_core::store::{GetRequest, GetResponse, Select, StageRequest};
 use tradewind_core::testing::{
     MemoryStore, SimulatedClock, context, context_until, drain, pattern, reason, write_all,
 };
-use tradewind_core::{Address, Body, Budget, Clock, Context, ObjectStore, Reason, Result};
+use tradewind_core::{Address, Body, Budget, Clock, Context, ObjectStore, Precondition, Reason, Result};
 
 const SECOND: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(2);
@@ -245,6 +245,22 @@ async fn older_object_is_not_served_after_a_newer_one_was_seen() {
     assert_eq!(reason(bench.get().await.0), Reason::DeadlineExceeded);
     bench.hang(false);
     bench.hit(2).await;
+}
+
+/// A HEAD has told a client that the object is gone, while a read of it was in progress.
+#[tokio::test]
+async fn deleted_object_is_not_served_after_its_absence_was_seen() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::new(directory.path(), Validation::SoleWriter, None).await;
+    bench.hit(1).await;
+    let reading = bench.get().await.0.unwrap().body;
+    bench.clock.advance(SECOND);
+    bench.service.inner.delete(&context(), &bench.address, Precondition::None).await.unwrap();
+    let request = GetRequest::default();
+    assert_eq!(reason(bench.cached.head(&bench.context(), &bench.address, request).await), Reason::NoSuchKey);
+    drain(reading).await.unwrap();
+    bench.hang(true);
+    assert_eq!(reason(bench.get().await.0), Reason::DeadlineExceeded);
 }
 
 /// Another journal owns the bucket, for instance: that is an answer.

@@ -23,9 +23,28 @@ use crate::options::Validation;
 /// The time after a comparison without a response in which reads do not wait for another one.
 const COMPARISON_PAUSE: Duration = Duration::from_secs(1);
 
+/// Buckets that share a pause, by hash.
+const PAUSES: usize = 64;
+
+/// The pauses of all buckets. Buckets may be in different stores.
+#[derive(Debug)]
+pub(super) struct ComparisonPauses([ComparisonPause; PAUSES]);
+
+impl Default for ComparisonPauses {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| ComparisonPause::default()))
+    }
+}
+
+impl ComparisonPauses {
+    fn of_bucket(&self, hash: KeyHash) -> &ComparisonPause {
+        &self.0[usize::try_from(hash.bucket >> 32).unwrap_or(0) % PAUSES]
+    }
+}
+
 /// The time before which no comparison is waited for, if a head may be served without one.
 #[derive(Debug, Default)]
-pub(super) struct ComparisonPause {
+struct ComparisonPause {
     /// Milliseconds since the clock's origin; 0 if the last comparison was answered.
     until_ms: AtomicU64,
 }
@@ -59,7 +78,7 @@ fn millis(time: Duration) -> u64 {
 
 /// True if the backing store has responded: not if the request is over, for instance.
 fn is_answer<T>(result: &Result<T>) -> bool {
-    result.as_ref().err().is_none_or(|error| !error.kind().is_retryable())
+    result.as_ref().err().is_none_or(|error| !error.kind().is_retryable() || error.affects_whole_bucket())
 }
 
 impl Cached {
@@ -72,31 +91,37 @@ impl Cached {
         request: GetRequest,
     ) -> Result<Option<GetResponse<()>>> {
         let found = self.inner.head(attempt.context, attempt.address, request);
+        // An answer that differs is not cached, or not yet: an older head must not be served after it.
+        let noted = |answer: Result<GetResponse<()>>| match answer {
+            Ok(found) if found.info == cached.info => Ok(found),
+            other => self.observed(attempt.hash, attempt.started, other),
+        };
         if !self.may_serve_uncompared(attempt, cached) {
-            return found.await.map(Some);
+            return noted(found.await).map(Some);
         }
-        let max_wait = self.outage.max_comparison_wait;
-        if !self.comparison_pause.may_compare(&*self.clock, max_wait) {
+        let (max_wait, pause) =
+            (self.outage.max_comparison_wait, self.comparison_pauses.of_bucket(attempt.hash));
+        if !pause.may_compare(&*self.clock, max_wait) {
             return Ok(self.note_unanswered());
         }
         let limit = Deadline::after(self.clock.clone(), max_wait);
         match limit.guard(found).await {
             Err(_) => {
-                self.comparison_pause.begin(&*self.clock);
+                pause.begin(&*self.clock);
                 Ok(self.note_unanswered())
             }
             // The store below failed, but no answer about the bucket: as that another journal owns it.
             Ok(Err(error)) if error.reason() == Reason::Io && !error.affects_whole_bucket() => {
                 if error.is_unsent() {
-                    self.comparison_pause.begin(&*self.clock);
+                    pause.begin(&*self.clock);
                 }
                 Ok(self.note_unanswered())
             }
             Ok(result) => {
                 if is_answer(&result) {
-                    self.comparison_pause.end();
+                    pause.end();
                 }
-                result.map(Some)
+                noted(result).map(Some)
             }
         }
     }
@@ -110,7 +135,8 @@ impl Cached {
     /// noted while heads of this key need no comparison.
     pub(super) fn observed<T>(&self, hash: KeyHash, started: Duration, answer: Result<T>) -> Result<T> {
         let must_compare = match self.validation {
-            Validation::Owner | Validation::SoleWriter => self.tiers.changes.uncertain_until(hash) > started,
+            // Also after that time, an older head must be compared before it is served.
+            Validation::Owner | Validation::SoleWriter => !self.tiers.changes.uncertain_until(hash).is_zero(),
             Validation::MaxAge(_) | Validation::Always => self.outage.stale_if_unavailable.is_some(),
         };
         if must_compare && is_answer(&answer) {
