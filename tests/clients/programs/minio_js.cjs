@@ -157,7 +157,8 @@ main({
     assert.strictEqual(await client.bucketExists(`${bucket}-not-there`), false);
     await assert.rejects(client.removeBucket(`${bucket}-not-there`), { code: "NoSuchBucket" });
     await assert.rejects(client.putObject(`${bucket}-not-there`, "key", "x"), { code: "NoSuchBucket" });
-    await assert.rejects(client.makeBucket(bucket, server.region), /BucketAlreadyOwnedByYou|already own/);
+    // In us-east-1, S3 reports success to the owner of a bucket that exists.
+    await client.makeBucket(bucket, server.region);
   },
 
   async bucket_settings_never_set(bucket) {

@@ -43,11 +43,17 @@ pub(super) async fn create(
         }
     }
     match service.store.create_bucket(&call.context, bucket).await {
-        // In its default region, S3 reports success to the owner of the bucket.
+        // In its default region, S3 reports success to the owner of the bucket. A bucket of a service may be another owner's.
         Err(error)
             if error.reason() == Reason::BucketExists
                 && service.options.region == DEFAULT_REGION
-                && !names_location => {}
+                && !names_location =>
+        {
+            let owned = service.store.list_buckets(&call.context).await.unwrap_or_default();
+            if !owned.iter().any(|owned| owned.name == *bucket) {
+                return Err(error.into());
+            }
+        }
         created => created?,
     }
     Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{bucket}")) }))

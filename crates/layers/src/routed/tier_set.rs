@@ -104,7 +104,8 @@ impl TierSet {
     pub fn is_miss(&self, tier: usize, error: &Error) -> bool {
         match error.reason() {
             Reason::NoSuchKey | Reason::NoSuchVersion => true,
-            Reason::NoSuchBucket => tier != self.base(),
+            // The id may be of a version in the base, whose ids have another form.
+            Reason::NoSuchBucket | Reason::InvalidVersionId => tier != self.base(),
             _ => false,
         }
     }
