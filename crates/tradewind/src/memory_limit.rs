@@ -75,11 +75,17 @@ pub const fn needed_bytes(budget_bytes: u64) -> u64 {
     budget_bytes.saturating_add(budget_bytes / 10 * 6).saturating_add(BASE_BYTES)
 }
 
-/// The address space that a server with one local store needs. Less ends the process when a thread cannot start, or at
-/// the first allocation that fails.
+/// The address space that a server with one local store uses at most. With less, an allocation may fail, which ends the
+/// process.
 const fn needed_address_bytes(budget_bytes: u64, workers: u64) -> u64 {
     let stacks = workers.saturating_mul(STACK_BYTES);
     needed_bytes(budget_bytes).saturating_add(UNUSED_ADDRESS_BYTES).saturating_add(stacks)
+}
+
+/// The least address space with which a server with one local store starts. Its requests may use the whole budget.
+const fn min_address_bytes(budget_bytes: u64, workers: u64) -> u64 {
+    let beyond_budget = needed_bytes(budget_bytes).saturating_sub(BASE_BYTES).saturating_sub(budget_bytes);
+    needed_address_bytes(budget_bytes, workers).saturating_sub(beyond_budget)
 }
 
 /// Limits the allocator of the C library, which only C code and the start of a thread use, if the address space is
@@ -99,7 +105,7 @@ fn check_address_space(settings: &Settings) -> anyhow::Result<()> {
     let workers = settings.scalars.server.workers.value.map(NonZeroUsize::get);
     let workers = workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let needed = needed_address_bytes(budget.value.0, workers as u64);
-    if needed > limit {
+    if min_address_bytes(budget.value.0, workers as u64) > limit {
         bail!(
             "{}: memory.budget = {}, but this process may map only {} of memory (ulimit -v); lower the budget, or raise the \
              limit to at least {}",
@@ -107,6 +113,14 @@ fn check_address_space(settings: &Settings) -> anyhow::Result<()> {
             budget.value,
             ByteSize(limit),
             ByteSize(needed.next_multiple_of(1 << 20)),
+        );
+    }
+    if needed > limit {
+        tracing::warn!(
+            budget = %budget.value,
+            limit = %ByteSize(limit),
+            needed = %ByteSize(needed.next_multiple_of(1 << 20)),
+            "under load this process may lack address space (ulimit -v): lower memory.budget or raise the limit"
         );
     }
     Ok(())
