@@ -1,58 +1,34 @@
-//! A connection to the monitors within this process, by librados. A command takes about a millisecond of CPU, one of the
+//! Connections to the cluster within this process, by librados. A command takes about a millisecond of CPU, one of the
 //! process `ceph` about 100.
 //!
-//! Calls of librados block for as long as no monitor responds. They run on a thread of their own, and the caller waits with a
-//! deadline. A call that is late keeps the thread: the next one waits for its end first, so that a late change never follows
-//! a newer one.
+//! Calls of librados block for as long as no daemon responds. They run on a thread of their own, and the caller waits with
+//! a deadline. A call that is late keeps the thread: the next one waits for its end first, so that a late change never
+//! follows a newer one. The manager has a connection of its own: without a manager, the monitors still restore affinities.
 
 mod library;
+mod link;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use self::library::{Connection, Failure, Target, errno_name};
+use self::link::Link;
 use crate::ceph_process::CephOptions;
 use crate::error::{Error, Result};
 
 pub use self::library::exit_now;
-
-/// Time for the end of the connection, when it is not used any longer.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that the library needs beyond its own deadline for the connection.
-const CONNECT_GRACE: Duration = Duration::from_secs(2);
+pub use self::link::has_abandoned_call;
 
 type Response = std::result::Result<Vec<u8>, Failure>;
 
-/// Set if a call of librados was still waiting when its connection was dropped.
-static HAS_ABANDONED_CALL: AtomicBool = AtomicBool::new(false);
-
-/// Returns true if a thread of this process still waits in librados although its connection is not used any longer. Then
-/// the process must end by [`exit_now`].
-pub fn has_abandoned_call() -> bool {
-    HAS_ABANDONED_CALL.load(Ordering::Relaxed)
-}
-
-/// A connection.
+/// The connections to a cluster.
 #[derive(Debug)]
 pub(crate) struct Rados {
-    requests: Option<SyncSender<Request>>,
-    worker: Option<JoinHandle<()>>,
-    /// Disconnects when the thread has closed the connection.
-    closed: Receiver<()>,
-    /// The response to a command that is late.
-    late: Option<Receiver<Response>>,
-    timeout: Duration,
-}
-
-#[derive(Debug)]
-struct Request {
-    target: Target,
-    command: String,
-    response: SyncSender<Response>,
+    monitors: Link,
+    /// The connection to the manager, from its first command.
+    manager: Option<Link>,
+    options: CephOptions,
 }
 
 /// The reason why there is no connection.
@@ -65,93 +41,46 @@ pub(crate) enum ConnectError {
 }
 
 impl Rados {
-    /// Connects. Takes up to the timeout of the options.
+    /// Connects to the monitors. Takes up to the timeout of the options.
     pub fn connect(options: &CephOptions) -> std::result::Result<Self, ConnectError> {
-        let (requests, received) = sync_channel::<Request>(1);
-        let (connected, is_connected) = sync_channel(1);
-        let (closing, closed) = sync_channel(1);
-        let timeout = options.timeout;
-        let options = options.clone();
-        let serve = move || {
-            let _closing: SyncSender<()> = closing;
-            match open(&options) {
-                Ok(connection) => {
-                    // Without a receiver, the connection is not used: the loop ends at once.
-                    let _ = connected.send(Ok(()));
-                    serve_requests(&connection, &received);
-                }
-                Err(e) => drop(connected.send(Err(e))),
-            }
-        };
-        let worker = std::thread::Builder::new().name("librados".to_owned()).spawn(serve);
-        let worker = worker.map_err(|e| ConnectError::Unusable(format!("cannot start a thread: {e}")))?;
-        let rados = Self { requests: Some(requests), worker: Some(worker), closed, late: None, timeout };
-        match is_connected.recv_timeout(timeout + CONNECT_GRACE) {
-            Ok(Ok(())) => Ok(rados),
-            Ok(Err(e)) => Err(e),
-            Err(_) => Err(ConnectError::Unreachable),
-        }
+        let monitors = connect(options, Target::Monitors)?;
+        Ok(Self { monitors, manager: None, options: options.clone() })
     }
 
     /// Runs a command and returns its output. A command without a response in time may still be carried out later.
     pub fn run(&mut self, words: &[&str]) -> Result<Vec<u8>> {
-        let deadline = Instant::now() + self.timeout;
         let shown = words.join(" ");
-        let late = || Error::Timeout { command: shown.clone(), timeout: self.timeout };
-        if let Some(response) = &self.late {
-            match response.recv_timeout(self.timeout) {
-                Err(RecvTimeoutError::Timeout) => return Err(late()),
-                Ok(_) | Err(RecvTimeoutError::Disconnected) => {}
+        let link = match (target(words), &mut self.manager) {
+            (Target::Monitors, _) => &mut self.monitors,
+            (Target::Manager, Some(manager)) => manager,
+            (Target::Manager, manager) => {
+                let connected = connect(&self.options, Target::Manager);
+                manager.insert(connected.map_err(|e| match e {
+                    ConnectError::Unreachable => {
+                        Error::Timeout { command: shown.clone(), timeout: self.options.timeout }
+                    }
+                    ConnectError::Unusable(output) => Error::Ended { output },
+                })?)
             }
-        }
-        let (response, received) = sync_channel(1);
-        let request = Request { target: target(words), command: command(words).to_string(), response };
-        let ended = || Error::Ended { output: "the thread of librados ended".to_owned() };
-        self.requests.as_ref().ok_or_else(ended)?.send(request).map_err(|_| ended())?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        match received.recv_timeout(left) {
-            Ok(Ok(output)) => {
-                self.late = None;
-                Ok(output)
-            }
-            Ok(Err(failure)) => {
-                self.late = None;
-                Err(error(shown, &failure, self.timeout))
-            }
-            Err(RecvTimeoutError::Timeout) => {
-                let error = late();
-                self.late = Some(received);
-                Err(error)
-            }
-            Err(RecvTimeoutError::Disconnected) => Err(ended()),
-        }
+        };
+        link.run(&shown, command(words).to_string())
     }
 }
 
-impl Drop for Rados {
-    fn drop(&mut self) {
-        drop(self.requests.take());
-        // A thread that waits for a monitor ends with the process.
-        let is_closed = self.closed.recv_timeout(CLOSE_TIMEOUT) == Err(RecvTimeoutError::Disconnected);
-        if !is_closed {
-            HAS_ABANDONED_CALL.store(true, Ordering::Relaxed);
-        }
-        if let Some(worker) = self.worker.take().filter(|_| is_closed) {
-            // Its panic was reported already.
-            let _ = worker.join();
-        }
-    }
+fn connect(options: &CephOptions, target: Target) -> std::result::Result<Link, ConnectError> {
+    let timeout = options.timeout;
+    let options = options.clone();
+    Link::start(timeout, move || {
+        let connection = open(&options, target)?;
+        Ok(move |command: &str| connection.command(target, command))
+    })
 }
 
-fn open(options: &CephOptions) -> std::result::Result<Connection, ConnectError> {
+fn open(options: &CephOptions, target: Target) -> std::result::Result<Connection, ConnectError> {
     let user = options.id.as_deref().unwrap_or("admin");
     let connection = Connection::create(user, options.config.as_deref()).map_err(ConnectError::Unusable)?;
-    let seconds = options.timeout.as_secs().max(1).to_string();
-    // Errors are returned: the library need not print them, too.
-    for (option, value) in
-        [("client_mount_timeout", seconds.as_str()), ("log_to_stderr", "false"), ("err_to_stderr", "false")]
-    {
-        connection.set(option, value).map_err(ConnectError::Unusable)?;
+    for (option, value) in settings(target, options.timeout) {
+        connection.set(option, &value).map_err(ConnectError::Unusable)?;
     }
     match connection.connect() {
         Ok(()) => Ok(connection),
@@ -160,19 +89,22 @@ fn open(options: &CephOptions) -> std::result::Result<Connection, ConnectError> 
     }
 }
 
-fn serve_requests(connection: &Connection, requests: &Receiver<Request>) {
-    for Request { target, command, response } in requests {
-        // The caller may wait no longer.
-        let _ = response.send(connection.command(target, &command));
-    }
-}
-
-fn error(command: String, failure: &Failure, timeout: Duration) -> Error {
-    if failure.errno == libc::ETIMEDOUT {
-        return Error::Timeout { command, timeout };
-    }
-    let message = format!("{}: {}", errno_name(failure.errno), failure.message);
-    Error::Rejected { command, message: message.trim_end_matches(": ").to_owned() }
+/// The options of the library. They override the configuration file and the monitors' configuration.
+fn settings(target: Target, timeout: Duration) -> [(&'static str, String); 4] {
+    let seconds = timeout.as_secs().max(1).to_string();
+    let command_seconds = match target {
+        // The library cancels a late command, and does not send it again to the next monitor.
+        Target::Monitors => seconds.clone(),
+        // The library would return without a cancellation, and write a later response to memory that is not valid then.
+        Target::Manager => "0".to_owned(),
+    };
+    [
+        ("client_mount_timeout", seconds),
+        ("rados_mon_op_timeout", command_seconds),
+        // Errors are returned: the library need not print them, too.
+        ("log_to_stderr", "false".to_owned()),
+        ("err_to_stderr", "false".to_owned()),
+    ]
 }
 
 /// The manager has the statistics of placement groups, the monitors have all else.
@@ -213,18 +145,35 @@ mod tests {
     }
 
     #[test]
-    fn errors_read_like_those_of_the_command_ceph() {
-        let failure = |errno, message: &str| Failure { errno, message: message.to_owned() };
-        let shown =
-            |failure: &Failure| error("osd dump".to_owned(), failure, Duration::from_secs(15)).to_string();
-        assert_eq!(
-            shown(&failure(libc::EACCES, "access denied")),
-            "\"ceph osd dump\" failed: EACCES: access denied"
-        );
-        assert!(shown(&failure(libc::ETIMEDOUT, "")).contains("no response"));
-        let missing =
-            error("config-key get x".to_owned(), &failure(libc::ENOENT, ""), Duration::from_secs(1));
-        assert!(missing.is_not_found(), "{missing}");
+    fn hanging_manager_does_not_delay_the_monitors() {
+        let (release, released) = std::sync::mpsc::sync_channel::<()>(1);
+        let hang = move || {
+            Ok(move |_: &str| {
+                let _ = released.recv();
+                Ok(Vec::new())
+            })
+        };
+        let respond = || Ok(|_: &str| Ok(b"{}".to_vec()));
+        let mut rados = Rados {
+            monitors: Link::start(Duration::from_secs(60), respond).unwrap(),
+            manager: Some(Link::start(Duration::ZERO, hang).unwrap()),
+            options: CephOptions::default(),
+        };
+        for _ in 0..2 {
+            assert!(matches!(rados.run(&["pg", "dump"]), Err(Error::Timeout { .. })));
+            assert_eq!(rados.run(&["osd", "dump"]).unwrap(), b"{}");
+        }
+        release.send(()).unwrap();
+    }
+
+    #[test]
+    fn late_commands_are_cancelled_at_monitors_only() {
+        let timeout_of = |target| {
+            let settings = settings(target, Duration::from_secs(15));
+            settings.into_iter().find(|(option, _)| *option == "rados_mon_op_timeout").unwrap().1
+        };
+        assert_eq!(timeout_of(Target::Monitors), "15");
+        assert_eq!(timeout_of(Target::Manager), "0");
     }
 
     #[test]
