@@ -23,6 +23,7 @@ use crate::osd_map::OsdMap;
 use crate::pg_map::{self, Pg};
 use crate::pg_order::{MapAge, PgOrders};
 use crate::policy::{Outcome, Policy, PolicyState};
+use crate::rados::has_abandoned_call;
 use crate::replica_reads::ReplicaReads;
 use crate::restore::{Restored, claim, restore_from, take_over};
 use crate::signals::OsdSignals;
@@ -49,6 +50,8 @@ const MAX_RESTORE_ATTEMPTS: u32 = 4;
 const RESTORE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of affinities that are set between two heartbeats.
 const MAX_BATCH_CHANGES: usize = 64;
+/// Time after a change without a response in which the cluster may still carry it out.
+const LATE_CHANGE_WAIT: Duration = Duration::from_secs(300);
 /// Maximum age of PGs and health when a step is made.
 const MAX_DECISION_AGE: Duration = Duration::from_secs(10);
 /// Minimum share of the primaries that must be as predicted.
@@ -190,6 +193,8 @@ pub struct Balancer {
     is_journal_outdated: bool,
     last_heartbeat: Instant,
     last_step: Option<LastStep>,
+    /// When a change had no response in time.
+    last_timeout: Option<Instant>,
     /// For the next report.
     warnings: Vec<String>,
 }
@@ -244,6 +249,7 @@ impl Balancer {
             is_journal_outdated: false,
             last_heartbeat: now,
             last_step: None,
+            last_timeout: None,
             warnings: Vec::new(),
         })
     }
@@ -398,14 +404,28 @@ impl Balancer {
     fn apply_in_batches(&mut self, changes: &[AffinityChange]) -> Result<()> {
         for (index, batch) in changes.chunks(MAX_BATCH_CHANGES).enumerate() {
             let batch = if index == 0 { batch.to_vec() } else { self.own_changes(batch)? };
-            apply(&mut self.ceph, &batch)?;
-            if let Some(journal) = &mut self.journal {
+            self.apply(&batch)?;
+            let has_late_change = self.has_late_change();
+            if let Some(journal) = self.journal.as_mut().filter(|_| !has_late_change) {
                 journal.confirm(&batch);
             }
             self.heartbeat()?;
         }
         // A restore by another command in the meantime may have missed some of these changes.
         self.prove_alive()
+    }
+
+    fn apply(&mut self, changes: &[AffinityChange]) -> Result<()> {
+        let applied = apply(&mut self.ceph, changes);
+        if matches!(applied, Err(Error::Timeout { .. })) {
+            self.last_timeout = Some(Instant::now());
+        }
+        applied
+    }
+
+    /// True if an earlier change may still follow. Its value must not be taken for the operator's.
+    fn has_late_change(&self) -> bool {
+        has_abandoned_call() || self.last_timeout.is_some_and(|last| last.elapsed() < LATE_CHANGE_WAIT)
     }
 
     /// The changes of OSDs whose affinity is one that this balancer set or found.
@@ -431,7 +451,7 @@ impl Balancer {
         if let Some(journal) = &mut self.journal {
             journal.note(&changes, &self.map);
         }
-        let applied = self.own_changes(&changes).and_then(|changes| apply(&mut self.ceph, &changes));
+        let applied = self.own_changes(&changes).and_then(|changes| self.apply(&changes));
         if let Err(e) = applied {
             self.warnings.push(format!("a step that failed is still in force: {e}"));
         }

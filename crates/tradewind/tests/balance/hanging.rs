@@ -1,9 +1,10 @@
 //! A monitor that stops responding while a balancer runs.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use super::Cluster;
 
@@ -57,5 +58,33 @@ fn interrupted_balancer_restores_once_its_monitor_responds_again() {
     let output = running.wait_for_output();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert!(output.err.contains("the affinities are not restored yet"), "{}", output.err);
+    cluster.assert_unchanged();
+}
+
+#[test]
+fn values_of_a_late_change_stay_the_balancers_after_the_next_step() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.runner.write("late", "osd primary-affinity");
+    let running = cluster.runner.spawn(&cluster.arguments("ceph", &["--interval", "0.3"]));
+    // The first step fails. A record exists once the second is complete.
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while cluster.state()["keys"].get("tradewind/balance/last-step").is_none() {
+        assert!(Instant::now() < deadline, "no step");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let state = cluster.state();
+    let osd = state["affinities"].as_array().unwrap().iter().position(|affinity| *affinity != 1.0).unwrap();
+    cluster.wait_for_journal(|journal| {
+        let values = journal["set"][osd.to_string()].as_array().unwrap();
+        values.len() > 1 && values.contains(&json!(65_536))
+    });
+    // As if the cluster had carried the change out now that takes the first step back.
+    cluster.set_affinity(osd, 1.0);
+    std::thread::sleep(Duration::from_secs(1));
+    running.signal(Signal::INT);
+    let output = running.wait_for_output();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(output.err.contains("no response to \"ceph osd primary-affinity"), "{}", output.err);
+    assert!(!output.err.contains("another command set"), "{}", output.err);
     cluster.assert_unchanged();
 }

@@ -24,7 +24,7 @@ impl Cluster {
         assert!(process.wait().unwrap().success());
     }
 
-    fn set_affinity(&self, osd: usize, affinity: f64) {
+    pub(super) fn set_affinity(&self, osd: usize, affinity: f64) {
         self.operate(&format!("osd primary-affinity osd.{osd} {affinity}"));
     }
 
@@ -40,7 +40,7 @@ impl Cluster {
     }
 
     /// Waits until the journal has what the condition asks for.
-    fn wait_for_journal(&self, is_reached: impl Fn(&Value) -> bool) {
+    pub(super) fn wait_for_journal(&self, is_reached: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let state = self.state();
