@@ -3,12 +3,17 @@
 use tradewind_model::affinity::Affinity;
 
 use crate::error::{Error, Result};
+use crate::journal::Journal;
 use crate::monitors::Monitors;
+use crate::osd_map::OsdMap;
 
 /// Maximum number of connections that set affinities at the same time. Each may be a `ceph` process, with half a second of
 /// CPU to start.
 const MAX_CONNECTIONS: usize = 8;
 const MIN_CHANGES_PER_CONNECTION: usize = 2;
+/// Maximum number of affinities that are set after one look at the map. Another command may set one of them before its turn,
+/// which would be overwritten.
+pub(crate) const MAX_BATCH_CHANGES: usize = MAX_CONNECTIONS * MIN_CHANGES_PER_CONNECTION;
 
 /// A new affinity for an OSD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +44,19 @@ pub fn apply(ceph: &mut Monitors, changes: &[AffinityChange]) -> Result<()> {
         }
         result
     })
+}
+
+/// The changes of OSDs whose current affinity is one that the balancer of this journal set or found.
+pub(crate) fn own_changes(
+    ceph: &mut Monitors,
+    journal: &Journal,
+    changes: &[AffinityChange],
+) -> Result<Vec<AffinityChange>> {
+    let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
+    let is_own = |change: &&AffinityChange| {
+        map.affinity(change.osd).is_some_and(|affinity| journal.is_own(change.osd, affinity))
+    };
+    Ok(changes.iter().filter(is_own).copied().collect())
 }
 
 fn apply_in_turn(ceph: &mut Monitors, changes: &[AffinityChange]) -> Result<()> {

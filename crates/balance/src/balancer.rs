@@ -10,7 +10,7 @@ use tradewind_model::affinity::placement::OsdIndex;
 use tradewind_model::affinity::queueing::ReadLoad;
 
 use crate::agent::Agents;
-use crate::apply::{AffinityChange, apply};
+use crate::apply::{AffinityChange, MAX_BATCH_CHANGES, apply, own_changes};
 use crate::ceph_process::CephOptions;
 use crate::cluster_view::{ClusterView, FixedPgs, RecentPgReads};
 use crate::collector::Collector;
@@ -48,8 +48,6 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(20);
 /// Attempts to restore the affinities at the end: a monitor may just fail over.
 const MAX_RESTORE_ATTEMPTS: u32 = 4;
 const RESTORE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of affinities that are set between two heartbeats.
-const MAX_BATCH_CHANGES: usize = 64;
 /// Time after a change without a response in which the cluster may still carry it out.
 const LATE_CHANGE_WAIT: Duration = Duration::from_secs(300);
 /// Maximum age of PGs and health when a step is made.
@@ -402,8 +400,8 @@ impl Balancer {
     /// Between batches, another balancer must not take a long step for the end of this one, and another command may set
     /// affinities of later batches.
     fn apply_in_batches(&mut self, changes: &[AffinityChange]) -> Result<()> {
-        for (index, batch) in changes.chunks(MAX_BATCH_CHANGES).enumerate() {
-            let batch = if index == 0 { batch.to_vec() } else { self.own_changes(batch)? };
+        for batch in changes.chunks(MAX_BATCH_CHANGES) {
+            let batch = self.own_changes(batch)?;
             self.apply(&batch)?;
             let has_late_change = self.has_late_change();
             if let Some(journal) = self.journal.as_mut().filter(|_| !has_late_change) {
@@ -430,12 +428,8 @@ impl Balancer {
 
     /// The changes of OSDs whose affinity is one that this balancer set or found.
     fn own_changes(&mut self, changes: &[AffinityChange]) -> Result<Vec<AffinityChange>> {
-        let map = OsdMap::parse(self.ceph.json(&["osd", "dump"])?)?;
         let Some(journal) = &self.journal else { return Ok(changes.to_vec()) };
-        let is_own = |change: &&AffinityChange| {
-            map.affinity(change.osd).is_some_and(|affinity| journal.is_own(change.osd, affinity))
-        };
-        Ok(changes.iter().filter(is_own).copied().collect())
+        own_changes(&mut self.ceph, journal, changes)
     }
 
     /// Sets the affinities from before a step, or the original ones.
@@ -451,8 +445,9 @@ impl Balancer {
         if let Some(journal) = &mut self.journal {
             journal.note(&changes, &self.map);
         }
-        let applied = self.own_changes(&changes).and_then(|changes| self.apply(&changes));
-        if let Err(e) = applied {
+        let mut batches = changes.chunks(MAX_BATCH_CHANGES);
+        let take_back = |batch| self.own_changes(batch).and_then(|batch| self.apply(&batch));
+        if let Err(e) = batches.try_for_each(take_back) {
             self.warnings.push(format!("a step that failed is still in force: {e}"));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::apply::{AffinityChange, apply};
+use crate::apply::{AffinityChange, MAX_BATCH_CHANGES, apply, own_changes};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, Restoration};
 use crate::monitors::Monitors;
@@ -31,11 +31,21 @@ pub fn restore(ceph: &mut Monitors) -> Result<Option<Restored>> {
 /// Restores the affinities that a balancer changed, and removes its journal.
 pub(crate) fn restore_from(ceph: &mut Monitors, journal: &Journal) -> Result<Restored> {
     let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
-    let Restoration { changes, operators } = journal.restoration(&map);
+    let Restoration { changes, mut operators } = journal.restoration(&map);
     let is_different =
         |change: &&AffinityChange| map.affinity(change.osd).is_some_and(|current| current != change.affinity);
-    let changed = changes.iter().filter(is_different).count();
-    apply(ceph, &changes)?;
+    let (mut changed, mut is_overtaken) = (0, false);
+    for batch in changes.chunks(MAX_BATCH_CHANGES) {
+        let own = own_changes(ceph, journal, batch)?;
+        changed += own.iter().filter(is_different).count();
+        apply(ceph, &own)?;
+        is_overtaken |= own.len() < batch.len();
+    }
+    if is_overtaken {
+        // Another command has set affinities since the first look at the map.
+        let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
+        operators = journal.restoration(&map).operators;
+    }
     // Another balancer may have begun with its own.
     if Journal::load(ceph)?.is_some_and(|current| current.has_same_owner(journal)) {
         Journal::remove(ceph)?;

@@ -173,3 +173,18 @@ fn step_that_a_crash_cut_short_is_restored() {
     assert!(output.status.success(), "{output:?}");
     cluster.assert_unchanged();
 }
+
+#[test]
+fn affinity_set_while_others_are_restored_is_kept() {
+    let Some(cluster) = Cluster::start() else { return };
+    let running = cluster.runner.spawn(&cluster.arguments("ceph", &["--interval", "0.3"]));
+    let osd = cluster.wait_for_lowered_osd();
+    running.signal(Signal::KILL);
+    running.wait_for_output();
+    let cluster = cluster.with("next", json!({"after": "osd dump", "affinities": {osd.to_string(): 0.3}}));
+    let output = cluster.run("restore", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.out).unwrap();
+    assert!(text.contains(&format!("osd.{osd} keeps the affinity 0.3")), "{text}");
+    cluster.assert_only_changed(osd, 0.3);
+}
