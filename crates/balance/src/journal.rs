@@ -22,6 +22,8 @@ const KEY: &str = "tradewind/balance/journal";
 const VERSION: u32 = 2;
 /// The earliest version that is read. Its journals lack the values that were set.
 const MIN_VERSION: u32 = 1;
+/// The lowest affinity that the balancers of [`MIN_VERSION`] set, in steps of 1/64.
+const MIN_UNRECORDED_STEPS: u32 = 4;
 /// Maximum number of values that incomplete changes may leave at an OSD, per OSD.
 const MAX_EARLIER_VALUES: usize = 8;
 
@@ -185,7 +187,9 @@ impl Journal {
         match self.set.get(&osd) {
             Some(set) => set.contains(affinity),
             // It is not recorded what the owner set.
-            None if self.version < VERSION => true,
+            None if self.version < VERSION => {
+                affinity >= Affinity::from_steps(MIN_UNRECORDED_STEPS) || self.original(osd) == Some(affinity)
+            }
             None => self.original(osd) == Some(affinity),
         }
     }

@@ -61,6 +61,15 @@ fn journal_of_version_1_restores_what_it_names() {
 }
 
 #[test]
+fn lower_value_than_version_1_set_is_the_operators() {
+    let text = r#"{"version":1,"owner":"a","heartbeat":3,"originals":{"0":65536,"1":65536,"2":0}}"#;
+    let journal: Journal = serde_json::from_str(text).unwrap();
+    let restored = journal.restoration(&map(&[0.0, 0.0625, 0.0]));
+    assert_eq!(restored.changes, [change(1, 1.0), change(2, 0.0)]);
+    assert_eq!(restored.operators, [change(0, 0.0)]);
+}
+
+#[test]
 fn value_of_another_command_is_not_restored_but_named() {
     let journal = journal_of_a_step();
     for ratio in [0.0, 0.3, 1.0] {
