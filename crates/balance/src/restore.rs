@@ -57,9 +57,7 @@ pub(crate) fn restore_from(ceph: &mut Monitors, journal: &Journal) -> Result<Res
 pub(crate) fn take_over(ceph: &mut Monitors) -> Result<()> {
     let found = Journal::load(ceph)?;
     match observe(ceph, found)? {
-        Some(ObservedJournal { journal, is_alive: true }) => {
-            Err(Error::Unsuitable(format!("{} balances this cluster already; stop it first", journal.owner)))
-        }
+        Some(ObservedJournal { journal, is_alive: true }) => Err(claimed_by(&journal)),
         Some(ObservedJournal { journal, is_alive: false }) => {
             if restore_from(ceph, &journal)?.changed > 0 {
                 // The PGs elect their primaries, and report them.
@@ -71,16 +69,24 @@ pub(crate) fn take_over(ceph: &mut Monitors) -> Result<()> {
     }
 }
 
-/// Writes the journal with the affinities of this map. Of several balancers that start at once, the last one wins.
+/// Writes the journal with the affinities of this map. Of several balancers that do so at once, the last one wins.
+///
+/// # Errors
+/// [`Error::Unsuitable`] if another balancer has a journal: it may have changed affinities.
 pub(crate) fn claim(ceph: &mut Monitors, owner: String, map: &OsdMap) -> Result<Journal> {
+    if let Some(current) = Journal::load(ceph)? {
+        return Err(claimed_by(&current));
+    }
     let journal = Journal::new(owner, map);
     journal.save(ceph)?;
     std::thread::sleep(START_RACE_WAIT);
     match Journal::load(ceph)? {
         Some(current) if current.has_same_owner(&journal) => Ok(journal),
-        Some(current) => {
-            Err(Error::Unsuitable(format!("{} balances this cluster already; stop it first", current.owner)))
-        }
+        Some(current) => Err(claimed_by(&current)),
         None => Err(Error::Unsuitable("another command removed the journal; try again".to_owned())),
     }
+}
+
+fn claimed_by(journal: &Journal) -> Error {
+    Error::Unsuitable(format!("{} balances this cluster already; stop it first", journal.owner))
 }

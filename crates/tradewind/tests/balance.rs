@@ -257,6 +257,20 @@ fn second_balancer_ends_while_the_first_runs() {
 }
 
 #[test]
+fn journal_that_appears_during_the_start_is_left_alone() {
+    let Some(cluster) = Cluster::start() else { return };
+    let journal =
+        json!({"version": 2, "owner": "process 1 on another host", "heartbeat": 1, "originals": {}})
+            .to_string();
+    let keys = json!({"tradewind/balance/journal": journal});
+    let cluster = cluster.with("next", json!({"after": "pg dump", "keys": keys}));
+    let output = cluster.run("ceph", &["--duration", "1"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.err.contains("process 1 on another host balances this cluster already"), "{}", output.err);
+    assert_eq!(cluster.state()["keys"], keys);
+}
+
+#[test]
 fn obstacles_are_named_and_nothing_changes() {
     for (field, value, expected) in [
         ("health", json!("HEALTH_ERR"), "the cluster is in HEALTH_ERR (SIMULATED); repair it first"),
