@@ -37,7 +37,7 @@ const MEASURED_ROUNDS: usize = 6;
 /// of the gain without that limit: while a small step is verified, a large one must wait.
 const MIN_EARLY_GAIN: f64 = 0.15;
 const MIN_EARLY_SHARE: f64 = 0.5;
-/// Minimum of the factor by which predictions are scaled: a step is tried again some time.
+/// Minimum of the factor by which predictions are scaled.
 const MIN_PREDICTION_SCALE: f64 = 0.25;
 /// Minimum and maximum of a measured gain in units of the predicted one, for that factor.
 const MIN_REALIZED_SHARE: f64 = 0.05;
@@ -165,6 +165,8 @@ pub struct Controller {
     confirmed_rounds: u32,
     /// Factor of predicted gains, from what earlier steps brought.
     prediction_scale: f64,
+    /// When predictions count in full again, after an undone step. It is retried then.
+    scaled_until: Option<Duration>,
     /// The current retry interval.
     retry_interval: Duration,
 }
@@ -180,6 +182,7 @@ impl Controller {
             pending: None,
             confirmed_rounds: 0,
             prediction_scale: 1.0,
+            scaled_until: None,
         }
     }
 
@@ -199,6 +202,10 @@ impl Controller {
         let has_reads = total.reads_per_second >= self.options.min_reads_per_second;
         if let Some(pending) = self.pending.take() {
             return self.verify(pending, round, total, has_reads);
+        }
+        if self.scaled_until.is_some_and(|end| round.now >= end) {
+            self.prediction_scale = 1.0;
+            self.scaled_until = None;
         }
         if !has_reads {
             self.confirmed_rounds = 0;
@@ -423,6 +430,7 @@ impl Controller {
         for (state, previous) in self.osds.iter_mut().zip(pending.previous_osds) {
             *state = OsdState { last_change: state.last_change, ..previous };
         }
+        self.scaled_until = Some(round.now + self.retry_interval);
         self.retry_interval = (self.retry_interval * 2).min(MAX_RETRY_INTERVAL);
         Decision::Undo { affinities, measured_gain }
     }

@@ -162,7 +162,17 @@ fn equal_or_idle_osds_are_left_alone() {
 
 #[test]
 fn step_without_a_gain_is_undone_and_tried_later_and_later() {
-    let mut world = World::new(&HALF_SLOW, 0.0, 4);
+    assert_steps_are_retried(World::new(&HALF_SLOW, 0.0, 4), 0.2..10.0);
+}
+
+#[test]
+fn small_step_without_a_gain_is_tried_later_and_later() {
+    let rates = [20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 17.0];
+    assert_steps_are_retried(World { in_flight: 8.0, ..World::new(&rates, 0.0, 4) }, 0.05..0.2);
+}
+
+/// Steps that bring nothing are undone and retried, each with a predicted gain in this range.
+fn assert_steps_are_retried(mut world: World, gains: std::ops::Range<f64>) {
     let mut controller = Controller::new(8, Options::default());
     let slow = world.read_loads();
     let (mut sets, mut undos) = (Vec::new(), 0);
@@ -177,7 +187,8 @@ fn step_without_a_gain_is_undone_and_tried_later_and_later() {
             seconds: 2.0,
         };
         match controller.decide(&round) {
-            Decision::Set { affinities, .. } => {
+            Decision::Set { affinities, predicted_gain } => {
+                assert!(gains.contains(&predicted_gain), "{predicted_gain}");
                 sets.push(second);
                 world.affinities = affinities;
             }
