@@ -136,6 +136,16 @@ enum CommandOutcome {
     Status(u8),
 }
 
+impl CommandOutcome {
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::FoundProblems => 1,
+            Self::Status(status) => *status,
+        }
+    }
+}
+
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -172,9 +182,7 @@ pub fn main() -> ExitCode {
         Command::Lab(command) => lab::run(command),
     };
     match result {
-        Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
-        Ok(CommandOutcome::FoundProblems) => ExitCode::from(1),
-        Ok(CommandOutcome::Status(status)) => ExitCode::from(status),
+        Ok(outcome) => ExitCode::from(outcome.exit_status()),
         Err(error) => ExitCode::from(print_error(&error)),
     }
 }

@@ -231,9 +231,15 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
         Command::Key(arguments) => agent::create_key(&arguments),
     };
     match outcome {
-        // A call of librados still waits for a monitor: the usual end of the process would destroy what it uses.
-        Err(e) if tradewind_balance::has_abandoned_call() => {
-            tradewind_balance::exit_now(super::print_error(&e));
+        // A call of librados still waits for the cluster: the usual end of the process would destroy what it uses.
+        outcome if tradewind_balance::has_abandoned_call() => {
+            let status = match &outcome {
+                Ok(outcome) => outcome.exit_status(),
+                Err(e) => super::print_error(e),
+            };
+            // Standard output may hold an incomplete line.
+            let _ = io::stdout().flush();
+            tradewind_balance::exit_now(status);
         }
         outcome => outcome,
     }
