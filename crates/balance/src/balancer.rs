@@ -161,7 +161,7 @@ pub struct PrimaryCheck {
 pub struct Balancer {
     ceph: Monitors,
     options: BalancerOptions,
-    /// The OSDs that are excluded by id or device class.
+    /// The OSDs that are excluded by id or device class, as of this map.
     excluded_osds: BTreeSet<u32>,
     /// The OSDs that are excluded by a pool, as of the last refresh.
     osds_of_excluded_pools: BTreeSet<u32>,
@@ -205,9 +205,13 @@ impl Balancer {
     pub fn connect(cluster: ClusterAccess, options: BalancerOptions, owner: String) -> Result<Self> {
         let ClusterAccess { ceph, agents } = cluster;
         let mut ceph = Monitors::connect(ceph)?;
-        if options.mode == Mode::Act {
-            take_over(&mut ceph)?;
-        }
+        let kept = if options.mode == Mode::Act { take_over(&mut ceph)?.operators } else { Vec::new() };
+        let warn = |AffinityChange { osd, affinity }: &AffinityChange| {
+            format!(
+                "osd.{osd}: another command set the affinity {affinity} since the last balancer; it is not restored"
+            )
+        };
+        let warnings = kept.iter().map(warn).collect();
         let map = OsdMap::parse(ceph.json(&["osd", "dump"])?)?;
         let pgs = pg_map::parse(ceph.json(&["pg", "dump"])?)?;
         let ids: Vec<u32> = map.active_osds().map(|osd| osd.id).collect();
@@ -248,7 +252,7 @@ impl Balancer {
             last_heartbeat: now,
             last_step: None,
             last_timeout: None,
-            warnings: Vec::new(),
+            warnings,
         })
     }
 
@@ -491,6 +495,7 @@ impl Balancer {
                 self.osd_ids = ids;
                 self.last_round = None;
             }
+            self.excluded_osds = self.options.exclusions.find_current_osds(&mut self.ceph)?;
             // Last: after an error above, the next round sees the change again. After one below, the PGs are still stale.
             self.map = map;
             self.find_operators();

@@ -44,20 +44,30 @@ impl Exclusions {
         {
             return Err(unknown(format!("the pool {name}")));
         }
-        let mut osds = self.osds.clone();
+        let classes = self.read_classes(ceph)?;
+        let is_unknown = |class: &&String| !classes.iter().any(|(_, other)| other == *class);
+        if let Some(class) = self.device_classes.iter().find(is_unknown) {
+            return Err(unknown(format!("the device class {class}")));
+        }
+        Ok(self.select_osds(&classes))
+    }
+
+    /// The excluded OSDs after a change of the map, which may have removed OSDs and device classes.
+    pub(crate) fn find_current_osds(&self, ceph: &mut Monitors) -> Result<BTreeSet<u32>> {
+        Ok(self.select_osds(&self.read_classes(ceph)?))
+    }
+
+    /// The device class of each OSD that has one, if any is excluded.
+    fn read_classes(&self, ceph: &mut Monitors) -> Result<Vec<(u32, String)>> {
         if self.device_classes.is_empty() {
-            return Ok(osds);
+            return Ok(Vec::new());
         }
-        let classes = parse_classes(&ceph.json(&["osd", "tree"])?);
-        for class in &self.device_classes {
-            let members: Vec<u32> =
-                classes.iter().filter(|(_, other)| other == class).map(|(osd, _)| *osd).collect();
-            if members.is_empty() {
-                return Err(unknown(format!("the device class {class}")));
-            }
-            osds.extend(members);
-        }
-        Ok(osds)
+        Ok(parse_classes(&ceph.json(&["osd", "tree"])?))
+    }
+
+    fn select_osds(&self, classes: &[(u32, String)]) -> BTreeSet<u32> {
+        let members = classes.iter().filter(|(_, class)| self.device_classes.contains(class));
+        members.map(|(osd, _)| *osd).chain(self.osds.iter().copied()).collect()
     }
 
     /// The OSDs that hold placement groups of the excluded pools.
@@ -90,6 +100,17 @@ mod tests {
         ["osd.3", "12", "ssd", "osd.x"].iter().for_each(|text| exclusions.add(text));
         assert_eq!(exclusions.osds, BTreeSet::from([3, 12]));
         assert_eq!(exclusions.device_classes, BTreeSet::from(["ssd".to_owned(), "osd.x".to_owned()]));
+    }
+
+    #[test]
+    fn osds_that_join_an_excluded_class_are_selected() {
+        let mut exclusions = Exclusions::default();
+        ["osd.3", "ssd"].iter().for_each(|text| exclusions.add(text));
+        let mut classes = vec![(0, "hdd".to_owned()), (1, "ssd".to_owned())];
+        assert_eq!(exclusions.select_osds(&classes), BTreeSet::from([1, 3]));
+        classes.push((4, "ssd".to_owned()));
+        assert_eq!(exclusions.select_osds(&classes), BTreeSet::from([1, 3, 4]));
+        assert_eq!(exclusions.select_osds(&[]), BTreeSet::from([3]));
     }
 
     #[test]

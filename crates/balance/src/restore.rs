@@ -54,18 +54,19 @@ pub(crate) fn restore_from(ceph: &mut Monitors, journal: &Journal) -> Result<Res
 }
 
 /// Restores what a balancer left behind that no longer runs.
-pub(crate) fn take_over(ceph: &mut Monitors) -> Result<()> {
+pub(crate) fn take_over(ceph: &mut Monitors) -> Result<Restored> {
     let found = Journal::load(ceph)?;
     match observe(ceph, found)? {
         Some(ObservedJournal { journal, is_alive: true }) => Err(claimed_by(&journal)),
         Some(ObservedJournal { journal, is_alive: false }) => {
-            if restore_from(ceph, &journal)?.changed > 0 {
+            let restored = restore_from(ceph, &journal)?;
+            if restored.changed > 0 {
                 // The PGs elect their primaries, and report them.
                 std::thread::sleep(ELECTION_WAIT);
             }
-            Ok(())
+            Ok(restored)
         }
-        None => Ok(()),
+        None => Ok(Restored::default()),
     }
 }
 

@@ -104,6 +104,8 @@ fn operators_affinity_survives_the_start_of_the_next_balancer() {
     cluster.set_affinity(osd, 0.0);
     let output = cluster.run("ceph", &["--interval", "0.3", "--duration", "1"]);
     assert!(output.status.success(), "{output:?}");
+    let expected = format!("osd.{osd}: another command set the affinity 0 since the last balancer");
+    assert!(output.err.contains(&expected), "{}", output.err);
     cluster.assert_only_changed(osd, 0.0);
 }
 
