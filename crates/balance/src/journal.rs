@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use ring::digest;
 use serde::{Deserialize, Serialize};
 use tradewind_model::affinity::Affinity;
 
@@ -22,6 +23,8 @@ const KEY: &str = "tradewind/balance/journal";
 const VERSION: u32 = 2;
 /// The earliest version that is read. Its journals lack the values that were set.
 const MIN_VERSION: u32 = 1;
+/// Length of the checksum, the first bytes of SHA-256.
+const CHECKSUM_BYTES: usize = 8;
 /// The lowest affinity that the balancers of [`MIN_VERSION`] set, in steps of 1/64.
 const MIN_UNRECORDED_STEPS: u32 = 4;
 /// Maximum number of values that incomplete changes may leave at an OSD, per OSD.
@@ -55,6 +58,9 @@ pub struct Journal {
     /// OSDs whose affinity another command set since the owner started.
     #[serde(default)]
     operators: BTreeSet<u32>,
+    /// The checksum of the affinities and OSDs above, in the stored form. Earlier journals lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksum: Option<String>,
 }
 
 /// The values that a balancer may have left at an OSD, in 1/65,536: first the one that it set last, then those that are
@@ -128,6 +134,7 @@ impl Journal {
             changed: None,
             set: BTreeMap::new(),
             operators: BTreeSet::new(),
+            checksum: None,
         }
     }
 
@@ -202,8 +209,32 @@ impl Journal {
                 command: format!("config-key get {KEY}"),
                 message: format!("version {} is not known", journal.version),
             }),
+            Some(journal) if !journal.is_intact() => Err(Error::Malformed {
+                command: format!("config-key get {KEY}"),
+                message: format!(
+                    "its checksum is wrong; set the affinities by hand, then remove it with `ceph config-key rm {KEY}`"
+                ),
+            }),
             other => Ok(other),
         }
+    }
+
+    /// False if a stored journal was damaged.
+    fn is_intact(&self) -> bool {
+        self.checksum.as_ref().is_none_or(|checksum| *checksum == self.compute_checksum())
+    }
+
+    fn compute_checksum(&self) -> String {
+        let mut context = digest::Context::new(&digest::SHA256);
+        let mut add = |value: &u32| context.update(&value.to_le_bytes());
+        for (osd, original) in &self.originals {
+            [osd, original].into_iter().for_each(&mut add);
+        }
+        for (osd, SetValues(values)) in &self.set {
+            std::iter::once(osd).chain(values).for_each(&mut add);
+        }
+        self.operators.iter().for_each(add);
+        hex::encode(&context.finish().as_ref()[..CHECKSUM_BYTES])
     }
 
     /// Writes it. The monitors have it when this returns.
@@ -215,6 +246,7 @@ impl Journal {
     fn stored(&self) -> Self {
         let mut stored = self.clone();
         stored.originals.retain(|_, original| self.version < VERSION || *original != Affinity::MAX.raw());
+        stored.checksum = Some(stored.compute_checksum());
         stored
     }
 

@@ -138,3 +138,13 @@ fn only_a_process_of_this_boot_and_namespace_is_known_to_have_ended() {
     assert!(!ProcessIdentity { namespace: "pid:[1]".to_owned(), ..ended }.has_ended());
     assert!(!journal.has_same_owner(&Journal::new(process_owner(), &map(&[1.0]))), "another instance");
 }
+
+#[test]
+fn damaged_affinity_in_a_stored_journal_is_found() {
+    let text = serde_json::to_string(&journal_of_a_step().stored()).unwrap();
+    let parse = |text: &str| serde_json::from_str::<Journal>(text).unwrap();
+    assert!(parse(&text).is_intact());
+    assert!(!parse(&text.replace("32768", "32760")).is_intact(), "original");
+    assert!(!parse(&text.replace("16384", "16385")).is_intact(), "set");
+    assert!(parse(r#"{"version":2,"owner":"a","heartbeat":3,"originals":{"0":7}}"#).is_intact(), "earlier");
+}
