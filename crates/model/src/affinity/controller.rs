@@ -37,6 +37,8 @@ const MEASURED_ROUNDS: usize = 6;
 /// of the gain without that limit: while a small step is verified, a large one must wait.
 const MIN_EARLY_GAIN: f64 = 0.15;
 const MIN_EARLY_SHARE: f64 = 0.5;
+/// Share of the predicted gain that the measured one may still have: such a step is kept without a verdict.
+const MIN_UNDECIDED_SHARE: f64 = 0.5;
 /// Minimum of the factor by which predictions are scaled.
 const MIN_PREDICTION_SCALE: f64 = 0.25;
 /// Minimum and maximum of a measured gain in units of the predicted one, for that factor.
@@ -392,7 +394,11 @@ impl Controller {
             None => Some(true),
             Some(gain) if gain.low > 0.0 => Some(true),
             Some(gain) if gain.high < self.options.min_kept_gain.ln_1p() => Some(false),
-            Some(gain) => is_over.then_some(gain.mean.exp_m1() >= self.options.min_kept_gain),
+            // Evidence that is too vague to contradict half of the prediction does not undo a step.
+            Some(gain) => is_over.then(|| {
+                gain.mean.exp_m1() >= self.options.min_kept_gain
+                    || gain.high >= (pending.full_gain * MIN_UNDECIDED_SHARE).ln_1p()
+            }),
         };
         let Some(is_kept) = verdict.filter(|_| measured_rounds >= self.options.verify_rounds) else {
             self.pending = Some(pending);
