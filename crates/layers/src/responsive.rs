@@ -102,15 +102,15 @@ impl Responsive {
                 () = look => {}
             }
             silent_since = silent_since.max(self.signs.observe().last);
-            let asked = self.clock.now();
-            if asked < silent_since + MAX_SILENCE {
+            let now = self.clock.now();
+            if now < silent_since + MAX_SILENCE {
                 continue;
             }
             self.begin_probe();
             tokio::select! {
                 biased;
                 response = &mut request => return response,
-                sign = self.wait_for_sign(call.context, asked) => sign?,
+                sign = self.wait_for_sign(call.context, now) => sign?,
             }
             silent_since = self.clock.now();
         }
@@ -157,7 +157,7 @@ impl Responsive {
             if now >= end {
                 break;
             }
-            // Received bytes wake nobody.
+            // Received bytes wake no task.
             let look = self.clock.sleep_until(end.min(now + LOOK_INTERVAL));
             let wait = async {
                 tokio::select! {

@@ -138,7 +138,7 @@ fn requests_to_a_stopped_service_fail_within_five_seconds() {
     let mut front = scene.front();
     let mut client = S3::new(front.endpoint, root_key());
     assert_eq!(get(&mut client, "small", &[]).body, small);
-    scene.service.signal(Signal::STOP);
+    scene.service.suspend();
     for (method, path, query) in [
         ("GET", "bucket/small", None),
         ("HEAD", "bucket/absent", None),
@@ -171,7 +171,7 @@ fn shutdown_over_a_stopped_service_ends_in_its_time() {
     std::fs::write(&settings, text.replace("[server]\n", "[server]\nshutdown_grace = \"1s\"\n")).unwrap();
     let mut front = scene.front();
     let mut client = S3::new(front.endpoint, root_key());
-    scene.service.signal(Signal::STOP);
+    scene.service.suspend();
     let writing = std::thread::spawn(move || client.put("bucket/new", &[7; 50_000]).map(|put| put.status));
     eventually("the write has begun", || {
         let metrics = S3::anonymous(front.admin).get("metrics").unwrap().text();

@@ -137,7 +137,7 @@ async fn reads_of_a_service_that_hangs_fail_within_five_seconds() {
 }
 
 #[tokio::test]
-async fn requests_beside_the_one_that_probes_fail_at_once() {
+async fn requests_fail_during_a_probe() {
     let bench = Bench::new().await;
     bench.service.hang(&READS);
     bench.head().await.0.unwrap_err();

@@ -205,6 +205,20 @@ impl Server {
         Err(self.failed("the server was not ready in time"))
     }
 
+    /// Stops all its threads, by SIGSTOP, and returns once they have stopped.
+    pub fn suspend(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.as_ref().expect("it runs").id());
+        let is_stopped = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The state follows the name, which is in parentheses.
+            stat.rsplit(')').next().is_none_or(|fields| fields.trim_start().starts_with('T'))
+        };
+        super::eventually("all threads have stopped", || {
+            std::fs::read_dir(&tasks).is_ok_and(|mut all| all.all(|task| task.is_ok_and(is_stopped)))
+        });
+    }
+
     pub fn signal(&self, signal: Signal) {
         let child = self.child.as_ref().expect("it runs");
         kill_process(Pid::from_child(child), signal).expect("it can be signalled");
