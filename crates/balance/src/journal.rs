@@ -47,7 +47,7 @@ pub struct Journal {
     /// When the owner started, in seconds since 1970. Journals of earlier versions lack it.
     #[serde(default)]
     pub started_at_unix_seconds: Option<u64>,
-    /// Original affinities by OSD, in 1/65,536. The stored form leaves out those of 1, as a value has at most 64 KiB.
+    /// Original affinities by OSD, in 1/65,536. The stored form leaves out affinities of 1, as a value has at most 64 KiB.
     originals: BTreeMap<u32, u32>,
     /// In journals of version 1, OSDs that the owner changed or was about to change; the first ones lack even that.
     #[serde(default, skip_serializing_if = "Option::is_none")]

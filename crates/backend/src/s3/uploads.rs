@@ -55,8 +55,8 @@ impl S3Store {
         call.may_repeat = true;
         self.prepare_classes(context, &request.metadata).await?;
         self.write_metadata(&request.metadata, &mut call.headers)?;
-        // The id is that of the completed object. Two attempts of this request create two uploads with the same id, of
-        // which one is completed.
+        // The completed object gets this id. Two attempts of this request create two uploads with the same id, and one
+        // of them is completed.
         IdentifiedWrite::add_id(self, address, &Precondition::None, &mut call.headers)?;
         if let Some((algorithm, scope)) = request.checksum {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 /// Time for the end of the connection, when it is not used any longer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that the library needs beyond its own deadlines: those of the connection and of a command.
+/// Time that the library needs beyond its own deadlines for the connection and for a command.
 const LIBRARY_GRACE: Duration = Duration::from_secs(2);
 
 /// The threads that still waited in librados when their connection was dropped. A channel disconnects when its thread ends.
@@ -44,8 +44,8 @@ struct Request {
 }
 
 impl Link {
-    /// Starts the thread, which opens a connection and then calls `run` of the connection for each command. Takes up to
-    /// the timeout, which is also that of each command.
+    /// Starts the thread, which opens a connection and then calls `run` of the connection for each command. `timeout`
+    /// limits the connection and each command.
     pub fn start<C: FnMut(&str) -> Response>(
         timeout: Duration,
         open: impl FnOnce() -> std::result::Result<C, ConnectError> + Send + 'static,

@@ -29,8 +29,8 @@ use super::checkpoint::{CheckpointHeader, read_checkpoint_header};
 use super::identity::{Identity, UNFINISHED, VERSION};
 use super::session_record::{SessionRecord, SessionState};
 
-/// The highest number that is not drawn for a session: 0 is that of a head that was never compared, and 1 that of a cache
-/// without a directory.
+/// The highest number that is never drawn for a session: 0 marks a head that was never compared, and 1 is the session of a
+/// cache without a directory.
 const MAX_RESERVED_SESSION: u64 = 1;
 
 /// The reason for which a directory cannot be used.

@@ -173,7 +173,7 @@ fn find_foreign_name(directory: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Returns true if the content of a file shows that the directory is that of a cache, or if it has no content.
+/// Returns true if the content of a file shows that the directory belongs to a cache, or if the file is empty.
 fn is_cache(directory: &Path) -> io::Result<bool> {
     let begin = |name: &str| -> io::Result<Option<Vec<u8>>> {
         let file = match File::open(directory.join(name)) {

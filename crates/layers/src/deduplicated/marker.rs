@@ -79,7 +79,7 @@ async fn restore_damaged(store: &ChunkStore, context: &Context, damage: Error) -
     }
 }
 
-/// Returns true if a marker is that of a later version.
+/// Returns true if a later version has written a marker.
 fn names_later_version(marker: &[u8]) -> bool {
     let number =
         std::str::from_utf8(marker).ok().and_then(|text| text.strip_prefix(TITLE)?.strip_suffix('\n'));

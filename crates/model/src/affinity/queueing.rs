@@ -36,7 +36,7 @@ impl WriteLoad {
         self.writes_per_second * self.latency_seconds
     }
 
-    /// Cost of the writes per second, in bytes: that of as many reads of these bytes.
+    /// Cost of the writes per second, in bytes: as high as the cost of as many reads of these bytes.
     pub fn cost_per_second(self) -> f64 {
         read_cost(self.writes_per_second, self.bytes_per_second)
     }

@@ -76,7 +76,7 @@ impl PendingStep {
     }
 
     /// The OSDs whose change is certain to cost this gain, by the service rates that were measured since the step: the
-    /// throughput would be higher with their previous affinities, and those of the step at all other OSDs.
+    /// throughput would be higher if they had their previous affinities, and all other OSDs the affinities of the step.
     pub fn harmful_osds(&self, placement: &Placement, min_gain: f64) -> Vec<OsdIndex> {
         let now = self.loads(placement, &self.affinities);
         let is_harmful = |osd: &OsdIndex| {

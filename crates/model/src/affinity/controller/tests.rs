@@ -242,7 +242,7 @@ fn undo_leaves_an_osd_alone_that_was_fixed_after_the_step() {
     panic!("nothing was undone");
 }
 
-/// Decides until a step ends whose real gain is this, whatever was predicted. Returns the step and its end.
+/// Decides until a step with this real gain ends. The prediction does not matter. Returns the step and its end.
 fn end_of_step(controller: &mut Controller, world: &World, real_gain: f64, noise: f64) -> [Decision; 2] {
     let slow = world.read_loads();
     let mut affinities = world.affinities.clone();
