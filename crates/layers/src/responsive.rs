@@ -5,8 +5,9 @@
 //! So the layer asks. If nothing was received from the service for [`MAX_SILENCE`] while a request waits, it sends a probe, the
 //! HEAD of a bucket on a new connection. Any response is a sign of life, also an error of the service. Without one within
 //! [`MAX_PROBE_WAIT`], the service is unresponsive: reads that wait fail with [`Io`](Reason::Io), which clients may retry.
-//! Until bytes arrive, new requests fail at once, except for one per [`PROBE_INTERVAL`], which causes another probe and waits
-//! for it. A probe lasts longer than any request waits for it, so that a slow service is found to be responsive, too.
+//! Until bytes arrive, new requests fail at once, and one per [`PROBE_INTERVAL`] causes another probe. It waits for that probe
+//! if the last one began more than [`MIN_PROBE_AGE`] ago: otherwise it may be the retry of a request that has waited already.
+//! A probe lasts longer than any request waits for it, so that a slow service is found to be responsive, too.
 //!
 //! A change that was sent is never failed: its outcome would be unknown. A change that begins while the service is
 //! unresponsive is rejected before anything is sent.
@@ -38,6 +39,9 @@ pub const MAX_PROBE_WAIT: Duration = Duration::from_millis(1500);
 /// The minimum interval between the begins of two probes. Shorter than [`MAX_SILENCE`], so that a request that sends none waits
 /// for one in flight.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// The time since the begin of the last probe after which a request waits for its own probe: longer than a request waits for a
+/// probe, and for its retry afterwards.
+const MIN_PROBE_AGE: Duration = Duration::from_secs(3);
 /// The time after which a probe ends, whose response would be a sign of life until then.
 const MAX_PROBE_TIME: Duration = Duration::from_secs(20);
 /// The interval at which a request that waits for its response looks for received bytes.
@@ -83,11 +87,11 @@ impl Responsive {
             self.note_bucket(bucket);
         }
         if self.signs.observe().is_unresponsive {
-            // The request that causes a probe waits for it.
-            match self.begin_probe() {
-                true => self.wait_for_sign(call.context, self.clock.now()).await?,
-                false => return Err(unresponsive()),
+            let is_recent = self.last_probe_age().is_some_and(|age| age < MIN_PROBE_AGE);
+            if !self.begin_probe() || is_recent {
+                return Err(unresponsive());
             }
+            self.wait_for_sign(call.context, self.clock.now()).await?;
         }
         if is_change(call.method) {
             return request.await;
@@ -121,6 +125,11 @@ impl Responsive {
         if last.as_ref() != Some(bucket) {
             *last = Some(bucket.clone());
         }
+    }
+
+    /// The time since the begin of the last probe.
+    fn last_probe_age(&self) -> Option<Duration> {
+        self.probes.lock().last_begin.map(|begin| self.clock.now().saturating_sub(begin))
     }
 
     /// Sends a probe, unless one was sent within [`PROBE_INTERVAL`]. Returns true if it was sent.

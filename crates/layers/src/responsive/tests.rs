@@ -141,6 +141,7 @@ async fn requests_fail_during_a_probe() {
     let bench = Bench::new().await;
     bench.service.hang(&READS);
     bench.head().await.0.unwrap_err();
+    bench.advance(MIN_PROBE_AGE).await;
     let calls = bench.calls();
     let (context, request) = (bench.context(), GetRequest::default());
     let mut probing = std::pin::pin!(bench.layer.head(&context, &bench.address, request));
@@ -166,6 +167,21 @@ async fn first_response_ends_the_failures() {
     let (found, time) = bench.head().await;
     assert_eq!(reason(found), Reason::NoSuchKey);
     assert!(time < SECOND, "{time:?}");
+}
+
+/// A layer above repeats a read once, and the client waits for both.
+#[tokio::test]
+async fn repeated_read_fails_within_five_seconds() {
+    let bench = Bench::new().await;
+    bench.service.hang(&READS);
+    let started = bench.clock.now();
+    bench.head().await.0.unwrap_err();
+    bench.advance(SECOND).await;
+    let (found, time) = bench.head().await;
+    assert!(found.unwrap_err().is_unsent() && time == Duration::ZERO, "{time:?}");
+    assert!(bench.clock.now() - started <= 5 * SECOND);
+    bench.advance(Duration::ZERO).await;
+    assert_eq!(bench.service.probes.load(Ordering::Relaxed), 2, "the retry causes a probe");
 }
 
 #[tokio::test]
