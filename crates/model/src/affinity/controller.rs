@@ -249,6 +249,7 @@ impl Controller {
         };
         let predicted_gain = step.full_gain * self.prediction_scale;
         let previous_loads = cluster.loads(round.affinities);
+        let read_load = sum_of_loads(round.placement, round.affinities);
         let previous_osds = self.osds.clone();
         self.note_changes(&step.affinities, round, &service_rates);
         self.pending = Some(PendingStep {
@@ -257,7 +258,7 @@ impl Controller {
             previous_osds,
             full_gain: step.full_gain,
             previous_loads,
-            other_loads,
+            other_shares: other_loads.iter().map(|load| load / read_load).collect(),
             service_rates,
             earlier: self.totals.iter().cloned().collect(),
             rounds: 0,
@@ -293,11 +294,10 @@ impl Controller {
 
     /// The writes of each OSD, in the unit of the placement's loads.
     fn write_loads(&self, placement: &Placement, affinities: &[Affinity]) -> Vec<f64> {
-        let loads: Vec<ReadLoad> =
-            self.osds.iter().map(|osd| osd.recent().load().unwrap_or_default()).collect();
-        let read_cost: f64 = loads.iter().map(|load| load.cost_per_second()).sum();
-        let unit = placement.loads(affinities).iter().sum::<f64>() / read_cost.max(f64::MIN_POSITIVE);
-        loads.iter().map(|load| load.writes.cost_per_second() * unit).collect()
+        let reads = self.osds.iter().filter_map(|osd| osd.recent().load());
+        let read_cost: f64 = reads.map(|load| load.cost_per_second()).sum();
+        let unit = sum_of_loads(placement, affinities) / read_cost.max(f64::MIN_POSITIVE);
+        self.osds.iter().map(|osd| osd.recent_writes().cost_per_second() * unit).collect()
     }
 
     /// Rates from before and after a change of the cluster must not be compared.
@@ -459,6 +459,11 @@ enum Undone {
 struct Step {
     affinities: Vec<Affinity>,
     full_gain: f64,
+}
+
+/// The read load of all OSDs.
+fn sum_of_loads(placement: &Placement, affinities: &[Affinity]) -> f64 {
+    placement.loads(affinities).iter().sum()
 }
 
 /// The service rate of an OSD divided by the mean of all.

@@ -58,12 +58,18 @@ impl Sample {
             reads_per_second: self.reads / self.seconds,
             bytes_per_second: self.bytes / self.seconds,
             latency_seconds: self.latency_sum_seconds / self.reads,
-            writes: WriteLoad {
-                writes_per_second: self.writes / self.seconds,
-                bytes_per_second: self.written_bytes / self.seconds,
-                latency_seconds: 0.0,
-            },
+            writes: self.writes(),
         })
+    }
+
+    /// The writes, also of an OSD without reads. Their latency is not known.
+    fn writes(self) -> WriteLoad {
+        let per_second = |count: f64| if self.seconds > 0.0 { count / self.seconds } else { 0.0 };
+        WriteLoad {
+            writes_per_second: per_second(self.writes),
+            bytes_per_second: per_second(self.written_bytes),
+            latency_seconds: 0.0,
+        }
     }
 
     pub fn service_rate(self) -> Option<f64> {
@@ -169,6 +175,13 @@ impl OsdState {
         let mut total = Sample::default();
         self.samples.iter().for_each(|sample| total.add(*sample));
         total
+    }
+
+    /// The writes of all recent rounds, also of those that are not a sample yet.
+    pub fn recent_writes(&self) -> WriteLoad {
+        let mut total = self.recent();
+        total.add(self.partial);
+        total.writes()
     }
 
     /// Drops the samples and keeps their rate.

@@ -21,10 +21,11 @@ pub(super) struct PendingStep {
     pub previous_osds: Vec<OsdState>,
     /// Predicted gain, not scaled.
     pub full_gain: f64,
-    /// Loads under the previous affinities, those that no affinity moves, and service rates, all from before the step.
+    /// Loads under the previous affinities, and service rates, from before the step.
     pub previous_loads: Vec<f64>,
-    pub other_loads: Vec<f64>,
     pub service_rates: Vec<f64>,
+    /// Loads that no affinity moves, in units of the read load of all OSDs: the loads of a later placement have another unit.
+    pub other_shares: Vec<f64>,
     /// Rounds before the step.
     pub earlier: Vec<Total>,
     pub rounds: u32,
@@ -93,7 +94,8 @@ impl PendingStep {
 
     fn loads(&self, placement: &Placement, affinities: &[Affinity]) -> Vec<f64> {
         let loads = placement.loads(affinities);
-        loads.iter().zip(&self.other_loads).map(|(load, other)| load + other).collect()
+        let read_load: f64 = loads.iter().sum();
+        loads.iter().zip(&self.other_shares).map(|(load, share)| load + share * read_load).collect()
     }
 
     /// The logarithm of the gain in throughput that other loads would have brought in a round. `None` without a load.

@@ -322,7 +322,7 @@ fn change_that_costs_throughput_is_undone_alone() {
         previous_osds: vec![OsdState::default(); 4],
         full_gain: 0.3,
         previous_loads: placement.loads(&[Affinity::MAX; 4]),
-        other_loads: vec![0.0; 4],
+        other_shares: vec![0.0; 4],
         service_rates: vec![5.0, 5.0, 20.0, 20.0],
         earlier: Vec::new(),
         rounds: 4,
@@ -351,6 +351,26 @@ fn gain_of_a_mixed_load_is_predicted_as_it_comes() {
     let (predicted, real) = (predicted.unwrap(), world.throughput() / before - 1.0);
     assert!(real > 0.05 && (0.7..1.4).contains(&(predicted / real)), "{predicted} {real}");
     assert!(!decisions.iter().any(|decision| matches!(decision, Decision::Undo { .. })), "{decisions:?}");
+}
+
+#[test]
+fn writes_of_an_osd_without_reads_are_load() {
+    let world = World { write_load: 0.1, ..World::new(&[20.0; 8], 0.0, 1) };
+    let mut controller = Controller::new(8, Options::default());
+    let mut read_loads = world.read_loads();
+    read_loads[7] = ReadLoad { writes: read_loads[7].writes, ..ReadLoad::default() };
+    for round in 0..3 {
+        controller.decide(&Round {
+            now: Duration::from_secs(2 * round),
+            placement: &world.placement,
+            read_loads: &read_loads,
+            affinities: &world.affinities,
+            fixed_osds: &[],
+            seconds: 2.0,
+        });
+    }
+    let loads = controller.write_loads(&world.placement, &world.affinities);
+    assert!(loads[0] > 0.0 && (loads[7] / loads[0] - 1.0).abs() < 1e-6, "{loads:?}");
 }
 
 #[test]
