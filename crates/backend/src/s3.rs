@@ -372,7 +372,11 @@ impl fmt::Debug for S3Store {
 impl ObjectStore for S3Store {
     /// The capabilities of plain S3, until a response identifies the service.
     fn capabilities(&self) -> &Capabilities {
-        self.dialect.get().copied().unwrap_or(Dialect::Plain).capabilities()
+        match self.dialect.get().copied().unwrap_or(Dialect::Plain) {
+            // Only Amazon's endpoints are derived from a domain.
+            Dialect::Plain if self.endpoint.domain.is_some() => &dialect::AMAZON,
+            dialect => dialect.capabilities(),
+        }
     }
 
     fn prewarm(&self, bucket: &BucketName, requests: usize) {

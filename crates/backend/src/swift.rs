@@ -426,7 +426,7 @@ impl ObjectStore for SwiftStore {
         bucket: &BucketName,
         request: &ListVersions,
     ) -> Result<VersionsPage> {
-        Ok(null_versions(self.list(context, bucket, &request.as_list_request()).await?))
+        null_versions(self.list(context, bucket, &request.as_list_request()).await?, request)
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {

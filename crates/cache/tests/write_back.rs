@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tradewind_cache::{AllowAll, AllowNone, MARKER_KEY, WriteBack, WriteBackOptions, WriteBackPolicy};
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary};
 use tradewind_core::object::{Committed, Expected, ObjectInfo};
 use tradewind_core::store::{CopyRequest, ETagForm, GetRequest, StageRequest};
 use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation};
@@ -494,7 +494,7 @@ async fn compare_listings(
     }
     let delimiter = rng.bool().then(|| "/".to_owned());
     let prefix = ["", "a", "a/", "a/b"][rng.usize(..4)].to_owned();
-    let after = rng.bool().then(|| ["a", "a/", "a/2", "b"][rng.usize(..4)].to_owned());
+    let after = rng.bool().then(|| ListPosition::after(["a", "a/", "a/2", "b"][rng.usize(..4)]));
     let mut request = ListRequest { prefix, delimiter, after, limit: rng.usize(1..5) };
     loop {
         let expected = reference.list(&context(), &bucket(), &request).await.unwrap();

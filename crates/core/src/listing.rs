@@ -4,7 +4,7 @@
 
 use crate::checksum::{Algorithm, ChecksumScope};
 use crate::clock::Timestamp;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::object::{ETag, Generation};
 
 /// Parameters of a listing page.
@@ -14,10 +14,29 @@ pub struct ListRequest {
     pub prefix: String,
     /// Keys that contain this after the prefix are rolled up into one common prefix.
     pub delimiter: Option<String>,
-    /// Only keys and common prefixes after this one, in byte order.
-    pub after: Option<String>,
+    /// Only keys and common prefixes after this position.
+    pub after: Option<ListPosition>,
     /// The maximum number of entries on the page: keys and common prefixes.
     pub limit: usize,
+}
+
+/// A position in a listing: its rest follows.
+///
+/// A position is a name, in byte order. A service may list in another order, of its directories or hashes. Such a listing
+/// can be continued by the token of the service only, so a position that a page ended at carries both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListPosition {
+    /// The rest has only names after this one, in byte order. In another order, the largest name so far.
+    pub name: String,
+    /// The position in the order of the service, as its page named it. With it, the name does not decide.
+    pub token: Option<String>,
+}
+
+impl ListPosition {
+    /// The position after a name, in byte order.
+    pub fn after(name: impl Into<String>) -> Self {
+        Self { name: name.into(), token: None }
+    }
 }
 
 /// One entry of a listing.
@@ -39,13 +58,32 @@ impl<T> ListEntry<T> {
     }
 }
 
-/// One page, in byte order, of one snapshot.
+/// One page of one snapshot: in byte order, unless a service lists in an order of its own. See [`ListPage::check_order`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage<T> {
     /// Keys and common prefixes.
     pub entries: Vec<ListEntry<T>>,
     /// The `after` of the next page, if there are more entries.
-    pub next: Option<String>,
+    pub next: Option<ListPosition>,
+}
+
+impl<T> ListPage<T> {
+    /// Checks that the entries follow the position of the request in byte order. Those who merge pages, or continue after a
+    /// name, depend on it.
+    ///
+    /// # Errors
+    /// `Unsupported` if the service lists in another order.
+    pub fn check_order(&self, after: Option<&ListPosition>) -> Result<()> {
+        let names = self.entries.iter().map(ListEntry::name);
+        let mut previous = after.map(|after| after.name.as_str());
+        for name in names {
+            if previous.is_some_and(|previous| name <= previous) {
+                return Err(Error::unsupported("list in byte order, as this listing requires"));
+            }
+            previous = Some(name);
+        }
+        Ok(())
+    }
 }
 
 /// The metadata that a listing reports for an object.
@@ -90,9 +128,9 @@ pub fn page<C: KeyCursor>(cursor: &mut C, request: &ListRequest) -> Result<ListP
         }
         let common = common_prefix(&key, request).map(str::to_owned);
         let name = common.as_deref().unwrap_or(&key);
-        let is_after = request.after.as_deref().is_none_or(|after| name > after);
+        let is_after = request.after_name().is_none_or(|after| name > after);
         if is_after && entries.len() == request.limit {
-            let next = entries.last().map(|e: &ListEntry<C::Item>| e.name().to_owned());
+            let next = entries.last().map(|e: &ListEntry<C::Item>| ListPosition::after(e.name()));
             return Ok(ListPage { entries, next });
         }
         match common {
@@ -119,9 +157,15 @@ pub fn common_prefix<'a>(key: &'a str, request: &ListRequest) -> Option<&'a str>
 }
 
 impl ListRequest {
+    /// The name of the position.
+    #[must_use]
+    pub fn after_name(&self) -> Option<&str> {
+        self.after.as_ref().map(|after| after.name.as_str())
+    }
+
     /// The first position at which the page can begin.
     pub(crate) fn start_position(&self) -> Vec<u8> {
-        match self.after.as_deref() {
+        match self.after_name() {
             Some(after) if after >= self.prefix.as_str() => {
                 if after.starts_with(&self.prefix)
                     && let Some(common) = common_prefix(after, self)
@@ -152,6 +196,7 @@ pub fn successor(prefix: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Reason;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -183,7 +228,7 @@ mod tests {
         keys.iter()
             .filter(|k| k.starts_with(&request.prefix))
             .map(|k| common_prefix(k, request).unwrap_or(k).to_owned())
-            .filter(|name| request.after.as_ref().is_none_or(|after| name > after))
+            .filter(|name| request.after_name().is_none_or(|after| name.as_str() > after))
             .collect()
     }
 
@@ -194,7 +239,7 @@ mod tests {
             prefix in "[ab/]{0,2}", delimiter in prop::option::of("[/a]{1,2}"), after in prop::option::of("[ab/é]{0,4}"),
             limit in 1_usize..5,
         ) {
-            let mut request = ListRequest { prefix, delimiter, after, limit };
+            let mut request = ListRequest { prefix, delimiter, after: after.map(ListPosition::after), limit };
             let expected = reference(&keys, &request);
             let mut seen = Vec::new();
             loop {
@@ -215,5 +260,21 @@ mod tests {
         let keys = BTreeSet::from(["a".to_owned()]);
         let page = page(&mut Sorted { keys: &keys, at: Vec::new() }, &ListRequest::default()).unwrap();
         assert!(page.entries.is_empty() && page.next.is_none());
+    }
+
+    #[test]
+    fn order_is_checked_from_the_position_on() {
+        let page = |names: &[&str]| ListPage {
+            entries: names.iter().map(|name| ListEntry::Key((*name).to_owned(), ())).collect(),
+            next: None,
+        };
+        let after = ListPosition::after("b");
+        assert!(page(&["a", "b", "c"]).check_order(None).is_ok());
+        assert!(page(&["c", "d"]).check_order(Some(&after)).is_ok());
+        assert!(page(&[]).check_order(Some(&after)).is_ok());
+        for unordered in [&["c", "a"][..], &["b"], &["a", "c"], &["c", "c"]] {
+            let error = page(unordered).check_order(Some(&after)).unwrap_err();
+            assert_eq!(error.reason(), Reason::Unsupported, "{unordered:?}");
+        }
     }
 }

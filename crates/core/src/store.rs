@@ -133,6 +133,9 @@ pub enum Feature {
     TagsKeepModified,
     /// A listing page is a consistent snapshot; otherwise each key reflects some moment since the request arrived.
     SnapshotListing,
+    /// Listings are certain to be in byte order; otherwise a service may list in another order. See
+    /// [`ListPage::check_order`].
+    ByteOrder,
     /// Listings report the storage class of each object; otherwise they report none.
     ListedStorageClass,
     /// Uploads of one key are listed in order of creation.

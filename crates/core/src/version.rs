@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Reason, Result};
-use crate::listing::{ListEntry, ListRequest, ObjectSummary, common_prefix, successor};
+use crate::listing::{
+    ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary, common_prefix, successor,
+};
 
 /// The longest version id, in bytes, as in S3.
 pub const MAX_VERSION_ID_BYTES: usize = 1024;
@@ -177,7 +179,7 @@ pub fn page_versions(cursor: &mut impl VersionCursor, request: &ListVersions) ->
     let names = ListRequest {
         prefix: request.prefix.clone(),
         delimiter: request.delimiter.clone(),
-        after: request.after.as_ref().map(|after| after.key.clone()),
+        after: request.after.as_ref().map(|after| ListPosition::after(&after.key)),
         limit: request.limit,
     };
     // Entries of the position's own key that precede its version are skipped.
@@ -197,7 +199,7 @@ pub fn page_versions(cursor: &mut impl VersionCursor, request: &ListVersions) ->
         }
         let common = common_prefix(&key, &names).map(str::to_owned);
         let name = common.as_deref().unwrap_or(&key);
-        let is_after = names.after.as_deref().is_none_or(|after| name > after) || partial_key == Some(name);
+        let is_after = names.after_name().is_none_or(|after| name > after) || partial_key == Some(name);
         if is_after && entries.len() == request.limit {
             return Ok(VersionsPage { next: entries.last().map(position), entries });
         }
@@ -227,19 +229,25 @@ fn position(entry: &ListEntry<ListedVersion>) -> VersionPosition {
 
 /// The versions page of a store without versions, from the page of its objects: each is the `null` version. As of any
 /// store, the position after an object names its version, and the position after a common prefix has none.
-#[must_use]
-pub fn null_versions(page: crate::listing::ListPage<ObjectSummary>) -> VersionsPage {
+///
+/// # Errors
+/// `Unsupported` if this is not the only page and the store does not list in byte order: a version's position is a name.
+pub fn null_versions(page: ListPage<ObjectSummary>, request: &ListVersions) -> Result<VersionsPage> {
+    let after = request.as_list_request().after;
+    if after.is_some() || page.next.is_some() {
+        page.check_order(after.as_ref())?;
+    }
     let entry = |entry| match entry {
         ListEntry::Key(key, object) => ListEntry::Key(key, ListedVersion::null(object)),
         ListEntry::CommonPrefix(prefix) => ListEntry::CommonPrefix(prefix),
     };
     let entries: Vec<_> = page.entries.into_iter().map(entry).collect();
-    let next = page.next.map(|key| {
+    let next = page.next.map(|ListPosition { name: key, .. }| {
         let is_of_object = |entry: &ListEntry<_>| matches!(entry, ListEntry::Key(last, _) if *last == key);
         let version = entries.last().is_some_and(is_of_object).then_some(VersionId::Null);
         VersionPosition { key, version }
     });
-    VersionsPage { entries, next }
+    Ok(VersionsPage { entries, next })
 }
 
 impl ListVersions {
@@ -249,7 +257,7 @@ impl ListVersions {
         ListRequest {
             prefix: self.prefix.clone(),
             delimiter: self.delimiter.clone(),
-            after: self.after.as_ref().map(|after| after.key.clone()),
+            after: self.after.as_ref().map(|after| ListPosition::after(&after.key)),
             limit: self.limit,
         }
     }

@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::net::TcpStream;
@@ -14,9 +15,11 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use support::content::Content;
 use support::eventually;
+use support::listing_habits::ListingHabit;
 use support::s3::{Request, Response, S3};
 use support::scripted_server::{Reply, ScriptedResponse, ScriptedServer};
 use support::server::{Server, ServerSetup, root_key, tradewind};
+use support::xml;
 
 /// The size of a range in the default plan.
 const RANGE_BYTES: usize = 1 << 20;
@@ -307,6 +310,62 @@ fn a_response_without_its_body_is_not_served_as_an_empty_object() {
         assert_eq!(get(&mut client, key, &[]).status, status, "{key}");
     }
     assert!(front.terminate().unwrap().success(), "{}", front.logged());
+}
+
+/// All keys of a listing in pages of five, in their order; the status of a page that is an error. `position` is the element
+/// of a page, and the parameter of the next one.
+fn listed_keys(client: &mut S3, version: &str, position: [&'static str; 2]) -> Result<Vec<String>, u16> {
+    let [element, parameter] = position;
+    let (mut keys, mut next) = (Vec::new(), None::<String>);
+    loop {
+        let mut query = vec![("list-type", version.to_owned()), ("max-keys", "5".to_owned())];
+        query.retain(|(name, _)| *name != "list-type" || !version.is_empty());
+        query.extend(next.map(|next| (parameter, next)));
+        let page =
+            client.send(Request { method: "GET", path: "bucket", query, ..Request::default() }).unwrap();
+        if page.status != 200 {
+            return Err(page.status);
+        }
+        let text = page.text();
+        keys.extend(xml::elements(&text, "Key").into_iter().map(str::to_owned));
+        // Without a delimiter, the next marker of ListObjects is the last key.
+        let last = if element.is_empty() { keys.last().cloned() } else { xml::text(&text, element) };
+        next = last.filter(|_| text.contains("<IsTruncated>true"));
+        if next.is_none() {
+            return Ok(keys);
+        }
+    }
+}
+
+#[test]
+fn listing_of_a_service_in_another_order_is_complete_or_rejected() {
+    let mut sorted: Vec<String> =
+        (0..9).flat_map(|n| ["/x", "-x", "/y/z", "0"].map(|rest| format!("d{n}{rest}"))).collect();
+    sorted.sort();
+    let objects: BTreeMap<String, Vec<u8>> = sorted.iter().map(|key| (key.clone(), Vec::new())).collect();
+    for habit in ListingHabit::ALL {
+        let objects = objects.clone();
+        let service = ScriptedServer::start(move |request, proper| {
+            Reply::Respond(match request.operation {
+                "ListObjectsV2" => habit.page(&objects, request, 1000),
+                _ => proper,
+            })
+        });
+        let (_directory, mut front) = front_of(&service);
+        let mut client = S3::new(front.endpoint, root_key());
+        let mut found =
+            listed_keys(&mut client, "2", ["NextContinuationToken", "continuation-token"]).unwrap();
+        assert_eq!(found.is_sorted(), habit.is_ordered(), "{habit:?}: the order of the service");
+        found.sort();
+        assert_eq!(found, sorted, "{habit:?}");
+        // A key is no position in another order, nor where `start-after` is ignored.
+        let expected = match habit {
+            ListingHabit::WithoutTokens => Ok(sorted.clone()),
+            _ => Err(501),
+        };
+        assert_eq!(listed_keys(&mut client, "", ["", "marker"]), expected, "{habit:?}");
+        assert!(front.terminate().unwrap().success(), "{}", front.logged());
+    }
 }
 
 /// An error response in which everything is secret.

@@ -13,6 +13,7 @@ pub mod credential_service;
 pub mod disk;
 pub mod http_server;
 pub mod leased_file;
+pub mod listing_habits;
 pub mod model;
 pub mod proxy;
 pub mod random;

@@ -23,6 +23,8 @@ mod listings;
 mod refusals;
 #[path = "transfer_faults/repeats.rs"]
 mod repeats;
+#[path = "transfer_faults/unordered.rs"]
+mod unordered;
 #[path = "transfer_faults/versions.rs"]
 mod versions;
 

@@ -28,7 +28,7 @@ struct DirectoryLabel {
 
 impl Endpoint {
     /// Lists all items of this endpoint, in byte order of their names. Excluded directories are not entered; other
-    /// excluded items are listed.
+    /// excluded items are listed. Objects of a service that may have another order follow when all are listed.
     #[must_use]
     pub fn find(&self, transfers: &Arc<TransferContext>, filter: &Filter) -> ItemFeed {
         match self {
@@ -36,7 +36,7 @@ impl Endpoint {
                 Ok(tree) => files::find(tree, *links, filter),
                 Err(e) => ItemFeed::with_error(directory.root().display().to_string(), e),
             },
-            Self::Objects(objects) => objects.clone().find(transfers.clone()),
+            Self::Objects(objects) => objects.clone().find_in_byte_order("", transfers.clone()),
         }
     }
 

@@ -2,6 +2,7 @@
 //! and failures are collected into one outcome.
 
 pub mod bundle;
+mod byte_order;
 mod checkpoint;
 pub mod class_rules;
 pub mod copy;

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tradewind_core::error::Result;
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary};
+use tradewind_core::store::Feature;
 use tradewind_core::{BucketName, ObjectStore};
 use tradewind_parallel::TransferContext;
 
+use crate::byte_order::in_byte_order;
 use crate::workers::MAX_QUEUED_ITEMS;
 use crate::{Item, ItemFeed};
 
@@ -58,12 +60,12 @@ impl Objects {
         Arc::ptr_eq(&self.store, &other.store)
     }
 
-    /// One page of the listing after the key `after`, with common prefixes rolled up at `delimiter`.
+    /// One page of the listing after the position `after`, with common prefixes rolled up at `delimiter`.
     pub async fn list_page(
         &self,
         transfers: &TransferContext,
         delimiter: Option<&str>,
-        after: Option<String>,
+        after: Option<ListPosition>,
     ) -> Result<ListPage<ObjectSummary>> {
         transfers.retry(|| self.request_page(transfers, delimiter, after.clone(), MAX_PAGE_KEYS)).await
     }
@@ -72,7 +74,7 @@ impl Objects {
         &self,
         transfers: &TransferContext,
         delimiter: Option<&str>,
-        after: Option<String>,
+        after: Option<ListPosition>,
         limit: usize,
     ) -> Result<ListPage<ObjectSummary>> {
         let (prefix, delimiter) = (self.prefix.clone(), delimiter.map(str::to_owned));
@@ -82,7 +84,7 @@ impl Objects {
             .await
     }
 
-    /// Lists all objects in key order. The listing stops when the feed is dropped.
+    /// Lists all objects in the order of the store. The listing stops when the feed is dropped.
     pub fn find(self, transfers: Arc<TransferContext>) -> ItemFeed {
         self.spawn_listing("", transfers, false)
     }
@@ -90,6 +92,15 @@ impl Objects {
     /// Like [`find`](Self::find), but only for names that begin with `name_prefix`.
     pub fn find_with_prefix(self, name_prefix: &str, transfers: Arc<TransferContext>) -> ItemFeed {
         self.spawn_listing(name_prefix, transfers, false)
+    }
+
+    /// Like [`find_with_prefix`](Self::find_with_prefix), in byte order of the names. If the store may list in another order,
+    /// objects follow when all are listed.
+    pub fn find_in_byte_order(self, name_prefix: &str, transfers: Arc<TransferContext>) -> ItemFeed {
+        let (location, is_ordered) =
+            (self.describe(name_prefix), self.store.capabilities().supports(Feature::ByteOrder));
+        let listed = self.find_with_prefix(name_prefix, transfers);
+        if is_ordered { listed } else { in_byte_order(listed, location) }
     }
 
     /// Like [`find`](Self::find), for a caller that fetches everything listed. Opens connections concurrently if the

@@ -80,6 +80,8 @@ const PLAIN: Capabilities = Capabilities {
     max_object_bytes: 5 << 40,
     reported_attributes: false,
     unsupported: &[
+        // Some services list directory by directory, or by hashes.
+        Feature::ByteOrder,
         // The response to a completion that is sent again is that of the first one.
         Feature::SingleCompletion,
         // Classes are user metadata, which has a limit and is changed by a copy only.
@@ -92,8 +94,23 @@ const PLAIN: Capabilities = Capabilities {
     ],
 };
 
+/// Amazon's own service, except for directory buckets, which have other endpoints.
+pub(super) const AMAZON: Capabilities = Capabilities {
+    unsupported: &[
+        Feature::SingleCompletion,
+        Feature::ManyClassRanges,
+        Feature::ClassChanges,
+        Feature::NullVersionOfWrites,
+        Feature::VersionIdForm,
+        Feature::Identity,
+    ],
+    ..PLAIN
+};
+
 const TRADEWIND: Capabilities = Capabilities {
     unsupported: &[
+        // It may be in front of a service that has another order.
+        Feature::ByteOrder,
         Feature::SingleCompletion,
         Feature::NullVersionOfWrites,
         Feature::VersionIdForm,

@@ -4,7 +4,7 @@ use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, Method};
 use percent_encoding::percent_decode_str;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::listing::{self, ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{self, ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary};
 use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timestamp};
 
 use super::S3Store;
@@ -20,6 +20,8 @@ use crate::remote::time::parse_time;
 
 /// Longest page of a listing: 1000 keys of 1000 bytes, each byte percent-encoded in three characters.
 pub(super) const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Longest token of a service. The tokens of this program's server contain it.
+const MAX_TOKEN_BYTES: usize = 2 << 10;
 const LISTING: DocumentKind = DocumentKind { name: "a listing", roots: &["ListBucketResult"] };
 
 /// An object of a listing that is being parsed.
@@ -50,22 +52,21 @@ impl S3Store {
         if has_long_delimiter && self.is_ceph(context).await? {
             return self.list_rolled_up(context, bucket, request).await;
         }
-        let after = request.after.as_deref().unwrap_or_default();
-        let mut token: Option<String> = None;
+        let mut fetched = request.clone();
         loop {
-            let (mut page, next_token) = self.fetch_page(context, bucket, request, token.as_deref()).await?;
-            let no_progress =
-                || Error::new(Reason::Io, format!("the store's listing makes no progress after {after:?}"));
-            if page.entries.iter().any(|entry| matches!(entry, ListEntry::Key(key, _) if &**key <= after)) {
-                return Err(no_progress());
+            let mut page = self.fetch_page(context, bucket, &fetched).await?;
+            if let Some(after) = &fetched.after {
+                drop_repeated(&mut page.entries, after)?;
             }
-            // S3 rolls up keys after `after` into a common prefix that sorts before it.
-            page.entries.retain(|entry| entry.name() > after);
-            if !page.entries.is_empty() || page.next.is_none() {
+            let Some(next) = &page.next else { return Ok(page) };
+            if fetched.after.as_ref().is_some_and(|after| !makes_progress(after, next)) {
+                let why = format!("the store's listing makes no progress after {:?}", next.name);
+                return Err(Error::new(Reason::Io, why));
+            }
+            if !page.entries.is_empty() {
                 return Ok(page);
             }
-            // There is at most one such prefix.
-            token = Some(next_token.filter(|_| token.is_none()).ok_or_else(no_progress)?);
+            fetched.after = page.next;
         }
     }
 
@@ -81,7 +82,8 @@ impl S3Store {
         let mut flat = ListRequest { delimiter: None, limit: MAX_PAGE_ENTRIES, ..request.clone() };
         let mut entries = Vec::new();
         loop {
-            let (page, _) = self.fetch_page(context, bucket, &flat, None).await?;
+            let page = self.fetch_page(context, bucket, &flat).await?;
+            page.check_order(flat.after.as_ref())?;
             let keys = page.entries.into_iter().filter_map(|entry| match entry {
                 ListEntry::Key(key, summary) => Some((key, summary)),
                 ListEntry::CommonPrefix(_) => None,
@@ -89,7 +91,7 @@ impl S3Store {
             let rolled = listing::page(&mut SortedEntries::new(keys), &request)?;
             request.limit -= rolled.entries.len();
             entries.extend(rolled.entries);
-            request.after = entries.last().map(|entry: &ListEntry<_>| entry.name().to_owned());
+            request.after = entries.last().map(|entry: &ListEntry<_>| ListPosition::after(entry.name()));
             let is_full = request.limit == 0;
             if is_full || page.next.is_none() {
                 let next =
@@ -105,9 +107,10 @@ impl S3Store {
         context: &Context,
         bucket: &BucketName,
         request: &ListRequest,
-        token: Option<&str>,
-    ) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
-        let after = request.after.as_deref().filter(|after| !after.is_empty() && token.is_none());
+    ) -> Result<ListPage<ObjectSummary>> {
+        let token = request.after.as_ref().and_then(|after| after.token.as_deref());
+        let name = request.after_name().unwrap_or_default();
+        let start_after = Some(name).filter(|name| !name.is_empty() && token.is_none());
         let mut call = Call::bucket(Method::GET, bucket);
         call.query = Query::default()
             .with("list-type", "2")
@@ -119,17 +122,47 @@ impl S3Store {
                 "delimiter",
                 request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()),
             )
-            .with_optional("start-after", after)
+            .with_optional("start-after", start_after)
             .with_optional("continuation-token", token);
         // gzip reduces the page to about 10 %, which saves two to four round trips on a new connection in slow start.
         call.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         let document = self.send(context, &call).await?.collect_document(MAX_PAGE_BYTES).await?;
-        parse_page(&document)
+        parse_page(&document, name)
     }
 }
 
-/// Parses a page. Also returns the continuation token.
-fn parse_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
+/// Removes the names that a service lists again: the name at which the page before ended, and the common prefix that the
+/// name of a position lies in.
+///
+/// # Errors
+/// `Unsupported` if the page has names before a position that is a name only: the service ignores it, or has another order.
+fn drop_repeated(entries: &mut Vec<ListEntry<ObjectSummary>>, after: &ListPosition) -> Result<()> {
+    let ListPosition { name: after, token } = after;
+    let is_repeated = |entry: &ListEntry<_>| match entry {
+        ListEntry::Key(key, _) => key == after && token.is_some(),
+        ListEntry::CommonPrefix(prefix) => prefix == after || (token.is_none() && after.starts_with(prefix)),
+    };
+    entries.retain(|entry| !is_repeated(entry));
+    if token.is_none() && entries.iter().any(|entry| entry.name() <= after.as_str()) {
+        let why = format!(
+            "the store's listing does not continue after {after:?}: it has another order, or ignores start-after"
+        );
+        return Err(Error::new(Reason::Unsupported, why));
+    }
+    Ok(())
+}
+
+/// Returns true unless the position of the next page is that of the page itself.
+fn makes_progress(after: &ListPosition, next: &ListPosition) -> bool {
+    match &next.token {
+        Some(_) => next.token != after.token,
+        None => next.name != after.name,
+    }
+}
+
+/// Parses the page after a name, which is empty for the first page. The entries are in byte order, unless the service lists
+/// in another order.
+fn parse_page(document: &[u8], after: &str) -> Result<ListPage<ObjectSummary>> {
     let (mut entries, mut token) = (Vec::new(), None);
     let (mut is_encoded, mut is_truncated) = (false, false);
     let mut entry = PartialEntry::default();
@@ -154,19 +187,23 @@ fn parse_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String
     if is_encoded {
         entries.iter_mut().try_for_each(decode_entry)?;
     }
-    if is_truncated && !is_ordered(&entries) {
-        return Err(Error::new(
-            Reason::Io,
-            "the store lists keys out of order: the listing cannot be continued",
-        ));
+    let is_ordered = is_ordered(&entries);
+    if is_ordered {
+        // S3 lists keys first, then common prefixes; a page of the port has both in one order.
+        entries.sort_by(|a, b| a.name().cmp(b.name()));
     }
-    // S3 lists keys first, then common prefixes; a page of the port has both in one order.
-    entries.sort_by(|a, b| a.name().cmp(b.name()));
-    let next = entries.last().map(|entry| entry.name().to_owned()).filter(|_| is_truncated);
-    if is_truncated && next.is_none() {
-        return Err(Error::new(Reason::Io, "the store sent a page of a listing that is truncated but empty"));
+    let token = token.filter(|token| !token.is_empty());
+    if is_truncated && token.is_none() && (entries.is_empty() || !is_ordered) {
+        let what = if entries.is_empty() { "is empty" } else { "lists keys out of order" };
+        let why = format!("a page of the store's listing {what}, and has no token to continue after it");
+        return Err(Error::new(Reason::Io, why));
     }
-    Ok((ListPage { entries, next }, token))
+    if token.as_ref().is_some_and(|token| token.len() > MAX_TOKEN_BYTES) {
+        return Err(Error::new(Reason::Io, "the continuation token of the store's listing is too long"));
+    }
+    let name = entries.iter().map(ListEntry::name).max().unwrap_or_default().max(after).to_owned();
+    let next = is_truncated.then_some(ListPosition { name, token });
+    Ok(ListPage { entries, next })
 }
 
 /// Returns true if the keys, and separately the prefixes, are in the order of their bytes.
@@ -238,12 +275,12 @@ mod tests {
             <Contents><Key>z</Key><Size>1</Size><ETag>y</ETag><LastModified>2026-01-02T03:04:05Z</LastModified>\
             <StorageClass>GLACIER_IR</StorageClass></Contents>\
             <CommonPrefixes><Prefix>m/</Prefix></CommonPrefixes></ListBucketResult>",
+            "",
         )
-        .unwrap()
-        .0;
+        .unwrap();
         let names: Vec<&str> = page.entries.iter().map(ListEntry::name).collect();
         assert_eq!(names, ["a b/c&", "m/", "z"]);
-        assert_eq!(page.next.as_deref(), Some("z"));
+        assert_eq!(page.next, Some(ListPosition::after("z")));
         let ListEntry::Key(_, first) = &page.entries[0] else { panic!("the first entry is not a key") };
         assert_eq!((first.size, first.etag.as_str(), first.modified.millis()), (5, "x-2", 1_767_323_045_000));
         assert_eq!(first.checksum, Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject)));
@@ -252,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn read_page_fails_on_incomplete_or_unordered_pages() {
+    fn read_page_fails_on_incomplete_pages_and_where_it_cannot_be_continued() {
         for bad in [
             "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
             "<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
@@ -263,7 +300,57 @@ mod tests {
             "<Welcome></Welcome>",
             "",
         ] {
-            assert_eq!(parse_page(bad.as_bytes()).unwrap_err().reason(), Reason::Io, "{bad}");
+            assert_eq!(parse_page(bad.as_bytes(), "").unwrap_err().reason(), Reason::Io, "{bad}");
         }
+    }
+
+    const DATE: &str = "<Size>1</Size><ETag>x</ETag><LastModified>2026-01-02T03:04:05Z</LastModified>";
+
+    #[test]
+    fn page_in_another_order_is_continued_by_its_token() {
+        let page = format!(
+            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>t&amp;1</NextContinuationToken>\
+            <Contents><Key>b</Key>{DATE}</Contents><Contents><Key>a</Key>{DATE}</Contents></ListBucketResult>"
+        );
+        let page = parse_page(page.as_bytes(), "c").unwrap();
+        let names: Vec<&str> = page.entries.iter().map(ListEntry::name).collect();
+        assert_eq!(names, ["b", "a"], "the order of the service");
+        let next = ListPosition { name: "c".to_owned(), token: Some("t&1".to_owned()) };
+        assert_eq!(page.next, Some(next));
+        assert_eq!(page.check_order(None).unwrap_err().reason(), Reason::Unsupported);
+    }
+
+    #[test]
+    fn names_that_a_service_repeats_are_dropped() {
+        let key = |name: &str| {
+            let page =
+                format!("<ListBucketResult><Contents><Key>{name}</Key>{DATE}</Contents></ListBucketResult>");
+            parse_page(page.as_bytes(), "").unwrap().entries.remove(0)
+        };
+        let prefix = |name: &str| ListEntry::CommonPrefix(name.to_owned());
+        let rest = |mut entries: Vec<ListEntry<ObjectSummary>>, name: &str, token: Option<&str>| {
+            let after = ListPosition { name: name.to_owned(), token: token.map(str::to_owned) };
+            drop_repeated(&mut entries, &after)?;
+            Ok::<_, Error>(entries.iter().map(|entry| entry.name().to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(rest(vec![prefix("a/"), key("b")], "a/x", None).unwrap(), ["b"]);
+        assert_eq!(rest(vec![key("b"), prefix("c/")], "b", Some("t")).unwrap(), ["c/"]);
+        assert_eq!(rest(vec![key("z"), key("a")], "k", Some("t")).unwrap(), ["z", "a"], "its own order");
+        for unordered in [vec![key("b"), key("c")], vec![key("c"), key("a")], vec![key("c"), prefix("a/")]] {
+            assert_eq!(rest(unordered, "b", None).unwrap_err().reason(), Reason::Unsupported);
+        }
+    }
+
+    #[test]
+    fn a_page_at_the_position_of_the_page_before_makes_no_progress() {
+        let at = |name: &str, token: Option<&str>| ListPosition {
+            name: name.to_owned(),
+            token: token.map(str::to_owned),
+        };
+        assert!(makes_progress(&at("b", Some("1")), &at("b", Some("2"))));
+        assert!(makes_progress(&at("b", None), &at("c", None)));
+        assert!(makes_progress(&at("b", None), &at("b", Some("1"))));
+        assert!(!makes_progress(&at("b", Some("1")), &at("c", Some("1"))));
+        assert!(!makes_progress(&at("b", None), &at("b", None)));
     }
 }

@@ -46,7 +46,7 @@ impl S3Store {
         match page {
             Err(e) if e.reason() == Reason::Unsupported => {
                 let objects = self.list_page(context, bucket, &request.as_list_request()).await?;
-                Ok(null_versions(objects))
+                null_versions(objects, request)
             }
             page => page,
         }

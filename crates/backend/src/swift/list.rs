@@ -6,7 +6,7 @@
 
 use http::Method;
 use tradewind_core::error::Result;
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary, page};
+use tradewind_core::listing::{ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary, page};
 use tradewind_core::{BucketName, Context, ETag};
 
 use super::SwiftStore;
@@ -50,7 +50,7 @@ impl SwiftStore {
         let prefix = names::escape(&request.prefix);
         let delimiter =
             request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()).map(names::escape);
-        let after = request.after.as_deref().map(names::escape).unwrap_or_default();
+        let after = request.after_name().map(names::escape).unwrap_or_default();
         let mut marker = first_marker(&after, &prefix, delimiter.as_deref());
         let limit = request.limit.min(MAX_PAGE_ENTRIES);
         if [Some(&*prefix), delimiter.as_deref()].into_iter().flatten().any(ends_without_successor) {
@@ -74,7 +74,8 @@ impl SwiftStore {
                 continue;
             }
             let entries: Vec<_> = lines.into_iter().map(entry).collect();
-            let next = entries.last().map(|entry| entry.name().to_owned()).filter(|_| !is_last);
+            let last = entries.last().map(|entry: &ListEntry<_>| ListPosition::after(entry.name()));
+            let next = last.filter(|_| !is_last);
             return Ok(ListPage { entries, next });
         }
     }

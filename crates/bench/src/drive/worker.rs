@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tradewind_core::condition::Precondition;
 use tradewind_core::error::Result as StoreResult;
-use tradewind_core::listing::{ListEntry, ListRequest};
+use tradewind_core::listing::{ListEntry, ListPosition, ListRequest};
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Context};
 
@@ -212,7 +212,7 @@ impl Worker {
         let request = ListRequest {
             prefix,
             delimiter: None,
-            after: Some(self.object_set.key(from)),
+            after: Some(ListPosition::after(self.object_set.key(from))),
             limit: MAX_PAGE_KEYS,
         };
         let page = self.env.store.list(&self.context, &self.env.bucket, &request).await?;

@@ -3,13 +3,13 @@
 //! The dirty names of a range are read before the page of the backing store: a key that is written back in between is
 //! in both, and one that is not dirty any more is in the backing store. A common prefix that the backing store reports may
 //! consist of deleted keys only. It is therefore examined if the dirty index has a deletion below it. The key of the marker
-//! counts as deleted.
+//! counts as deleted. Pages of a backing store that does not list in byte order cannot be merged: they are rejected.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary, common_prefix};
+use tradewind_core::listing::{ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary, common_prefix};
 use tradewind_core::version::{ListVersions, VersionsPage, null_versions};
 use tradewind_core::{BucketName, Context, VersionId};
 
@@ -24,7 +24,7 @@ const EXAMINED_KEYS: usize = 1000;
 struct Part {
     dirty: Vec<DirtyName>,
     backing: Vec<ListEntry<ObjectSummary>>,
-    end: Option<String>,
+    end: Option<ListPosition>,
 }
 
 impl Shared {
@@ -54,7 +54,7 @@ impl Shared {
                 entries.push(entry);
             }
             let Some(end) = end else { return Ok(ListPage { entries, next: None }) };
-            if entries.len() == request.limit && !self.may_end_after(bucket, &request.prefix, &end) {
+            if entries.len() == request.limit && !self.may_end_after(bucket, &request.prefix, &end.name) {
                 // A deletion that was written back meanwhile may have been of the rest. It is counted after the look at the
                 // deletions, so that none is missed by both.
                 if removed == self.index.removed_tombstones() {
@@ -67,12 +67,14 @@ impl Shared {
 
     async fn next_part(&self, context: &Context, bucket: &BucketName, rest: &ListRequest) -> Result<Part> {
         let DirtyNames { mut names, is_truncated } = self.index.names(bucket, rest, rest.limit + 1);
-        let dirty_end = names.last().filter(|_| is_truncated).map(|name| name.name().to_owned());
+        let dirty_end = names.last().filter(|_| is_truncated).map(|name| ListPosition::after(name.name()));
         hide_marker(&mut names, rest);
         let page = self.backing.list(context, bucket, rest).await?;
-        let ends = [dirty_end, page.next.clone()];
-        let end = ends.into_iter().flatten().min();
-        let is_within = |name: &str| end.as_deref().is_none_or(|end| name <= end);
+        page.check_order(rest.after.as_ref())?;
+        // The token of the backing store continues after its page only.
+        let ends = [page.next.clone(), dirty_end];
+        let end = ends.into_iter().flatten().min_by(|a, b| a.name.cmp(&b.name));
+        let is_within = |name: &str| end.as_ref().is_none_or(|end| name <= end.name.as_str());
         names.retain(|name| is_within(name.name()));
         let backing = page.entries.into_iter().filter(|entry| is_within(entry.name())).collect();
         Ok(Part { dirty: names, backing, end })
@@ -167,7 +169,7 @@ impl Shared {
         {
             return Err(Error::for_client(Reason::InvalidArgument, "Invalid version id specified"));
         }
-        Ok(null_versions(self.list(context, bucket, &request.as_list_request()).await?))
+        null_versions(self.list(context, bucket, &request.as_list_request()).await?, request)
     }
 }
 
@@ -178,7 +180,7 @@ fn hide_marker(names: &mut Vec<DirtyName>, request: &ListRequest) {
     }
     let common = common_prefix(MARKER_KEY, request);
     let name = common.unwrap_or(MARKER_KEY);
-    if request.after.as_deref().is_some_and(|after| name <= after) {
+    if request.after_name().is_some_and(|after| name <= after) {
         return;
     }
     if let Err(position) = names.binary_search_by(|known| known.name().cmp(name)) {
@@ -192,6 +194,6 @@ fn hide_marker(names: &mut Vec<DirtyName>, request: &ListRequest) {
 
 /// A full page that is not the last one.
 fn page_with_more(entries: Vec<ListEntry<ObjectSummary>>) -> ListPage<ObjectSummary> {
-    let next = entries.last().map(|entry| entry.name().to_owned());
+    let next = entries.last().map(|entry| ListPosition::after(entry.name()));
     ListPage { entries, next }
 }

@@ -371,7 +371,7 @@ async fn check_page(layer: &WriteBack, keys: &[(String, Arc<Mutex<History>>)], r
     let after = rng.bool().then(|| keys[rng.usize(..keys.len())].0.clone());
     let request = ListRequest {
         prefix: prefix.to_owned(),
-        after: after.clone(),
+        after: after.clone().map(ListPosition::after),
         limit: [2, 7, 1000][rng.usize(..3)],
         ..ListRequest::default()
     };
@@ -388,7 +388,7 @@ async fn check_page(layer: &WriteBack, keys: &[(String, Arc<Mutex<History>>)], r
     for ((name, history), before) in keys.iter().zip(before) {
         let is_in_range = name.starts_with(prefix)
             && after.as_ref().is_none_or(|after| name > after)
-            && page.next.as_ref().is_none_or(|next| name <= next);
+            && page.next.as_ref().is_none_or(|next| *name <= next.name);
         let found = found.get(name.as_str()).copied();
         if !is_in_range {
             assert_eq!(found, None, "{name} is not in the range of {request:?}");

@@ -7,6 +7,7 @@ use s3s::dto::{
     ListBucketsInput, ListBucketsOutput,
 };
 
+use tradewind_core::listing::ListPosition;
 use tradewind_core::version::Versioning;
 use tradewind_core::{BucketName, Error, Reason};
 
@@ -128,7 +129,7 @@ pub(super) async fn list(
             })?
         }
     };
-    let after = input.continuation_token.as_deref().map(decode_token).transpose()?;
+    let after = input.continuation_token.as_deref().map(decode_token).transpose()?.map(|after| after.name);
     let prefix = input.prefix.as_deref().unwrap_or_default();
     let in_region = input.bucket_region.as_deref().is_none_or(|region| region == service.options.region);
     let mut visible = service.store.list_buckets(&call.context).await?.into_iter().filter(|bucket| {
@@ -139,7 +140,8 @@ pub(super) async fn list(
             && call.auth.identity.may(Access::List, Some(name))
     });
     let page: Vec<_> = visible.by_ref().take(limit).collect();
-    let next = visible.next().and(page.last()).map(|last| encode_token(last.name.as_str()));
+    let next = visible.next().and(page.last()).map(|last| ListPosition::after(last.name.as_str()));
+    let next = next.as_ref().map(encode_token).transpose()?;
     let buckets = page.into_iter().map(|bucket| Bucket {
         name: Some(bucket.name.to_string()),
         creation_date: Some(xml_time(bucket.created)),

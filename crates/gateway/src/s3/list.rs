@@ -1,11 +1,15 @@
 //! The operations ListObjects and ListObjectsV2.
+//!
+//! A page of a service that lists in another order than that of bytes is passed on as it comes: the token of ListObjectsV2
+//! contains the service's own. The marker of ListObjects is a key, which is no position in another order. So ListObjects
+//! rejects such a listing, unless it is one page.
 
 use s3s::S3Response;
 use s3s::dto::{
     ChecksumAlgorithm, ChecksumType, CommonPrefix, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
     ListObjectsV2Output, Object, ObjectStorageClass,
 };
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary};
 
 use super::call::Call;
 use super::failure::Result;
@@ -22,9 +26,13 @@ pub(super) async fn v1(
     let encode = NameEncoding::parse(input.encoding_type.as_ref())?;
     let marker = input.marker.unwrap_or_default();
     let (mut request, max_keys) = request(input.prefix, input.delimiter, input.max_keys)?;
-    request.after = Some(marker.clone()).filter(|marker| !marker.is_empty());
+    request.after = Some(marker.as_str()).filter(|marker| !marker.is_empty()).map(ListPosition::after);
     let page = page(service, call, &request, true).await?;
-    let next = page.next.clone().filter(|_| request.delimiter.is_some());
+    if request.after.is_some() || page.next.is_some() {
+        page.check_order(None)?;
+    }
+    let next = page.next.as_ref().filter(|_| request.delimiter.is_some());
+    let next_marker = next.map(|next| encode.encode(&next.name));
     let is_truncated = page.next.is_some();
     let (contents, common_prefixes) = entries(service, page, encode, true);
     Ok(S3Response::new(ListObjectsOutput {
@@ -36,7 +44,7 @@ pub(super) async fn v1(
         contents: Some(contents),
         common_prefixes: Some(common_prefixes),
         delimiter: request.delimiter.as_deref().map(|d| encode.encode(d)),
-        next_marker: next.as_deref().map(|marker| encode.encode(marker)),
+        next_marker,
         encoding_type: input.encoding_type,
         request_charged: None,
     }))
@@ -53,10 +61,10 @@ pub(super) async fn v2(
     let start_after = input.start_after.filter(|after| !after.is_empty());
     let token = input.continuation_token.as_deref().map(decode_token).transpose()?;
     let is_first = token.is_none();
-    request.after = token.or_else(|| start_after.clone());
+    request.after = token.or_else(|| start_after.as_ref().map(ListPosition::after));
     let page = page(service, call, &request, is_first).await?;
     let key_count = i32::try_from(page.entries.len()).unwrap_or(MAX_ENTRIES);
-    let next = page.next.as_deref().map(encode_token);
+    let next = page.next.as_ref().map(encode_token).transpose()?;
     let with_owner = input.fetch_owner.unwrap_or(false);
     let (contents, common_prefixes) = entries(service, page, encode, with_owner);
     Ok(S3Response::new(ListObjectsV2Output {
@@ -116,7 +124,7 @@ async fn page(
         page.entries.insert(0, ListEntry::CommonPrefix(common));
         if page.entries.len() > request.limit {
             page.entries.pop();
-            page.next = page.entries.last().map(|entry| entry.name().to_owned());
+            page.next = page.entries.last().map(|entry| ListPosition::after(entry.name()));
         }
     }
     Ok(page)
@@ -124,7 +132,7 @@ async fn page(
 
 /// The common prefix that contains the client's marker; `None` if there is none.
 pub(super) fn split_prefix(request: &ListRequest) -> Option<String> {
-    let (after, delimiter) = (request.after.as_deref()?, request.delimiter.as_deref()?);
+    let (after, delimiter) = (request.after_name()?, request.delimiter.as_deref()?);
     let rest = after.strip_prefix(request.prefix.as_str())?;
     let end = request.prefix.len() + rest.find(delimiter)? + delimiter.len();
     (request.limit > 0 && end < after.len()).then(|| after[..end].to_owned())

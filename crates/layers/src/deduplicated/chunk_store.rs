@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, RwLock, Semaphore};
 use tokio_util::task::TaskTracker;
 use tradewind_core::context::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{ETagForm, GetRequest, StageRequest};
 use tradewind_core::{
@@ -272,7 +272,11 @@ impl ChunkStore {
     }
 
     /// A page of the objects in the bucket: chunks and others.
-    pub async fn page(&self, context: &Context, after: Option<String>) -> Result<ListPage<ObjectSummary>> {
+    pub async fn page(
+        &self,
+        context: &Context,
+        after: Option<ListPosition>,
+    ) -> Result<ListPage<ObjectSummary>> {
         let request = ListRequest { after, limit: PAGE_ENTRIES, ..ListRequest::default() };
         self.inner.list(context, &self.bucket, &request).await
     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedRwLockReadGuard;
 use tracing::warn;
 use tradewind_core::error::{Reason, Result};
-use tradewind_core::listing::ListRequest;
+use tradewind_core::listing::{ListPosition, ListRequest};
 use tradewind_core::{Context, Generation, ObjectKey};
 
 use super::chunk_store::{ChunkStore, PAGE_ENTRIES, without_deadline};
@@ -28,7 +28,7 @@ pub(super) const DOUBT_PREFIX: &str = "doubt-";
 pub(super) struct DoubtPage {
     pub chunks: Vec<ChunkId>,
     /// The `after` of the next page, if there are more.
-    pub next: Option<String>,
+    pub next: Option<ListPosition>,
 }
 
 /// The record of a chunk in the store below.
@@ -45,7 +45,11 @@ fn mark_key(chunk: &ChunkId) -> Result<ObjectKey> {
 
 impl ChunkStore {
     /// A page of the chunks with marks.
-    pub(super) async fn doubt_page(&self, context: &Context, after: Option<String>) -> Result<DoubtPage> {
+    pub(super) async fn doubt_page(
+        &self,
+        context: &Context,
+        after: Option<ListPosition>,
+    ) -> Result<DoubtPage> {
         let prefix = DOUBT_PREFIX.to_owned();
         let request = ListRequest { prefix, after, limit: PAGE_ENTRIES, ..ListRequest::default() };
         let page = self.inner.list(context, &self.bucket, &request).await?;

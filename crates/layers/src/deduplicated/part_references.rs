@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::listing::ListRequest;
+use tradewind_core::listing::{ListPosition, ListRequest};
 use tradewind_core::multipart::UploadId;
 use tradewind_core::{Address, Context, ObjectKey};
 
@@ -88,14 +88,14 @@ impl UploadName {
 pub(super) struct ReferencePage {
     pub keys: Vec<ObjectKey>,
     /// The `after` of the next page, if there are more.
-    pub next: Option<String>,
+    pub next: Option<ListPosition>,
 }
 
 /// The keys of references, in order.
 pub(super) async fn page(
     store: &ChunkStore,
     context: &Context,
-    after: Option<String>,
+    after: Option<ListPosition>,
 ) -> Result<ReferencePage> {
     let request =
         ListRequest { prefix: PART_PREFIX.to_owned(), after, limit: PAGE_ENTRIES, ..ListRequest::default() };

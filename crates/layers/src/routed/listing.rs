@@ -1,11 +1,11 @@
-//! Listings, merged from those of all tiers.
+//! Listings, merged from those of all tiers. Pages of a tier that does not list in byte order cannot be merged: they are rejected.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use futures::future::join_all;
 use tradewind_core::error::{Reason, Result};
-use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
+use tradewind_core::listing::{ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary};
 use tradewind_core::{BucketName, Context};
 
 use super::tier_set::TierSet;
@@ -44,7 +44,10 @@ impl TierSet {
         let mut listed = Vec::with_capacity(self.tiers.len());
         for (index, page) in join_all(pages).await.into_iter().enumerate() {
             match page {
-                Ok(page) => listed.push(self.outer_page(index, page)),
+                Ok(page) => {
+                    self.tiers[index].named(page.check_order(request.after.as_ref()))?;
+                    listed.push(self.outer_page(index, page));
+                }
                 Err(error) if index < self.base() && error.reason() == Reason::NoSuchBucket => {}
                 Err(error) => return self.tiers[index].named(Err(error)),
             }
@@ -66,20 +69,23 @@ impl TierSet {
 
 /// Merges pages for the same request. Of several entries with the same name, that of the first page counts.
 ///
-/// A page that is not the last has `limit` entries of its own, so that the first `limit` entries of all are not beyond
-/// the end of any page.
+/// The merged page ends where the first of the pages ends that are not the last: what follows there is not known. Such a page
+/// of a service may have fewer than `limit` entries.
 fn merge<T>(pages: Vec<ListPage<T>>, limit: usize) -> ListPage<T> {
-    let is_last = pages.iter().all(|page| page.next.is_none());
+    let end = pages.iter().filter_map(|page| page.next.as_ref()).map(|next| next.name.clone()).min();
     let mut merged: BTreeMap<String, ListEntry<T>> = BTreeMap::new();
     for entry in pages.into_iter().flat_map(|page| page.entries) {
         if let Entry::Vacant(vacant) = merged.entry(entry.name().to_owned()) {
             vacant.insert(entry);
         }
     }
-    let is_last = is_last && merged.len() <= limit;
+    if let Some(end) = &end {
+        merged.retain(|name, _| name <= end);
+    }
+    let is_full = merged.len() > limit;
     let entries: Vec<ListEntry<T>> = merged.into_values().take(limit).collect();
-    let next = entries.last().filter(|_| !is_last).map(|entry| entry.name().to_owned());
-    ListPage { entries, next }
+    let last = entries.last().filter(|_| is_full).map(|entry| entry.name().to_owned());
+    ListPage { entries, next: last.or(end).map(ListPosition::after) }
 }
 
 #[cfg(test)]
@@ -116,6 +122,18 @@ mod tests {
 
     fn page_of(keys: &BTreeMap<String, usize>, request: &ListRequest) -> ListPage<usize> {
         page(&mut Keys { keys, at: Vec::new() }, request).unwrap()
+    }
+
+    #[test]
+    fn short_page_of_a_service_ends_the_merged_page() {
+        let entry = |key: &str| ListEntry::Key(key.to_owned(), ());
+        let short = ListPage { entries: vec![entry("b")], next: Some(ListPosition::after("b")) };
+        let whole = ListPage { entries: ["a", "c", "d"].map(entry).into(), next: None };
+        let merged = merge(vec![short, whole], 10);
+        assert_eq!(
+            merged,
+            ListPage { entries: ["a", "b"].map(entry).into(), next: Some(ListPosition::after("b")) }
+        );
     }
 
     proptest! {

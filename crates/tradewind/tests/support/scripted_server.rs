@@ -37,7 +37,7 @@ pub struct Request {
 }
 
 impl Request {
-    fn parameter(&self, name: &str) -> &str {
+    pub fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
 
@@ -537,9 +537,20 @@ pub fn listing_page<'a>(
     let after = request.parameter("start-after").max(request.parameter("continuation-token"));
     let is_selected = |key: &str| key.starts_with(request.parameter("prefix")) && key > after;
     let mut matching = objects.into_iter().filter(|(key, _)| is_selected(key)).peekable();
-    let lines: Vec<String> =
-        matching.by_ref().take(max_keys).map(|(key, bytes)| listing_entry(key, bytes)).collect();
-    listing(&lines, matching.peek().is_some())
+    let page: Vec<_> = matching.by_ref().take(max_keys).collect();
+    let lines: Vec<String> = page.iter().map(|(key, bytes)| listing_entry(key, bytes)).collect();
+    let last = page.last().filter(|_| matching.peek().is_some());
+    listing(&lines, last.map_or(Rest::None, |(key, _)| Rest::After(key)))
+}
+
+/// What follows a page of a listing.
+#[derive(Debug, Clone, Copy)]
+pub enum Rest<'a> {
+    None,
+    /// More, after this token.
+    After(&'a str),
+    /// More, but the page has no token.
+    WithoutToken,
 }
 
 /// The entry of an object in a listing.
@@ -556,9 +567,15 @@ fn part_line(number: u32, bytes: &[u8]) -> String {
     format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag><Size>{size}</Size>{sum}</Part>")
 }
 
-/// A listing of these entries.
-pub fn listing(lines: &[String], is_truncated: bool) -> ScriptedResponse {
-    let token = if is_truncated { "<NextContinuationToken>next</NextContinuationToken>" } else { "" };
+/// A page of these entries.
+pub fn listing(lines: &[String], rest: Rest<'_>) -> ScriptedResponse {
+    let is_truncated = !matches!(rest, Rest::None);
+    let token = match rest {
+        Rest::After(token) => {
+            format!("<NextContinuationToken>{}</NextContinuationToken>", xml::escape(token))
+        }
+        Rest::None | Rest::WithoutToken => String::new(),
+    };
     ScriptedResponse::document(&format!(
         "<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{is_truncated}</IsTruncated>{token}{}\
          </ListBucketResult>",

@@ -2,13 +2,13 @@
 
 use super::{files, scene};
 use crate::support::scripted_server::{
-    Reply, Request, ScriptedResponse, ScriptedServer, listing, listing_entry, listing_page,
+    Reply, Request, Rest, ScriptedResponse, ScriptedServer, listing, listing_entry, listing_page,
 };
 
 /// A listing page of `keys`.
-fn page_of(keys: &[&str], is_truncated: bool) -> ScriptedResponse {
+fn page_of(keys: &[&str], rest: Rest<'_>) -> ScriptedResponse {
     let lines: Vec<String> = keys.iter().map(|key| listing_entry(key, b"bytes")).collect();
-    listing(&lines, is_truncated)
+    listing(&lines, rest)
 }
 
 /// Runs `ls`, `rm`, `cp` and `sync` with the listing that `answer` returns. All must fail with a message that contains
@@ -71,34 +71,38 @@ fn response_that_is_no_listing_is_rejected() {
 #[test]
 fn endless_listing_is_rejected() {
     // An identical page for every request.
-    assert_rejected("the store's listing makes no progress", |_, _| page_of(&["a", "b"], true));
+    assert_rejected("the store's listing makes no progress", |_, _| {
+        page_of(&["a", "b"], Rest::After("next"))
+    });
+    assert_rejected("does not continue after \"b\"", |_, _| page_of(&["a", "b"], Rest::WithoutToken));
     // An empty page that declares more to follow.
-    assert_rejected("a listing that is truncated but empty", |_, _| page_of(&[], true));
+    assert_rejected("the store's listing makes no progress", |_, _| page_of(&[], Rest::After("next")));
+    assert_rejected("is empty, and has no token", |_, _| page_of(&[], Rest::WithoutToken));
 }
 
 #[test]
-fn truncated_listing_out_of_order_is_rejected() {
+fn unordered_listing_without_tokens_is_rejected() {
     // After an unsorted page, it is unknown where the next one starts.
-    assert_rejected("the store lists keys out of order", |request, _| {
+    assert_rejected("lists keys out of order, and has no token", |request, _| {
         if request.query.contains_key("start-after") {
-            page_of(&["a"], false)
+            page_of(&["a"], Rest::None)
         } else {
-            page_of(&["c", "b"], true)
+            page_of(&["c", "b"], Rest::WithoutToken)
         }
     });
     // The second page has a key before those of the first.
-    assert_rejected("the store's listing makes no progress", |request, _| {
+    assert_rejected("does not continue after \"c\"", |request, _| {
         if request.query.contains_key("start-after") {
-            page_of(&["a"], false)
+            page_of(&["a"], Rest::None)
         } else {
-            page_of(&["b", "c"], true)
+            page_of(&["b", "c"], Rest::WithoutToken)
         }
     });
     // An unsorted but complete listing is accepted.
-    let (_server, caller) = scene(|_, _| Reply::Respond(page_of(&["b", "c", "a"], false)));
+    let (_server, caller) = scene(|_, _| Reply::Respond(page_of(&["b", "c", "a"], Rest::None)));
     let listed = caller.run_ok(&["ls", "s3://bucket"]);
     let names: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next_back()).collect();
-    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(names, ["b", "c", "a"], "as the store lists them");
 }
 
 #[test]
@@ -121,7 +125,7 @@ fn all_short_pages_are_requested() {
 fn listing_with_a_size_that_is_no_size_is_rejected() {
     for size in ["-1", "+5", " 5", "", "5x", "0x5", "5.0", "9223372036854775808", "18446744073709551615"] {
         assert_rejected("no valid Size", move |_, _| {
-            let mut page = page_of(&["a", "b", "c"], false);
+            let mut page = page_of(&["a", "b", "c"], Rest::None);
             let text = String::from_utf8(page.body).unwrap();
             page.body = text.replacen("<Size>5</Size>", &format!("<Size>{size}</Size>"), 1).into();
             page

@@ -190,7 +190,7 @@ impl Worker {
         let source = self.list_source(tree, &filter);
         let destination = match &self.copier.to {
             Endpoint::Objects(objects) => {
-                objects.clone().find_with_prefix(tree, self.copier.transfers.clone())
+                objects.clone().find_in_byte_order(tree, self.copier.transfers.clone())
             }
             files => self.list_below(files, Path::new(tree), &filter),
         };

@@ -48,7 +48,7 @@ impl DirtyIndex {
         let content = self.content.lock();
         let mut names = NamesBuilder { request, limit, examined: 0, found: DirtyNames::default() };
         let Some(entries) = content.buckets.get(bucket) else { return names.found };
-        let after = request.after.as_deref();
+        let after = request.after_name();
         let mut start = start_bound(&request.prefix, after).map(str::to_owned);
         loop {
             let mut seek = None;
@@ -108,7 +108,7 @@ impl NamesBuilder<'_> {
         let names = &mut self.found.names;
         let common = common_prefix(key, self.request);
         if let Some(common) = common
-            && self.request.after.as_deref().is_some_and(|after| common <= after)
+            && self.request.after_name().is_some_and(|after| common <= after)
         {
             return NextKey::AfterPrefix(common);
         }

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use tradewind_core::listing::{ListRequest, common_prefix};
+use tradewind_core::listing::{ListPosition, ListRequest, common_prefix};
 use tradewind_core::{ETag, Timestamp};
 
 use tradewind_model::admission::DrainOrder;
@@ -176,7 +176,7 @@ fn expected_names(keys: &[(String, bool)], request: &ListRequest) -> Vec<DirtyNa
     for (key, is_object) in keys.iter().filter(|(key, _)| key.starts_with(&request.prefix)) {
         let common = common_prefix(key, request);
         let name = common.unwrap_or(key);
-        if request.after.as_deref().is_some_and(|after| name <= after) {
+        if request.after_name().is_some_and(|after| name <= after) {
             continue;
         }
         match (common, names.last_mut()) {
@@ -214,7 +214,7 @@ proptest! {
             index.insert(&address(key), state, Generation(number), seconds(1));
         }
         let bucket = address("a").bucket;
-        let request = ListRequest { prefix, delimiter, after, limit: 10 };
+        let request = ListRequest { prefix, delimiter, after: after.map(ListPosition::after), limit: 10 };
         let expected = expected_names(&keys, &request);
         let found = index.names(&bucket, &request, 1000);
         prop_assert!(!found.is_truncated);
@@ -224,7 +224,7 @@ proptest! {
         let mut rest = request.clone();
         loop {
             let part = index.names(&bucket, &rest, 2);
-            let last = part.names.last().map(|name| name.name().to_owned());
+            let last = part.names.last().map(|name| ListPosition::after(name.name()));
             all.extend(part.names);
             if !part.is_truncated {
                 break;
@@ -233,7 +233,7 @@ proptest! {
         }
         let names = |names: &[DirtyName]| names.iter().map(|name| name.name().to_owned()).collect::<Vec<_>>();
         prop_assert_eq!(names(&all), names(&expected));
-        let after = request.after.as_deref().unwrap_or("");
+        let after = request.after_name().unwrap_or("");
         let is_later = |key: &str| request.after.is_none() || key > after;
         let has_tombstone = keys.iter().any(|(key, is_object)| {
             !is_object && key.starts_with(&request.prefix) && is_later(key)

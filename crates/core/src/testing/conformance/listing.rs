@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt;
 
 use crate::checksum::{Algorithm, ChecksumScope};
-use crate::listing::{ListEntry, ListRequest, ObjectSummary};
+use crate::listing::{ListEntry, ListPosition, ListRequest, ObjectSummary};
 use crate::store::{Feature, StageRequest};
 use crate::testing::context;
 
@@ -62,7 +62,8 @@ async fn pages_through_thousands_of_odd_keys(desk: Fixture) {
             compare(&desk, &keys, request).await;
         }
     }
-    let last = ListRequest { after: keys.last().cloned(), limit: 10, ..ListRequest::default() };
+    let last =
+        ListRequest { after: keys.last().map(ListPosition::after), limit: 10, ..ListRequest::default() };
     assert!(desk.list(last).await.is_empty());
 }
 
@@ -77,7 +78,7 @@ fn expected(keys: &BTreeSet<String>, request: &ListRequest) -> Vec<String> {
         })
     };
     let names: BTreeSet<String> = keys.iter().filter_map(rolled_up).collect();
-    let after = request.after.as_deref();
+    let after = request.after_name();
     names.into_iter().filter(|name| after.is_none_or(|after| name.as_str() > after)).collect()
 }
 
@@ -135,7 +136,7 @@ async fn rolls_up_at_delimiters(desk: Fixture) {
                 let request = |limit| ListRequest {
                     prefix: prefix.to_owned(),
                     delimiter: delimiter.map(str::to_owned),
-                    after: after.map(str::to_owned),
+                    after: after.map(ListPosition::after),
                     limit,
                 };
                 compare(&desk, &keys, request(1)).await;

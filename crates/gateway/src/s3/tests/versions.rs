@@ -653,7 +653,7 @@ impl ObjectStore for WithoutVersions {
         request: &ListVersions,
     ) -> Result<VersionsPage> {
         let page: ListPage<_> = self.0.list(context, bucket, &request.as_list_request()).await?;
-        Ok(null_versions(page))
+        null_versions(page, request)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::checksum::{Algorithm, Checksum};
 use crate::class::{Class, ClassRange, ClassUpdate, Retention};
 use crate::condition::Precondition;
 use crate::error::{Error, ErrorKind, Result};
-use crate::listing::{ListEntry, ListRequest};
+use crate::listing::{ListEntry, ListPosition, ListRequest};
 use crate::metadata::Metadata;
 use crate::multipart::{
     CompletePart, CompleteUpload, CreateUpload, ListUploads, PartInfo, PartNumber, UploadId,
@@ -135,7 +135,7 @@ impl ModelStore {
             Step::Delete { place: at, when } => self.delete(at, when).await,
             Step::Get { place: at, select } => self.get(&place(at), select).await,
             Step::List { bucket, prefix, delimiter, after, limit } => {
-                let after = after.map(|n| place(n).key.as_str().to_owned());
+                let after = after.map(|n| ListPosition::after(place(n).key.as_str()));
                 self.list(bucket, ListRequest { after, ..limited(limit, prefix, delimiter) }).await
             }
             Step::Copy { from, to, metadata, tags, when } => self.copy(from, to, metadata, tags, when).await,
@@ -362,7 +362,7 @@ impl ModelStore {
                 ListEntry::CommonPrefix(name) => write!(line, "{name:?}.., "),
             };
         }
-        Ok(format!("{line}next {:?}", page.next))
+        Ok(format!("{line}next {:?}", page.next.map(|next| next.name)))
     }
 
     async fn copy(
