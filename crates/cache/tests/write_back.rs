@@ -552,6 +552,23 @@ async fn random_operations_match_a_model_across_lost_processes() {
     }
 }
 
+#[tokio::test]
+async fn listing_of_a_backing_store_in_another_order_is_rejected() {
+    let stores = Stores::new().await;
+    let layer = stores.open(Duration::ZERO).await;
+    for name in ["a", "b", "c"] {
+        put(&*layer, name, "x").await;
+    }
+    wait_until_clean(&layer).await;
+    let unordered =
+        FaultPlan::none().with_fault(Operation::List, FaultSchedule::Always, Fault::UnorderedListing);
+    stores.backing.set_plan(unordered);
+    let request = ListRequest { limit: 10, ..ListRequest::default() };
+    assert_eq!(reason(layer.list(&context(), &bucket(), &request).await), Reason::Unsupported);
+    stores.backing.set_plan(FaultPlan::none());
+    assert_eq!(names(&*layer).await, ["a", "b", "c"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn listings_miss_nothing_while_data_is_written_back() {
     let stores = Stores::new().await;

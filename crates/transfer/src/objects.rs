@@ -25,6 +25,25 @@ const EARLY_OBJECT_BYTES: u64 = 64 << 10;
 /// least one round trip less than a full page without gzip, unless keys are very long.
 const EARLY_LISTING_KEYS: usize = 128;
 
+/// How objects are listed.
+#[derive(Debug, Clone, Copy)]
+struct Listing<'a> {
+    /// Only names that begin with this.
+    name_prefix: &'a str,
+    /// The caller fetches everything listed.
+    will_fetch: bool,
+    order: Order,
+}
+
+/// The order that a caller needs.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    /// Any.
+    OfStore,
+    /// The order of bytes: the listing fails in any other.
+    OfBytes,
+}
+
 /// Objects of a bucket whose keys begin with a prefix.
 #[derive(Debug, Clone)]
 pub struct Objects {
@@ -86,27 +105,30 @@ impl Objects {
 
     /// Lists all objects in the order of the store. The listing stops when the feed is dropped.
     pub fn find(self, transfers: Arc<TransferContext>) -> ItemFeed {
-        self.spawn_listing("", transfers, false)
+        self.find_with_prefix("", transfers)
     }
 
     /// Like [`find`](Self::find), but only for names that begin with `name_prefix`.
     pub fn find_with_prefix(self, name_prefix: &str, transfers: Arc<TransferContext>) -> ItemFeed {
-        self.spawn_listing(name_prefix, transfers, false)
+        self.spawn_listing(Listing { name_prefix, will_fetch: false, order: Order::OfStore }, transfers)
     }
 
     /// Like [`find_with_prefix`](Self::find_with_prefix), in byte order of the names. If the store may list in another order,
     /// objects follow when all are listed.
     pub fn find_in_byte_order(self, name_prefix: &str, transfers: Arc<TransferContext>) -> ItemFeed {
-        let (location, is_ordered) =
-            (self.describe(name_prefix), self.store.capabilities().supports(Feature::ByteOrder));
-        let listed = self.find_with_prefix(name_prefix, transfers);
-        if is_ordered { listed } else { in_byte_order(listed, location) }
+        if self.store.capabilities().supports(Feature::ByteOrder) {
+            return self
+                .spawn_listing(Listing { name_prefix, will_fetch: false, order: Order::OfBytes }, transfers);
+        }
+        let location = self.describe(name_prefix);
+        in_byte_order(self.find_with_prefix(name_prefix, transfers), location)
     }
 
     /// Like [`find`](Self::find), for a caller that fetches everything listed. Opens connections concurrently if the
     /// store's profile says that many are useful.
     pub fn find_and_prewarm(self, transfers: Arc<TransferContext>) -> ItemFeed {
-        self.spawn_listing("", transfers, true)
+        let listing = Listing { name_prefix: "", will_fetch: true, order: Order::OfStore };
+        self.spawn_listing(listing, transfers)
     }
 
     /// Opens connections before the number of objects is known.
@@ -135,12 +157,8 @@ impl Objects {
         early_listing
     }
 
-    fn spawn_listing(
-        mut self,
-        name_prefix: &str,
-        transfers: Arc<TransferContext>,
-        will_fetch: bool,
-    ) -> ItemFeed {
+    fn spawn_listing(mut self, listing: Listing<'_>, transfers: Arc<TransferContext>) -> ItemFeed {
+        let Listing { name_prefix, will_fetch, order } = listing;
         let prefix_len = self.prefix.len();
         self.prefix.push_str(name_prefix);
         let (sender, items) = mpsc::channel(MAX_QUEUED_ITEMS);
@@ -149,8 +167,12 @@ impl Objects {
             let mut early_listing = if will_fetch { self.prewarm(&transfers) } else { JoinSet::new() };
             let mut after = None;
             loop {
-                let page = self.list_page(&transfers, None, after).await;
+                let page = self.list_page(&transfers, None, after.clone()).await;
                 early_listing.abort_all();
+                let page = page.and_then(|page| match order {
+                    Order::OfBytes => page.check_order(after.as_ref()).map(|()| page),
+                    Order::OfStore => Ok(page),
+                });
                 let page = match page {
                     Ok(page) => page,
                     Err(e) => {
@@ -183,7 +205,9 @@ mod tests {
     use tradewind_core::clock::SystemClock;
     use tradewind_core::object::Expected;
     use tradewind_core::store::StageRequest;
-    use tradewind_core::testing::{MemoryStore, Passthrough, context};
+    use tradewind_core::testing::{
+        Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, Passthrough, context,
+    };
     use tradewind_core::{Address, Budget};
     use tradewind_model::plan::Plan;
     use tradewind_model::retry::RetryOptions;
@@ -264,5 +288,30 @@ mod tests {
         assert_eq!(early_connections(Some(0.176), EARLY_LISTING_KEYS - 1).await, MAX_EARLY_CONNECTIONS);
         let many = early_connections(Some(0.176), EARLY_LISTING_KEYS + 1).await;
         assert!(many > 256, "{many}");
+    }
+
+    /// The names, and the reasons of failures, of a listing of a store that has been given another order.
+    async fn names_of_unordered_store(
+        find: impl FnOnce(Objects, Arc<TransferContext>) -> ItemFeed,
+    ) -> Vec<String> {
+        let (store, transfers, mut objects) = store_with_profile(None, 3).await;
+        let unordered =
+            FaultPlan::none().with_fault(Operation::List, FaultSchedule::Always, Fault::UnorderedListing);
+        objects.store = Faulty::new(store, unordered);
+        let mut items = find(objects, transfers);
+        let mut found = Vec::new();
+        while let Some(item) = items.recv().await {
+            found.push(item.map_or_else(|failure| format!("{:?}", failure.error.reason()), |item| item.name));
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn listing_in_another_order_fails_only_where_order_is_needed() {
+        let in_any_order = names_of_unordered_store(|objects, transfers| objects.find(transfers)).await;
+        assert_eq!(in_any_order, ["002", "001", "000"]);
+        // The store says that it lists in byte order.
+        let in_order = |objects: Objects, transfers| objects.find_in_byte_order("", transfers);
+        assert_eq!(names_of_unordered_store(in_order).await, ["Unsupported"]);
     }
 }

@@ -1,7 +1,7 @@
 //! ListMultipartUploads.
 
 use http::Method;
-use tradewind_core::error::Result;
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::{ListUploads, UploadId, UploadInfo, UploadsPage};
 use tradewind_core::{BucketName, ChecksumScope, Context, Metadata};
@@ -141,6 +141,10 @@ impl S3Store {
         }
         // A stable sort: uploads of one key keep their order.
         entries.sort_by(|a, b| a.name().cmp(b.name()));
+        if is_truncated && next_key.is_empty() {
+            let why = "a page of the store's list of uploads is truncated, and does not say where the next one begins";
+            return Err(Error::new(Reason::Io, why));
+        }
         let upload = Some(UploadId(next_upload)).filter(|upload| !upload.0.is_empty());
         Ok(UploadsPage { entries, next: is_truncated.then_some((next_key, upload)) })
     }

@@ -68,6 +68,15 @@ impl S3Store {
                 return Err(Error::new(Reason::Io, why));
             }
             for after in request.after.iter().chain(&fetched.after) {
+                let is_before = |entry: &Entry| matches!(entry, ListEntry::Key(key, _) if *key < after.key);
+                if page.entries.iter().any(is_before) {
+                    let why = format!(
+                        "the store's listing of versions does not continue after {:?}: it has another order, or ignores \
+                         key-marker",
+                        after.key
+                    );
+                    return Err(Error::new(Reason::Io, why));
+                }
                 page.entries.retain(|entry| is_after(entry, after));
             }
             if !page.entries.is_empty() || page.next.is_none() {

@@ -5,7 +5,7 @@
 //! included.
 
 use http::Method;
-use tradewind_core::error::Result;
+use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::{ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary, page};
 use tradewind_core::{BucketName, Context, ETag};
 
@@ -68,6 +68,14 @@ impl SwiftStore {
             let is_last = lines.len() <= limit;
             lines.truncate(limit);
             let last = lines.last().map(|line| line.name().to_owned());
+            // A common prefix that contains the marker is listed again.
+            let is_before = |line: &ListingEntry| match line {
+                ListingEntry::Object(object) => *object.name <= *after,
+                ListingEntry::Prefix(_) => false,
+            };
+            if lines.iter().any(is_before) {
+                return Err(Error::new(Reason::Io, "the container is not listed in the order of its names"));
+            }
             lines.retain(|line| line.name() > &*after);
             if lines.is_empty() && !is_last {
                 marker = last.unwrap_or_default();

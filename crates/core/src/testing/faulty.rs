@@ -121,6 +121,7 @@ impl Injector {
                 | Fault::FailAt(..)
                 | Fault::IgnorePrefix
                 | Fault::EmptyListing
+                | Fault::UnorderedListing
                 | Fault::PretendSuccess,
             ) => work.await,
             Some(Fault::FailBefore(reason)) => Err(injected(reason, operation, "before")),
@@ -270,7 +271,11 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
             return Ok(ListPage { entries: Vec::new(), next: None });
         }
         let listed = self.inner.list(context, bucket, &request);
-        self.injector.apply_fault(context, fault, Operation::List, listed).await
+        let mut page = self.injector.apply_fault(context, fault, Operation::List, listed).await?;
+        if fault == Some(Fault::UnorderedListing) {
+            page.entries.reverse();
+        }
+        Ok(page)
     }
 
     async fn stage_part(

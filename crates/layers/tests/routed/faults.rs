@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use tradewind_core::error::{ErrorKind, Reason};
+use tradewind_core::listing::ListRequest;
 use tradewind_core::store::StageRequest;
 use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Operation as At, context, reason};
 use tradewind_core::{ObjectStore, Precondition};
@@ -33,6 +34,21 @@ async fn objects_of_a_tier_are_served_while_a_later_tier_is_away() {
     let absent = StageRequest { precondition: Precondition::Absent, ..of_class(SSD) };
     assert_eq!(reason(put(&*fixture.routed, "new", "four", absent).await), Reason::Io);
     assert_eq!(reason(fixture.read("new").await), Reason::Io);
+}
+
+/// Its pages cannot be merged: a key of another page may belong between their entries.
+#[tokio::test]
+async fn listing_of_a_tier_in_another_order_is_rejected() {
+    let fixture = Fixture::new().await;
+    for key in ["a", "b", "c"] {
+        fixture.put(key, key, of_class(DISK)).await;
+    }
+    fixture.disk.set_plan(fails(At::List, Fault::UnorderedListing));
+    let request = ListRequest { limit: 10, ..ListRequest::default() };
+    let listed = fixture.routed.list(&context(), &bucket(), &request).await;
+    assert_eq!(reason(listed), Reason::Unsupported);
+    fixture.disk.set_plan(FaultPlan::none());
+    assert_eq!(fixture.keys().await, ["a", "b", "c"]);
 }
 
 #[tokio::test]

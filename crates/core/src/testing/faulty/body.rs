@@ -26,6 +26,7 @@ pub(super) fn apply_body_fault(body: Body, fault: Fault) -> Body {
         | Fault::Hang
         | Fault::IgnorePrefix
         | Fault::EmptyListing
+        | Fault::UnorderedListing
         | Fault::PretendSuccess => body,
     }
 }

@@ -133,6 +133,8 @@ pub enum Fault {
     IgnorePrefix,
     /// Listings of objects only: the page is empty.
     EmptyListing,
+    /// Listings of objects only: the entries of the page have another order than that of bytes.
+    UnorderedListing,
     /// Deletes only: success is reported, but nothing is deleted.
     PretendSuccess,
 }
