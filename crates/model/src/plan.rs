@@ -61,6 +61,8 @@ pub struct Plan {
     /// Concurrency of the size class with the highest one, over all objects, at the start; an adaptive pool may go
     /// above it.
     pub initial_concurrency: usize,
+    /// Maximum concurrency over all objects, also of an adaptive pool.
+    pub max_concurrency: usize,
     /// Concurrency by size class, if a profile applies. A request takes permits in inverse proportion to the
     /// concurrency of its size class, so that all sizes share one pool.
     pub concurrency_by_size: Option<ConcurrencyBySize>,
@@ -118,6 +120,7 @@ impl Default for Plan {
             min_range_bytes: 2 << 20,
             min_tail_range_bytes: 2 << 20,
             initial_concurrency: 32,
+            max_concurrency: usize::MAX,
             concurrency_by_size: None,
             stream_bytes: 2 << 20,
             max_buffered_bytes: 16 << 20,
@@ -126,6 +129,13 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// This plan with a maximum concurrency.
+    #[must_use]
+    pub fn with_max_concurrency(self, max_concurrency: usize) -> Self {
+        let initial_concurrency = self.initial_concurrency.min(max_concurrency);
+        Self { initial_concurrency, max_concurrency, ..self }
+    }
+
     /// This plan adapted to a store with the given surfaces (uploads, downloads or both). The fixed time of a request
     /// stands for the RTT, of which it is an upper bound.
     #[must_use]
@@ -149,7 +159,7 @@ impl Plan {
         let min_tail_range_bytes =
             min_bytes(MIN_TAIL_RANGE_ROUND_TRIPS, MIN_TAIL_RANGE_SECONDS).filter(|_| has_tail);
         Self {
-            initial_concurrency: by_size.highest(),
+            initial_concurrency: by_size.highest().min(self.max_concurrency),
             concurrency_by_size: Some(by_size),
             max_range_bytes,
             min_range_bytes,

@@ -169,7 +169,7 @@ impl TransferContext {
             is_tuned: self.plan.concurrency_by_size.is_some(),
             largest_request_permits,
             max_request_permits: max_request_permits.unwrap_or(largest_request_permits),
-            max_concurrency: Self::max_adaptive_concurrency(self.plan.initial_concurrency),
+            max_concurrency: Self::max_adaptive_concurrency(&self.plan),
         };
         self.permits = PermitPool::adaptive(config, self.clock.now(), packets);
         self
@@ -187,16 +187,16 @@ impl TransferContext {
     #[must_use]
     pub fn max_concurrency(&self) -> usize {
         if self.permits.is_adaptive() {
-            Self::max_adaptive_concurrency(self.plan.initial_concurrency)
+            Self::max_adaptive_concurrency(&self.plan)
         } else {
             self.plan.initial_concurrency
         }
     }
 
-    /// The maximum concurrency of an adaptive context that starts at `initial_concurrency`.
+    /// The maximum concurrency of an adaptive context with a plan.
     #[must_use]
-    pub fn max_adaptive_concurrency(initial_concurrency: usize) -> usize {
-        initial_concurrency.max(MAX_ADAPTIVE_CONCURRENCY)
+    pub fn max_adaptive_concurrency(plan: &Plan) -> usize {
+        plan.initial_concurrency.max(MAX_ADAPTIVE_CONCURRENCY).min(plan.max_concurrency)
     }
 
     /// The piece size for a rate limit, at most [`BUFFER_BYTES`].

@@ -11,6 +11,8 @@ mod bodies;
 mod bundles;
 #[path = "transfer_faults/damage.rs"]
 mod damage;
+#[path = "transfer_faults/few_files.rs"]
+mod few_files;
 #[path = "transfer_faults/full_disk.rs"]
 mod full_disk;
 #[path = "transfer_faults/large.rs"]

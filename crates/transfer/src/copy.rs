@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
 use tradewind_core::checksum::Hasher;
@@ -21,7 +22,7 @@ use crate::Item;
 use crate::checkpoint::JournalCheckpoint;
 use crate::class_rules::{ClassRules, ClassifiedObject};
 use crate::endpoint::Endpoint;
-use crate::files::{Directory, FileSource, Links, ObjectVersion};
+use crate::files::{Directory, FileSource, Links, ObjectVersion, lacks_descriptors};
 use crate::journal::{Journal, JournalDirectory};
 use crate::merge::Action;
 use crate::names::{is_folder_marker, key_to_path, marker_to_path, path_to_key};
@@ -29,6 +30,11 @@ use crate::objects::Objects;
 use crate::preserve::{Attributes, has_same_time};
 use crate::progress::Progress;
 use crate::workers::ActionResult;
+
+/// The time for which an action waits for descriptors.
+const MAX_DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
+/// The time between two attempts to open files.
+const DESCRIPTOR_WAIT_STEP: Duration = Duration::from_millis(100);
 
 /// Copies items from one endpoint to the other.
 #[derive(Debug)]
@@ -66,8 +72,22 @@ impl Copier {
         self.from.check_disjoint(&self.to)
     }
 
-    /// Executes an action.
+    /// Executes an action. While no file can be opened for lack of descriptors, it waits until other work ends, for at most
+    /// [`MAX_DESCRIPTOR_WAIT`].
     pub async fn act(&self, action: &Action) -> Result<ActionResult> {
+        let clock = self.transfers.clock();
+        let end = clock.now() + MAX_DESCRIPTOR_WAIT;
+        loop {
+            match self.try_to_act(action).await {
+                Err(error) if lacks_descriptors(&error) && clock.now() < end => {
+                    clock.sleep_until(clock.now() + DESCRIPTOR_WAIT_STEP).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn try_to_act(&self, action: &Action) -> Result<ActionResult> {
         match self.resolve(action).await? {
             None => Ok(ActionResult::Unchanged),
             Some(Resolved::Copy(item)) => self.copy(item).await.map(ActionResult::Copied),

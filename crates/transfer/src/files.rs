@@ -19,7 +19,21 @@ pub use tree::{Overlap, Tree};
 use std::io;
 use std::path::Path;
 
+use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason};
+
+/// Returns true if the error is that the process, or the machine, has too many open files.
+pub(crate) fn lacks_descriptors(error: &Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let code = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        if code.is_some_and(|code| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&code)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
 
 /// Converts an I/O error of a file into an [`Error`] with the message "cannot `what` `path`".
 pub(crate) fn file_error(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
@@ -37,4 +51,18 @@ pub(crate) fn file_error(what: &str, path: &Path, error: impl Into<io::Error>) -
     let failed = Error::with_source(reason, format!("cannot {what} {}: {error}", path.display()), error);
     // Not retried: unlike a store, a full local disk has space again only after its owner frees some.
     if reason == Reason::Full { failed.without_retry() } else { failed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lack_of_descriptors_is_found_among_the_causes() {
+        let error = |code: Errno| file_error("open", Path::new("file"), code);
+        assert!(lacks_descriptors(&error(Errno::MFILE)) && lacks_descriptors(&error(Errno::NFILE)));
+        assert!(!lacks_descriptors(&error(Errno::NOENT)));
+        let outer = Error::with_source(Reason::Io, "cannot connect", error(Errno::MFILE));
+        assert!(lacks_descriptors(&outer));
+    }
 }

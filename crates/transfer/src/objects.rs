@@ -25,7 +25,7 @@ const EARLY_OBJECT_BYTES: u64 = 64 << 10;
 /// least one round trip less than a full page without gzip, unless keys are very long.
 const EARLY_LISTING_KEYS: usize = 128;
 
-/// How objects are listed.
+/// The parameters of a listing.
 #[derive(Debug, Clone, Copy)]
 struct Listing<'a> {
     /// Only names that begin with this.

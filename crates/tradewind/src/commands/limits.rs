@@ -28,6 +28,23 @@ pub(super) fn raise_file_limit() {
     }
 }
 
+/// Files that a transfer has open beside those of its items: standard streams, the runtime, stores, listed directories.
+const OTHER_TRANSFER_FILES: usize = 48;
+/// Files of an item in flight: a connection, the file, its journal, and its directory.
+const FILES_PER_ITEM: usize = 4;
+/// The concurrency for which a transfer needs files in any case.
+const MIN_TRANSFER_CONCURRENCY: usize = 2;
+
+/// The maximum concurrency of a transfer within the limit of open files.
+pub(super) fn max_transfer_concurrency() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| transfer_concurrency(usize::try_from(limit).unwrap_or(usize::MAX)))
+}
+
+fn transfer_concurrency(limit: usize) -> usize {
+    (limit.saturating_sub(OTHER_TRANSFER_FILES) / FILES_PER_ITEM).max(MIN_TRANSFER_CONCURRENCY)
+}
+
 /// The limit of open files, and those that the process has or needs in addition to client connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenFiles {
@@ -110,6 +127,14 @@ mod tests {
         let mut limits = Limits { connections, ..Limits::default() };
         files.limit_connections(&mut limits)?;
         Ok((limits.connections, limits.descriptors.map(|descriptors| descriptors.reserve)))
+    }
+
+    #[test]
+    fn transfers_stay_within_the_limit_of_open_files() {
+        assert_eq!(transfer_concurrency(64), 4);
+        assert_eq!(transfer_concurrency(256), 52);
+        assert!(transfer_concurrency(1 << 20) > 1000);
+        assert_eq!(transfer_concurrency(16), MIN_TRANSFER_CONCURRENCY);
     }
 
     #[test]

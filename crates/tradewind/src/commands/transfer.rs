@@ -27,7 +27,7 @@ use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, Endpoint, Progress};
 
 use super::StoppedBySignal;
-use super::limits::raise_file_limit;
+use super::limits::{max_transfer_concurrency, raise_file_limit};
 use super::plan_output::describe_profile_client;
 use super::signals::{CaughtSignal, Signals};
 use crate::locations::ObjectsLocation;
@@ -264,6 +264,7 @@ impl StoreFlags {
         let mut plan = Plan::default();
         plan.initial_concurrency =
             self.requests.concurrency.or(self.default_concurrency).unwrap_or(plan.initial_concurrency);
+        plan = plan.with_max_concurrency(max_transfer_concurrency());
         let with_chunk_size_flag =
             |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunk_bytes(size.0));
         plan = with_chunk_size_flag(plan);
@@ -271,7 +272,7 @@ impl StoreFlags {
         let max_memory_bytes = self.max_memory.map_or(DEFAULT_MEMORY_BYTES, ByteSize::as_usize);
         let connection_options = |plan: &Plan| ConnectionOptions {
             max_connections: if self.is_adaptive() {
-                TransferContext::max_adaptive_concurrency(plan.initial_concurrency)
+                TransferContext::max_adaptive_concurrency(plan)
             } else {
                 plan.initial_concurrency
             },

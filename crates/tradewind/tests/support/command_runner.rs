@@ -26,6 +26,8 @@ pub struct CommandRunner {
     endpoint: SocketAddr,
     /// Environment variables of the commands.
     pub environment: Vec<(String, String)>,
+    /// The limit of open files of the commands.
+    open_files: Option<u32>,
 }
 
 /// The result of a command.
@@ -49,7 +51,12 @@ impl CommandRunner {
             ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
         ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
-        Self { directory: tempfile::tempdir().unwrap(), endpoint, environment }
+        Self { directory: tempfile::tempdir().unwrap(), endpoint, environment, open_files: None }
+    }
+
+    /// Limits the open files.
+    pub fn with_open_files(self, open_files: u32) -> Self {
+        Self { open_files: Some(open_files), ..self }
     }
 
     /// Sets an environment variable.
@@ -144,6 +151,11 @@ impl CommandRunner {
     /// Starts a command without reading its output.
     pub fn spawn_unread(&self, arguments: &[&str]) -> RunningCommand {
         let mut command = tradewind();
+        if let Some(open_files) = self.open_files {
+            let program = command.get_program().to_owned();
+            command = Command::new("sh");
+            command.args(["-c", &format!("ulimit -n {open_files} && exec \"$0\" \"$@\"")]).arg(program);
+        }
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let is_configuration = ["AWS_", "OS_", "ST_"].iter().any(|prefix| text.starts_with(prefix));

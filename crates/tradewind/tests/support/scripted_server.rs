@@ -543,7 +543,7 @@ pub fn listing_page<'a>(
     listing(&lines, last.map_or(Rest::None, |(key, _)| Rest::After(key)))
 }
 
-/// What follows a page of a listing.
+/// The rest of a listing after a page.
 #[derive(Debug, Clone, Copy)]
 pub enum Rest<'a> {
     None,
