@@ -15,6 +15,7 @@ mod headers;
 mod list;
 mod list_uploads;
 mod list_versions;
+mod listed_pages;
 mod mapped_classes;
 mod multipart_write;
 mod partial_part;
@@ -60,6 +61,7 @@ use self::credentials::CredentialProvider;
 pub use self::credentials::{CredentialIssuer, ExpiringCredentials};
 use self::dialect::Dialect;
 pub use self::endpoint::{AddressingStyle, Endpoint};
+use self::listed_pages::ListedPages;
 pub use self::mapped_classes::MappedClasses;
 use self::protocol::{S3Protocol, ServiceState};
 use self::regions::BucketRegions;
@@ -186,6 +188,7 @@ pub struct S3Store {
     observed_versioning: ObservedVersioning,
     /// Uploads started or used by this store.
     uploads: Mutex<UploadCache>,
+    listed_pages: ListedPages,
     mapped_classes: MappedClasses,
 }
 
@@ -221,6 +224,7 @@ impl S3Store {
             names_versions: AtomicBool::new(false),
             observed_versioning: ObservedVersioning::default(),
             uploads: Mutex::default(),
+            listed_pages: ListedPages::default(),
             mapped_classes: options.mapped_classes,
         }))
     }

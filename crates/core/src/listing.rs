@@ -68,8 +68,8 @@ pub struct ListPage<T> {
 }
 
 impl<T> ListPage<T> {
-    /// Checks that the entries follow the position of the request in byte order. Those who merge pages, or continue after a
-    /// name, depend on it.
+    /// Checks that the entries follow the position of the request in byte order. A caller that merges pages, or continues after
+    /// a name, depends on it.
     ///
     /// # Errors
     /// `Unsupported` if the service lists in another order.

@@ -27,7 +27,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// The items of a listing in byte order, each name once. They follow when the listing has ended.
 ///
-/// A failure comes after the items of an ordered listing, which is complete up to there, and before the items of any other.
+/// Failures come first: names that the failed part may hold can lie before those that were listed.
 pub(crate) fn in_byte_order(listed: ItemFeed, location: String) -> ItemFeed {
     let (sender, items) = mpsc::channel(MAX_QUEUED_ITEMS);
     let name = location.clone();
@@ -57,21 +57,15 @@ async fn sort(mut listed: ItemFeed, mut sorter: Sorter, sender: &mpsc::Sender<Li
             sorter = on_thread(move || sorter.spill()).await?;
         }
     }
-    let is_ordered = sorter.is_ordered;
-    let (first, last) = if is_ordered { (Vec::new(), failures) } else { (failures, Vec::new()) };
-    let is_open = send_all(sender, first.into_iter().map(Err)).await;
-    let is_open = is_open
-        && match sorter.file {
-            None => send_all(sender, sorter.into_sorted().into_iter().map(Ok)).await,
-            Some(_) => {
-                let sender = sender.clone();
-                on_thread(move || sorter.spill()?.send_runs(&sender)).await?
-            }
-        };
-    if is_open {
-        send_all(sender, last.into_iter().map(Err)).await;
+    if !send_all(sender, failures.into_iter().map(Err)).await {
+        return Ok(());
     }
-    Ok(())
+    if sorter.file.is_none() {
+        send_all(sender, sorter.into_sorted().into_iter().map(Ok)).await;
+        return Ok(());
+    }
+    let sender = sender.clone();
+    on_thread(move || sorter.spill()?.send_runs(&sender)).await
 }
 
 /// Returns false if the receiver was dropped.
@@ -165,15 +159,15 @@ impl Sorter {
         Ok(self)
     }
 
-    /// Sends the items of all runs in order. Returns false if the receiver was dropped.
-    fn send_runs(self, sender: &mpsc::Sender<ListedItem>) -> io::Result<bool> {
-        let Some(file) = self.file else { return Ok(true) };
+    /// Sends the items of all runs in order, until the receiver is dropped.
+    fn send_runs(self, sender: &mpsc::Sender<ListedItem>) -> io::Result<()> {
+        let Some(file) = self.file else { return Ok(()) };
         for item in MergedRuns::open(Arc::new(file), &self.run_ends)? {
             if sender.blocking_send(Ok(item?)).is_err() {
-                return Ok(false);
+                break;
             }
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -329,11 +323,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ordered_listing_stays_as_it_is_and_fails_after_its_items() {
+    async fn ordered_listing_stays_as_it_is() {
         for max_bytes in [1, 1000] {
-            let listed = vec![Ok(item("a", 1)), Ok(item("a-", 2)), Ok(item("a/", 3)), Err(failure())];
-            let expected = vec![Ok(item("a", 1)), Ok(item("a-", 2)), Ok(item("a/", 3)), Err(Extent::Rest)];
-            assert_eq!(sorted(listed, max_bytes).await, expected);
+            let listed = || vec![Ok(item("a", 1)), Ok(item("a-", 2)), Ok(item("a/", 3))];
+            let expected = [Ok(item("a", 1)), Ok(item("a-", 2)), Ok(item("a/", 3))];
+            assert_eq!(sorted(listed(), max_bytes).await, expected);
             assert_eq!(sorted(vec![], max_bytes).await, []);
             assert_eq!(
                 sorted(vec![Ok(item("", 1))], max_bytes).await,
@@ -343,13 +337,15 @@ mod tests {
         }
     }
 
-    /// Names that the failed part may hold can lie before those that were listed.
+    /// The failed part may hold names before those that were listed, also if those are in order.
     #[tokio::test]
-    async fn unordered_listing_fails_before_its_items() {
+    async fn failure_comes_before_the_items() {
         for max_bytes in [1, 1000] {
-            let listed = vec![Ok(item("a/b", 1)), Ok(item("a-b", 2)), Err(failure())];
-            let expected = vec![Err(Extent::Rest), Ok(item("a-b", 2)), Ok(item("a/b", 1))];
-            assert_eq!(sorted(listed, max_bytes).await, expected);
+            for listed in [["a/b", "a-b"], ["a-b", "a/b"]] {
+                let [first, second] = listed.map(|name| Ok(item(name, 1)));
+                let expected = [Err(Extent::Rest), Ok(item("a-b", 1)), Ok(item("a/b", 1))];
+                assert_eq!(sorted(vec![first, second, Err(failure())], max_bytes).await, expected);
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use http::{HeaderValue, Method};
 use percent_encoding::percent_decode_str;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::listing::{self, ListEntry, ListPage, ListPosition, ListRequest, ObjectSummary};
+use tradewind_core::store::{Feature, ObjectStore as _};
 use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timestamp};
 
 use super::S3Store;
@@ -21,7 +22,7 @@ use crate::remote::time::parse_time;
 /// Longest page of a listing: 1000 keys of 1000 bytes, each byte percent-encoded in three characters.
 pub(super) const MAX_PAGE_BYTES: usize = 8 << 20;
 /// Longest token of a service. The tokens of this program's server contain it.
-const MAX_TOKEN_BYTES: usize = 2 << 10;
+const MAX_TOKEN_BYTES: usize = 16 << 10;
 const LISTING: DocumentKind = DocumentKind { name: "a listing", roots: &["ListBucketResult"] };
 
 /// An object of a listing that is being parsed.
@@ -52,20 +53,75 @@ impl S3Store {
         if has_long_delimiter && self.is_ceph(context).await? {
             return self.list_rolled_up(context, bucket, request).await;
         }
+        if self.capabilities().supports(Feature::ByteOrder) {
+            return self.next_page(context, bucket, request).await;
+        }
+        let is_after_name = request.after.as_ref().is_some_and(|after| after.token.is_none());
+        if is_after_name && let Some(known) = self.listed_pages.find(bucket, request) {
+            return self.list_from_known_page(context, bucket, request, known).await;
+        }
+        let page = self.next_page(context, bucket, request).await?;
+        if let Some(end) = &page.next {
+            self.listed_pages.record(bucket, request, end);
+        }
+        Ok(page)
+    }
+
+    /// Lists one page after a name, from the page of the service that has the name.
+    ///
+    /// # Errors
+    /// `Unsupported` if a page is not in byte order.
+    async fn list_from_known_page(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+        mut known: ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
+        let name = request.after_name().unwrap_or_default();
+        loop {
+            let mut page = self.next_page(context, bucket, &known).await?;
+            page.check_order(known.after.as_ref())?;
+            if let Some(end) = &page.next {
+                self.listed_pages.record(bucket, &known, end);
+            }
+            page.entries.retain(|entry| entry.name() > name);
+            if page.entries.len() > request.limit {
+                page.entries.truncate(request.limit);
+                page.next = page.entries.last().map(|entry| ListPosition::after(entry.name()));
+            }
+            if page.next.is_none() || !page.entries.is_empty() {
+                return Ok(page);
+            }
+            known.after = page.next;
+        }
+    }
+
+    /// Lists the next page that is not empty.
+    async fn next_page(
+        &self,
+        context: &Context,
+        bucket: &BucketName,
+        request: &ListRequest,
+    ) -> Result<ListPage<ObjectSummary>> {
         let mut fetched = request.clone();
+        let mut has_repeated = false;
         loop {
             let mut page = self.fetch_page(context, bucket, &fetched).await?;
-            if let Some(after) = &fetched.after {
-                drop_repeated(&mut page.entries, after)?;
-            }
+            let is_repeated = match &fetched.after {
+                Some(after) => drop_repeated(&mut page.entries, after)?,
+                None => false,
+            };
             let Some(next) = &page.next else { return Ok(page) };
-            if fetched.after.as_ref().is_some_and(|after| !makes_progress(after, next)) {
+            let makes_progress = fetched.after.as_ref().is_none_or(|after| makes_progress(after, next));
+            if !page.entries.is_empty() && makes_progress {
+                return Ok(page);
+            }
+            if !makes_progress || (is_repeated && has_repeated) {
                 let why = format!("the store's listing makes no progress after {:?}", next.name);
                 return Err(Error::new(Reason::Io, why));
             }
-            if !page.entries.is_empty() {
-                return Ok(page);
-            }
+            has_repeated |= is_repeated;
             fetched.after = page.next;
         }
     }
@@ -91,7 +147,8 @@ impl S3Store {
             let rolled = listing::page(&mut SortedEntries::new(keys), &request)?;
             request.limit -= rolled.entries.len();
             entries.extend(rolled.entries);
-            request.after = entries.last().map(|entry: &ListEntry<_>| ListPosition::after(entry.name()));
+            let last = entries.last().map(|entry: &ListEntry<_>| ListPosition::after(entry.name()));
+            request.after = last.or(request.after);
             let is_full = request.limit == 0;
             if is_full || page.next.is_none() {
                 let next =
@@ -131,17 +188,24 @@ impl S3Store {
     }
 }
 
-/// Removes the names that a service lists again: the name at which the page before ended, and the common prefix that the
-/// name of a position lies in.
+/// Removes the names that a service lists again: the name at which the previous page ended, and the common prefix that the
+/// name of a position lies in. Returns true if there was such a name.
 ///
 /// # Errors
 /// `Unsupported` if the page has names before a position that is a name only: the service ignores it, or has another order.
-fn drop_repeated(entries: &mut Vec<ListEntry<ObjectSummary>>, after: &ListPosition) -> Result<()> {
+/// `Io` if a page after a token begins before the end of the previous page: the service ignores the token.
+fn drop_repeated(entries: &mut Vec<ListEntry<ObjectSummary>>, after: &ListPosition) -> Result<bool> {
     let ListPosition { name: after, token } = after;
     let is_repeated = |entry: &ListEntry<_>| match entry {
         ListEntry::Key(key, _) => key == after && token.is_some(),
-        ListEntry::CommonPrefix(prefix) => prefix == after || (token.is_none() && after.starts_with(prefix)),
+        ListEntry::CommonPrefix(prefix) => after.starts_with(prefix),
     };
+    let first = entries.iter().position(is_repeated);
+    if first.is_some_and(|first| matches!(entries[first], ListEntry::Key(..)) && first > 0) {
+        let why =
+            format!("the store's listing makes no progress: a page repeats {after:?} of the previous page");
+        return Err(Error::new(Reason::Io, why));
+    }
     entries.retain(|entry| !is_repeated(entry));
     if token.is_none() && entries.iter().any(|entry| entry.name() <= after.as_str()) {
         let why = format!(
@@ -149,7 +213,7 @@ fn drop_repeated(entries: &mut Vec<ListEntry<ObjectSummary>>, after: &ListPositi
         );
         return Err(Error::new(Reason::Unsupported, why));
     }
-    Ok(())
+    Ok(first.is_some())
 }
 
 /// Returns true unless the position of the next page is that of the page itself.
@@ -289,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn read_page_fails_on_incomplete_pages_and_where_it_cannot_be_continued() {
+    fn page_that_is_incomplete_or_cannot_be_continued_is_rejected() {
         for bad in [
             "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
             "<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
@@ -330,12 +394,15 @@ mod tests {
         let prefix = |name: &str| ListEntry::CommonPrefix(name.to_owned());
         let rest = |mut entries: Vec<ListEntry<ObjectSummary>>, name: &str, token: Option<&str>| {
             let after = ListPosition { name: name.to_owned(), token: token.map(str::to_owned) };
-            drop_repeated(&mut entries, &after)?;
+            let count = entries.len();
+            assert_eq!(drop_repeated(&mut entries, &after)?, entries.len() < count);
             Ok::<_, Error>(entries.iter().map(|entry| entry.name().to_owned()).collect::<Vec<_>>())
         };
         assert_eq!(rest(vec![prefix("a/"), key("b")], "a/x", None).unwrap(), ["b"]);
         assert_eq!(rest(vec![key("b"), prefix("c/")], "b", Some("t")).unwrap(), ["c/"]);
         assert_eq!(rest(vec![key("z"), key("a")], "k", Some("t")).unwrap(), ["z", "a"], "its own order");
+        let ignored = rest(vec![key("a"), key("b")], "b", Some("t")).unwrap_err();
+        assert_eq!(ignored.reason(), Reason::Io, "the service ignores the token");
         for unordered in [vec![key("b"), key("c")], vec![key("c"), key("a")], vec![key("c"), prefix("a/")]] {
             assert_eq!(rest(unordered, "b", None).unwrap_err().reason(), Reason::Unsupported);
         }

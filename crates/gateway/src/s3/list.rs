@@ -118,15 +118,16 @@ async fn page(
     };
     let within =
         ListRequest { prefix: common.clone(), delimiter: None, after: request.after.clone(), limit: 1 };
-    let has_keys_after = !service.store.list(&call.context, bucket, &within).await?.entries.is_empty();
-    let mut page = service.store.list(&call.context, bucket, request).await?;
-    if has_keys_after {
-        page.entries.insert(0, ListEntry::CommonPrefix(common));
-        if page.entries.len() > request.limit {
-            page.entries.pop();
-            page.next = page.entries.last().map(|entry| ListPosition::after(entry.name()));
-        }
+    if service.store.list(&call.context, bucket, &within).await?.entries.is_empty() {
+        return Ok(service.store.list(&call.context, bucket, request).await?);
     }
+    // One entry less, and not one that is removed again: the position of the rest would be a name only.
+    let rest = ListRequest { limit: (request.limit - 1).max(1), ..request.clone() };
+    let mut page = service.store.list(&call.context, bucket, &rest).await?;
+    if request.limit == 1 {
+        page.next = page.entries.pop().map(|_| ListPosition::after(common.as_str()));
+    }
+    page.entries.insert(0, ListEntry::CommonPrefix(common));
     Ok(page)
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::{files, scene};
 use crate::support::command_runner::CommandRunner;
 use crate::support::listing_habits::ListingHabit;
-use crate::support::scripted_server::{Reply, ScriptedServer};
+use crate::support::scripted_server::{Reply, ScriptedResponse, ScriptedServer};
 
 /// Keys whose order by directory is not that of their bytes: `/` sorts after `-` and before `0`.
 fn keys() -> Vec<String> {
@@ -99,22 +99,25 @@ fn sync_to_the_service_copies_only_what_differs() {
 
 /// A listing that fails says nothing about what it would have shown.
 #[test]
-fn sync_from_a_service_whose_unordered_listing_fails_removes_nothing() {
-    let keys = keys();
-    let listed: BTreeMap<String, Vec<u8>> =
-        keys.iter().map(|key| (key.clone(), key.clone().into_bytes())).collect();
-    let (_server, caller) = scene(move |request, proper| {
-        Reply::Respond(match request.operation {
-            "ListObjectsV2" if request.number > 3 => {
-                crate::support::scripted_server::ScriptedResponse::error(403, "AccessDenied", "no")
-            }
-            "ListObjectsV2" => ListingHabit::ByDirectory.page(&listed, request, 7),
-            _ => proper,
-        })
-    });
-    write_files(&caller, &keys);
-    caller.write("there/a", "mine");
-    let ran = caller.run(&["sync", "--size-only", "--delete", "s3://bucket", "there"]);
-    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-    assert_eq!(files(&caller).len(), keys.len() + 1, "{ran:?}");
+fn sync_removes_nothing_if_an_unordered_listing_fails() {
+    // The first page of two keys is in order.
+    for (page_keys, good_pages) in [(7, 3), (2, 1)] {
+        let keys = keys();
+        let listed: BTreeMap<String, Vec<u8>> =
+            keys.iter().map(|key| (key.clone(), key.clone().into_bytes())).collect();
+        let (_server, caller) = scene(move |request, proper| {
+            Reply::Respond(match request.operation {
+                "ListObjectsV2" if request.number > good_pages => {
+                    ScriptedResponse::error(403, "AccessDenied", "no")
+                }
+                "ListObjectsV2" => ListingHabit::ByDirectory.page(&listed, request, page_keys),
+                _ => proper,
+            })
+        });
+        write_files(&caller, &keys);
+        caller.write("there/a", "mine");
+        let ran = caller.run(&["sync", "--size-only", "--delete", "s3://bucket", "there"]);
+        assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+        assert_eq!(files(&caller).len(), keys.len() + 1, "{ran:?}");
+    }
 }
