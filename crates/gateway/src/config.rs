@@ -26,6 +26,9 @@ pub struct GatewayConfig {
     /// with a fixed number of connections), set it to `memory_bytes` divided by that limit. The budget then admits no
     /// more requests than the store does, and sharing the memory fairly also shares the store.
     pub min_window_bytes: usize,
+    /// Time after which a copy or a completion whose result is not known gets the head of its response, and the interval of
+    /// the blanks that follow.
+    pub early_head_time: Duration,
     /// Limits.
     pub limits: Limits,
 }
@@ -40,6 +43,7 @@ impl Default for GatewayConfig {
             tls: None,
             memory_bytes: 128 << 20,
             min_window_bytes: 0,
+            early_head_time: Duration::from_secs(5),
             limits: Limits::default(),
         }
     }

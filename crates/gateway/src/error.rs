@@ -217,7 +217,7 @@ impl WireError {
     }
 
     /// The error document, in S3's order of elements.
-    fn document(&self, request_id: RequestId, resource: &str) -> String {
+    pub(crate) fn document(&self, request_id: RequestId, resource: &str) -> String {
         let mut xml = String::with_capacity(384 + self.message.len() + resource.len());
         xml.push_str("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error>");
         let request_id = request_id.to_string();

@@ -7,6 +7,7 @@ mod buffers;
 mod connection;
 pub(crate) mod connection_state;
 mod connections;
+mod early_head;
 mod peer;
 mod service;
 mod tls;

@@ -214,6 +214,7 @@ pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
         tls,
         memory_bytes: settings.scalars.memory.budget.value.as_usize(),
         min_window_bytes: 0,
+        early_head_time: GatewayConfig::default().early_head_time,
         limits: config::Limits {
             connections: server.max_connections.value.get(),
             descriptors: None,

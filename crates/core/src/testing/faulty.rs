@@ -134,6 +134,11 @@ impl Injector {
                 context.guard(clock.sleep_until(clock.now() + by)).await?;
                 work.await
             }
+            Some(Fault::DelayedFailure(by, reason)) => {
+                let clock = context.deadline.clock();
+                context.guard(clock.sleep_until(clock.now() + by)).await?;
+                Err(injected(reason, operation, "after a delay"))
+            }
             Some(Fault::Hang) => context.guard(std::future::pending()).await?,
         }
     }

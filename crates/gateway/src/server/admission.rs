@@ -51,10 +51,10 @@ pub(super) fn requirements(parts: &Parts, length: Option<u64>, limits: &Limits) 
             });
             (window_bytes, limits.transfer_time)
         }
-        // Completions and multi-deletes: the XML is read whole.
+        // Completions and multi-deletes: the XML is read whole. A completion may copy the parts.
         Method::POST => (
             length.map_or(LARGE_WINDOW_BYTES, |n| n.clamp(SMALL_WINDOW_BYTES, LARGE_WINDOW_BYTES)),
-            limits.request_time,
+            if has_query(parts, "uploadId") { limits.transfer_time } else { limits.request_time },
         ),
         _ => (SMALL_WINDOW_BYTES, limits.request_time),
     };
@@ -62,12 +62,16 @@ pub(super) fn requirements(parts: &Parts, length: Option<u64>, limits: &Limits) 
 }
 
 /// Returns true for a copy. A presigned URL may name its source in the query.
-fn is_copy(parts: &Parts) -> bool {
+pub(super) fn is_copy(parts: &Parts) -> bool {
     const COPY_SOURCE: &str = "x-amz-copy-source";
-    let names_source =
-        |field: &str| field.split('=').next().is_some_and(|name| name.eq_ignore_ascii_case(COPY_SOURCE));
-    parts.headers.contains_key(COPY_SOURCE)
-        || parts.uri.query().is_some_and(|query| query.split('&').any(names_source))
+    parts.headers.contains_key(COPY_SOURCE) || has_query(parts, COPY_SOURCE)
+}
+
+/// Returns true if the query has a field of this name, in any case.
+pub(super) fn has_query(parts: &Parts, name: &str) -> bool {
+    let is_named =
+        |field: &str| field.split('=').next().is_some_and(|given| given.eq_ignore_ascii_case(name));
+    parts.uri.query().is_some_and(|query| query.split('&').any(is_named))
 }
 
 /// The window of a read. A range bounds the window. A store may read more: the rest of the range's first and last

@@ -22,6 +22,7 @@ use super::GatewayState;
 use super::admission::{self, Requirements};
 use super::buffers::{INITIAL_READ_BYTES, Slot};
 use super::connection_state::{ConnectionState, Phase};
+use super::early_head::LongOperation;
 use crate::auth::{Authenticated, Identity};
 use crate::body::{BoxError, ResponseBody};
 use crate::error::{Code, WireError};
@@ -220,7 +221,12 @@ impl Exchange {
             request_id: self.id,
             payload_sha256: prepared.sha256,
         });
-        self.shared.operations.call(Request::from_parts(parts, prepared.body)).await
+        let long = LongOperation::recognize(&parts, self.id);
+        let request = Request::from_parts(parts, prepared.body);
+        match long {
+            Some(long) => Box::pin(long.respond(&self.shared, &self.connection, request)).await,
+            None => self.shared.operations.call(request).await,
+        }
     }
 
     /// Reserves the request's memory, waiting up to the admission time, and creates its context.
@@ -340,7 +346,12 @@ fn check_head(shared: &GatewayState, parts: &Parts) -> Result<(), WireError> {
 
 /// Logs the failure of an error response. The log has the store's message, while the client received S3's message. A
 /// body that fails after its head was sent is logged by [`CountedBody`].
-fn log(id: RequestId, operation: &'static str, status: StatusCode, logged_error: Option<&LoggedError>) {
+pub(super) fn log(
+    id: RequestId,
+    operation: &'static str,
+    status: StatusCode,
+    logged_error: Option<&LoggedError>,
+) {
     let Some(LoggedError(error)) = logged_error else { return };
     let status_code = status.as_u16();
     if status == StatusCode::INTERNAL_SERVER_ERROR || status == StatusCode::INSUFFICIENT_STORAGE {

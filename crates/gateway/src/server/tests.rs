@@ -4,6 +4,7 @@ mod buffers;
 mod cache_status;
 mod client;
 mod dates;
+mod early_heads;
 mod fairness;
 mod limits;
 mod reads;

@@ -25,6 +25,7 @@ pub(super) fn apply_body_fault(body: Body, fault: Fault) -> Body {
         | Fault::Delay(_)
         | Fault::Hang
         | Fault::IgnorePrefix
+        | Fault::DelayedFailure(..)
         | Fault::EmptyListing
         | Fault::UnorderedListing
         | Fault::PretendSuccess => body,

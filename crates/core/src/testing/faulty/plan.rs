@@ -121,6 +121,8 @@ pub enum Fault {
     FailAfter(Reason),
     /// The call starts after this delay, on the request's clock.
     Delay(Duration),
+    /// The call fails after this delay, and nothing is applied.
+    DelayedFailure(Duration, Reason),
     /// The call never returns; only the request's deadline or cancellation ends it.
     Hang,
     /// Bodies only: the stream ends early, without an error, after this many bytes.

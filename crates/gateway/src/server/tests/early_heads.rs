@@ -1,0 +1,114 @@
+//! Copies and completions that take longer than the time after which the head of their response is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tradewind_core::error::Reason;
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation};
+use tradewind_core::{Clock, SystemClock};
+
+use super::client::{Client, UNSIGNED, signed};
+use super::{SignerClock, TestGateway, config, start_gateway_on};
+use crate::config::GatewayConfig;
+
+const EARLY: Duration = Duration::from_millis(100);
+
+/// A gateway with a bucket and an object, and the faults of its store.
+async fn gateway_with_object() -> (TestGateway, Arc<Faulty<MemoryStore>>, Client) {
+    let clock: Arc<dyn Clock> = Arc::new(SignerClock(SystemClock::new()));
+    let store = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
+    let config = GatewayConfig { early_head_time: EARLY, ..config(|_| ()) };
+    let server = start_gateway_on(config, store.clone(), clock).await;
+    let mut client = Client::new(&server).await;
+    assert_eq!(client.request("PUT", "/bucket", &[], b"").await.status, 200);
+    assert_eq!(client.request("PUT", "/bucket/source", &[], b"bytes").await.status, 200);
+    (server, store, client)
+}
+
+fn slow(operation: Operation) -> FaultPlan {
+    FaultPlan::none().with_fault(operation, FaultSchedule::Always, Fault::Delay(4 * EARLY))
+}
+
+const COPY: [(&str, &str); 1] = [("x-amz-copy-source", "bucket/source")];
+
+#[tokio::test]
+async fn slow_copy_sends_its_head_early_and_then_its_result() {
+    let (_server, store, mut client) = gateway_with_object().await;
+    let fast = client.request("PUT", "/bucket/fast", &COPY, b"").await;
+    assert!(fast.header("content-length").is_some(), "{fast:?}");
+    store.set_plan(slow(Operation::Copy));
+    let copied = client.request("PUT", "/bucket/copy", &COPY, b"").await;
+    assert_eq!((copied.status, copied.header("content-type")), (200, Some("application/xml")));
+    let rest =
+        copied.text().strip_prefix("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n").expect("a declaration");
+    let document = rest.trim_start_matches(' ');
+    assert!((2..=4).contains(&(rest.len() - document.len())), "{rest:?}");
+    assert_eq!(document.trim_start(), fast.text().split_once("?>").unwrap().1.trim_start());
+    assert_eq!(client.request("GET", "/bucket/copy", &[], b"").await.text(), "bytes");
+}
+
+#[tokio::test]
+async fn error_after_an_early_head_is_one_that_clients_retry() {
+    let (_server, store, mut client) = gateway_with_object().await;
+    for (reason, code) in [(Reason::Io, "SlowDown"), (Reason::CorruptData, "InternalError")] {
+        store.set_plan(FaultPlan::none().with_fault(
+            Operation::Copy,
+            FaultSchedule::Always,
+            Fault::DelayedFailure(4 * EARLY, reason),
+        ));
+        let copied = client.request("PUT", "/bucket/copy", &COPY, b"").await;
+        assert_eq!((copied.status, copied.code()), (200, code), "{reason:?}: {copied:?}");
+        assert_eq!(copied.text().matches("<?xml").count(), 1, "{copied:?}");
+    }
+    store.set_plan(FaultPlan::none());
+    // Before the head, errors have their own status.
+    let missing = client.request("PUT", "/bucket/copy", &[("x-amz-copy-source", "bucket/none")], b"").await;
+    assert_eq!((missing.status, missing.code()), (404, "NoSuchKey"));
+}
+
+#[tokio::test]
+async fn copy_runs_to_its_end_after_its_client_has_disconnected() {
+    let (server, store, mut client) = gateway_with_object().await;
+    store.set_plan(slow(Operation::Copy));
+    let mut gone = Client::new(&server).await;
+    let headers = [COPY[0], ("content-length", "0")];
+    gone.send(signed("PUT", "/bucket/copy", &headers, UNSIGNED).0).await;
+    tokio::time::sleep(2 * EARLY).await;
+    drop(gone);
+    let mut status = 404;
+    for _ in 0..100 {
+        status = client.request("GET", "/bucket/copy", &[], b"").await.status;
+        if status == 200 {
+            break;
+        }
+        tokio::time::sleep(EARLY / 2).await;
+    }
+    assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn slow_completion_and_slow_copy_of_a_part_send_their_heads_early() {
+    let (_server, store, mut client) = gateway_with_object().await;
+    let created = client.request("POST", "/bucket/upload?uploads", &[], b"").await;
+    let upload = created.text().split_once("<UploadId>").unwrap().1.split_once('<').unwrap().0.to_owned();
+    store.set_plan(slow(Operation::CopyPart));
+    let part = format!("/bucket/upload?partNumber=1&uploadId={upload}");
+    let copied = client.request("PUT", &part, &COPY, b"").await;
+    assert!(
+        copied.header("transfer-encoding").is_some() && copied.text().contains("<CopyPartResult"),
+        "{copied:?}"
+    );
+    let etag = copied.text().split_once("<ETag>").unwrap().1.split_once('<').unwrap().0.to_owned();
+    store.set_plan(slow(Operation::CompleteUpload));
+    let complete = format!("/bucket/upload?uploadId={upload}");
+    let body = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+    );
+    let completed = client.request("POST", &complete, &[], body.as_bytes()).await;
+    assert!(completed.header("transfer-encoding").is_some(), "{completed:?}");
+    assert!(completed.text().contains("<CompleteMultipartUploadResult"), "{completed:?}");
+    store.set_plan(FaultPlan::none());
+    let repeated = client.request("POST", &complete, &[], body.as_bytes()).await;
+    assert_eq!(repeated.status, 200, "a repeated completion gets the same result");
+    assert_eq!(client.request("GET", "/bucket/upload", &[], b"").await.text(), "bytes");
+}
