@@ -81,6 +81,15 @@ use operation::Operation;
 use response::PlainResponse;
 use service_context::ServiceContext;
 
+/// An operation that copies bytes before it has a result.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LongOperation {
+    /// Its name in S3.
+    pub(crate) name: &'static str,
+    /// Its request has a body that it reads.
+    pub(crate) reads_body: bool,
+}
+
 /// The S3 operations. Cheap to clone.
 #[derive(Clone)]
 pub struct Operations {
@@ -122,6 +131,17 @@ impl Operations {
                 Err(Box::new(rejection.into_response(request_id, parts.uri.path(), is_head)))
             }
         }
+    }
+
+    /// The name of a request's operation, if it may take so long that the head of its response is sent before its result.
+    pub(crate) fn long_operation(parts: &Parts) -> Option<LongOperation> {
+        let operation = parts.extensions.get::<AuthorizedOperation>()?.operation;
+        let reads_body = match operation {
+            Operation::CopyObject | Operation::UploadPartCopy => false,
+            Operation::CompleteMultipartUpload => true,
+            _ => return None,
+        };
+        Some(LongOperation { name: operation.name(), reads_body })
     }
 
     /// Executes a request. Its extensions must have an [`Authenticated`] and a [`Context`]; without them the response

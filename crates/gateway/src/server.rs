@@ -36,6 +36,7 @@ use accounts::Accounts;
 use buffers::BufferLimits;
 use connection_state::{Command, ConnectionState, Phase};
 use connections::Connections;
+use early_head::EarlyHeads;
 use peer::Peer;
 
 pub use tls::TlsError;
@@ -57,6 +58,7 @@ pub(crate) struct GatewayState {
     pub(crate) budget: Budget,
     pub(crate) accounts: Accounts,
     pub(crate) metrics: Arc<Metrics>,
+    early_heads: EarlyHeads,
     /// Cancels the requests in flight when the grace time is over.
     pub(crate) cancel: CancellationToken,
     http: http1::Builder,
@@ -87,6 +89,7 @@ impl Gateway {
             http.max_headers(config.limits.headers);
         }
         Ok(Self(Arc::new(GatewayState {
+            early_heads: EarlyHeads::default(),
             operations: Operations::new(
                 store.clone(),
                 Options { is_tls: tls.is_some(), ..config.operations.clone() },
@@ -151,7 +154,10 @@ impl Gateway {
         for (_, connection) in shared.connections.all() {
             connection.raise_command(Command::Finish);
         }
-        if !join_until(shared, &mut tasks, shared.config.limits.grace_time).await {
+        let grace_end = shared.clock.now() + shared.config.limits.grace_time;
+        let are_joined = join_until(shared, &mut tasks, shared.config.limits.grace_time).await;
+        let rest = grace_end.saturating_sub(shared.clock.now());
+        if !are_joined || !shared.early_heads.wait(shared, rest).await {
             tracing::warn!(
                 connections = tasks.len(),
                 "the grace time is over; requests in flight are cancelled"
@@ -160,6 +166,7 @@ impl Gateway {
             if !join_until(shared, &mut tasks, ABORT_TIME).await {
                 tasks.shutdown().await;
             }
+            shared.early_heads.wait(shared, ABORT_TIME).await;
         }
         watchdog.abort();
     }

@@ -4,18 +4,23 @@
 //! that follow in its listing are not those after a name: they would be missed, and each page may look ordered. If a recent
 //! page of the same listing has the name, the listing goes on from that page by its token, and the order shows.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use parking_lot::Mutex;
 use tradewind_core::BucketName;
-use tradewind_core::listing::{ListPosition, ListRequest};
+use tradewind_core::listing::{ListPage, ListPosition, ListRequest};
 
 /// Pages that are kept, the latest ones.
-const MAX_PAGES: usize = 256;
+const MAX_PAGES: usize = 1024;
+/// Buckets that are known to have another order.
+const MAX_UNORDERED_BUCKETS: usize = 1024;
 
 /// See the module documentation.
 #[derive(Debug, Default)]
-pub(super) struct ListedPages(Mutex<VecDeque<ListedPage>>);
+pub(super) struct ListedPages {
+    pages: Mutex<VecDeque<ListedPage>>,
+    unordered: Mutex<HashSet<BucketName>>,
+}
 
 #[derive(Debug)]
 struct ListedPage {
@@ -30,11 +35,15 @@ struct ListedPage {
 }
 
 impl ListedPages {
-    /// Records the page of a request, unless it has no token to continue.
-    pub(super) fn record(&self, bucket: &BucketName, request: &ListRequest, end: &ListPosition) {
-        if end.token.is_none() {
-            return;
+    /// Records the page of a request: its order, and its place unless it has no token to continue.
+    pub(super) fn record<T>(&self, bucket: &BucketName, request: &ListRequest, listed: &ListPage<T>) {
+        if listed.check_order(request.after.as_ref()).is_err() {
+            let mut unordered = self.unordered.lock();
+            if unordered.len() < MAX_UNORDERED_BUCKETS && !unordered.contains(bucket) {
+                unordered.insert(bucket.clone());
+            }
         }
+        let Some(end) = listed.next.as_ref().filter(|end| end.token.is_some()) else { return };
         let page = ListedPage {
             bucket: bucket.clone(),
             prefix: request.prefix.clone(),
@@ -43,7 +52,7 @@ impl ListedPages {
             end: end.clone(),
             limit: request.limit,
         };
-        let mut pages = self.0.lock();
+        let mut pages = self.pages.lock();
         pages.retain(|known| !(known.is_of(bucket, request) && known.start == page.start));
         if pages.len() == MAX_PAGES {
             pages.pop_front();
@@ -55,18 +64,37 @@ impl ListedPages {
     /// recent page of the listing has the name.
     pub(super) fn find(&self, bucket: &BucketName, request: &ListRequest) -> Option<ListRequest> {
         let name = request.after_name()?;
-        let pages = self.0.lock();
-        let is_within = |page: &&ListedPage| {
-            let start = page.start.as_ref().map_or("", |start| start.name.as_str());
-            page.is_of(bucket, request) && start <= name && name <= page.end.name.as_str()
-        };
-        let page = pages.iter().rev().find(is_within)?;
-        let after = if name == page.end.name { Some(page.end.clone()) } else { page.start.clone() };
-        Some(ListRequest { after, limit: request.limit.max(page.limit), ..request.clone() })
+        let pages = self.pages.lock();
+        let own = || pages.iter().rev().filter(|page| page.is_of(bucket, request));
+        // In another order, a page may end at the name at which it began: the page that begins there comes first.
+        let begins = own().find(|page| page.start_name() == name && page.start.is_some());
+        let ends = || own().find(|page| page.end.name == name);
+        let after =
+            begins.map(|page| &page.start).cloned().or_else(|| ends().map(|page| Some(page.end.clone())));
+        if let Some(after) = after {
+            return Some(ListRequest { after, ..request.clone() });
+        }
+        let page = own().find(|page| page.start_name() < name && name < page.end.name.as_str())?;
+        let limit = request.limit.max(page.limit);
+        Some(ListRequest { after: page.start.clone(), limit, ..request.clone() })
+    }
+
+    /// Returns true if a page of the bucket had another order.
+    pub(super) fn is_unordered(&self, bucket: &BucketName) -> bool {
+        self.unordered.lock().contains(bucket)
+    }
+
+    /// Forgets the pages of a listing whose tokens the service no longer accepts.
+    pub(super) fn forget(&self, bucket: &BucketName, request: &ListRequest) {
+        self.pages.lock().retain(|page| !page.is_of(bucket, request));
     }
 }
 
 impl ListedPage {
+    fn start_name(&self) -> &str {
+        self.start.as_ref().map_or("", |start| start.name.as_str())
+    }
+
     /// Returns true for a page of the same listing.
     fn is_of(&self, bucket: &BucketName, request: &ListRequest) -> bool {
         self.bucket == *bucket && self.prefix == request.prefix && self.delimiter == request.delimiter
@@ -75,49 +103,72 @@ impl ListedPage {
 
 #[cfg(test)]
 mod tests {
+    use tradewind_core::listing::ListEntry;
+
     use super::*;
 
     fn at(name: &str, token: &str) -> ListPosition {
         ListPosition { name: name.to_owned(), token: Some(token.to_owned()) }
     }
 
+    fn bucket() -> BucketName {
+        BucketName::new("bucket").unwrap()
+    }
+
+    fn request(after: Option<ListPosition>) -> ListRequest {
+        ListRequest { after, limit: 10, ..ListRequest::default() }
+    }
+
+    /// Records a page of one name.
+    fn record(pages: &ListedPages, after: Option<ListPosition>, name: &str, next: ListPosition) {
+        let entries = vec![ListEntry::Key(name.to_owned(), ())];
+        pages.record(&bucket(), &request(after), &ListPage { entries, next: Some(next) });
+    }
+
+    /// The position from which a name is found, and the limit of the request.
+    fn find(pages: &ListedPages, name: &str) -> Option<(Option<ListPosition>, usize)> {
+        let found =
+            pages.find(&bucket(), &ListRequest { limit: 3, ..request(Some(ListPosition::after(name))) });
+        found.map(|found| (found.after, found.limit))
+    }
+
     #[test]
     fn name_is_found_in_the_page_that_has_it() {
-        let (pages, bucket) = (ListedPages::default(), BucketName::new("bucket").unwrap());
-        let request =
-            |after: Option<ListPosition>| ListRequest { after, limit: 10, ..ListRequest::default() };
-        pages.record(&bucket, &request(None), &at("f", "1"));
-        pages.record(&bucket, &request(Some(at("f", "1"))), &at("m", "2"));
-        pages.record(&bucket, &request(Some(at("m", "2"))), &ListPosition::after("z"));
-        let find = |name: &str| {
-            let found =
-                pages.find(&bucket, &ListRequest { limit: 3, ..request(Some(ListPosition::after(name))) })?;
-            assert_eq!(found.limit, 10, "as large as the page");
-            Some(found.after)
-        };
-        assert_eq!(find("c"), Some(None), "in the first page");
-        assert_eq!(find("f"), Some(Some(at("f", "1"))));
-        assert_eq!(find("g"), Some(Some(at("f", "1"))));
-        assert_eq!(find("m"), Some(Some(at("m", "2"))));
-        assert_eq!(find("n"), None, "a page without a token");
+        let pages = ListedPages::default();
+        record(&pages, None, "f", at("f", "1"));
+        record(&pages, Some(at("f", "1")), "m", at("m", "2"));
+        record(&pages, Some(at("m", "2")), "z", ListPosition::after("z"));
+        assert_eq!(find(&pages, "c"), Some((None, 10)), "in the first page, which is as large");
+        assert_eq!(find(&pages, "f"), Some((Some(at("f", "1")), 3)));
+        assert_eq!(find(&pages, "g"), Some((Some(at("f", "1")), 10)));
+        assert_eq!(find(&pages, "m"), Some((Some(at("m", "2")), 3)));
+        assert_eq!(find(&pages, "n"), None, "a page without a token");
         let other = ListRequest { prefix: "c".to_owned(), ..request(Some(ListPosition::after("c"))) };
-        assert_eq!(pages.find(&bucket, &other), None, "another listing");
+        assert_eq!(pages.find(&bucket(), &other), None, "another listing");
+        assert!(!pages.is_unordered(&bucket()));
+        pages.forget(&bucket(), &request(None));
+        assert_eq!(find(&pages, "f"), None);
+    }
+
+    /// The largest name so far stays the position of the next page.
+    #[test]
+    fn page_with_names_before_those_of_the_previous_page_is_not_skipped() {
+        let pages = ListedPages::default();
+        record(&pages, None, "logs/9", at("logs/9", "1"));
+        record(&pages, Some(at("logs/9", "1")), "logs-old", at("logs/9", "2"));
+        assert_eq!(find(&pages, "logs/9"), Some((Some(at("logs/9", "1")), 3)));
+        assert!(pages.is_unordered(&bucket()));
     }
 
     #[test]
     fn latest_pages_are_kept() {
-        let (pages, bucket) = (ListedPages::default(), BucketName::new("bucket").unwrap());
+        let pages = ListedPages::default();
         let name = |number: usize| format!("{number:06}");
-        let request =
-            |number: usize| ListRequest { after: Some(at(&name(number), "t")), ..ListRequest::default() };
         for number in (0..2 * MAX_PAGES).chain(MAX_PAGES..2 * MAX_PAGES) {
-            pages.record(&bucket, &request(number), &at(&name(number + 1), "t"));
+            record(&pages, Some(at(&name(number), "t")), &name(number + 1), at(&name(number + 1), "t"));
         }
-        assert_eq!(pages.0.lock().len(), MAX_PAGES);
-        let is_known = |number: usize| {
-            let after = Some(ListPosition::after(name(number) + "x"));
-            pages.find(&bucket, &ListRequest { after, ..ListRequest::default() }).is_some()
-        };
+        assert_eq!(pages.pages.lock().len(), MAX_PAGES);
+        let is_known = |number: usize| find(&pages, &(name(number) + "x")).is_some();
         assert!(!is_known(MAX_PAGES - 1) && is_known(MAX_PAGES) && is_known(2 * MAX_PAGES - 1));
     }
 }

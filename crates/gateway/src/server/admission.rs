@@ -62,13 +62,13 @@ pub(super) fn requirements(parts: &Parts, length: Option<u64>, limits: &Limits) 
 }
 
 /// Returns true for a copy. A presigned URL may name its source in the query.
-pub(super) fn is_copy(parts: &Parts) -> bool {
+fn is_copy(parts: &Parts) -> bool {
     const COPY_SOURCE: &str = "x-amz-copy-source";
     parts.headers.contains_key(COPY_SOURCE) || has_query(parts, COPY_SOURCE)
 }
 
 /// Returns true if the query has a field of this name, in any case.
-pub(super) fn has_query(parts: &Parts, name: &str) -> bool {
+fn has_query(parts: &Parts, name: &str) -> bool {
     let is_named =
         |field: &str| field.split('=').next().is_some_and(|given| given.eq_ignore_ascii_case(name));
     parts.uri.query().is_some_and(|query| query.split('&').any(is_named))

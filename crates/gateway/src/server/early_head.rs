@@ -3,125 +3,176 @@
 //! A client waits for the first byte of a response for a limited time only, and a copy of a large object takes longer. As in
 //! S3, the head then has status 200. The body begins with the XML declaration. A blank follows every few seconds, and then the
 //! document with the result, or with an error. Such a response names no version, because its headers were sent before. From
-//! then on, the operation runs to its end even if its client disconnects.
+//! then on, the operation runs to its end even if its client disconnects, within a limit of such operations. A shutdown waits
+//! for it as for a request in flight.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::stream;
-use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use futures::{FutureExt as _, stream};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use super::GatewayState;
-use super::admission::{has_query, is_copy};
 use super::connection_state::ConnectionState;
 use super::service;
 use crate::body::{BoxError, RequestBody, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::outcome::{self, LoggedError};
 use crate::request_id::RequestId;
+use crate::s3::LongOperation;
 
 const XML_DECLARATION: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
-/// An operation whose head may be early.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LongOperation {
-    name: &'static str,
-    pub id: RequestId,
+/// Operations whose clients have disconnected, of all clients together. Their memory cannot be taken for other requests.
+pub(super) const MAX_ABANDONED_OPERATIONS: usize = 16;
+
+/// The operations whose heads were early.
+#[derive(Debug)]
+pub(super) struct EarlyHeads {
+    tasks: TaskTracker,
+    abandoned: Semaphore,
 }
 
-impl LongOperation {
-    /// The operation of a request; `None` for all others.
-    pub(super) fn recognize(parts: &Parts, id: RequestId) -> Option<Self> {
-        let name = match parts.method {
-            Method::PUT if is_copy(parts) && has_query(parts, "partNumber") => "UploadPartCopy",
-            Method::PUT if is_copy(parts) => "CopyObject",
-            Method::POST if has_query(parts, "uploadId") => "CompleteMultipartUpload",
-            _ => return None,
-        };
-        Some(Self { name, id })
+impl Default for EarlyHeads {
+    fn default() -> Self {
+        Self { tasks: TaskTracker::new(), abandoned: Semaphore::new(MAX_ABANDONED_OPERATIONS) }
     }
+}
 
-    /// Executes the operation. Its response is early if the request was read to its end and the result is not known after
-    /// `early_head_time`.
+impl EarlyHeads {
+    /// Waits until the operations have ended, or the time is over. No further one may begin.
+    pub(super) async fn wait(&self, shared: &GatewayState, time: Duration) -> bool {
+        self.tasks.close();
+        tokio::select! {
+            biased;
+            () = self.tasks.wait() => true,
+            () = shared.clock.sleep_until(shared.clock.now() + time) => false,
+        }
+    }
+}
+
+/// A request of such an operation.
+pub(super) struct LongRequest {
+    pub operation: LongOperation,
+    pub id: RequestId,
+    pub request: Request<RequestBody>,
+}
+
+impl LongRequest {
+    /// Executes the operation. Its head is early if its body was read and the result is not known after `early_head_time`.
     pub(super) async fn respond(
         self,
         shared: &Arc<GatewayState>,
         connection: &ConnectionState,
-        request: Request<RequestBody>,
     ) -> Response<ResponseBody> {
+        let Self { operation, id, mut request } = self;
         let interval = shared.config.early_head_time;
         let resource = request.uri().path().to_owned();
-        let mut operation = Box::pin({
+        // The body follows blanks that are not compressed.
+        request.headers_mut().remove(header::ACCEPT_ENCODING);
+        let mut work = Box::pin({
             let shared = shared.clone();
-            async move { shared.operations.call(request).await }
+            let call = async move { shared.operations.call(request).await };
+            AssertUnwindSafe(call).catch_unwind()
         });
         loop {
+            let is_received = !(operation.reads_body && connection.is_body_unread());
             let wait = shared.clock.sleep_until(shared.clock.now() + interval);
             tokio::select! {
                 biased;
-                response = &mut operation => return response,
+                response = &mut work => match response {
+                    Ok(response) => return response,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                },
                 () = wait => {}
             }
-            if !connection.is_body_unread() {
+            if is_received {
                 break;
             }
         }
         let (sender, receiver) = mpsc::channel(2);
-        let clock = shared.clock.clone();
-        let work = async move {
+        let state = shared.clone();
+        let follow = async move {
             let mut next = Bytes::from_static(XML_DECLARATION);
             let response = loop {
-                // A client that does not read, or has disconnected, needs no blank.
+                // A client that does not read needs no blank.
                 let _ = sender.try_send(next);
                 tokio::select! {
                     biased;
-                    response = &mut operation => break response,
-                    () = clock.sleep_until(clock.now() + interval) => {}
+                    response = &mut work => break response,
+                    () = state.clock.sleep_until(state.clock.now() + interval) => {}
+                    () = sender.closed() => {
+                        // At the limit, the operation is cancelled by its end here.
+                        let Ok(_permit) = state.early_heads.abandoned.try_acquire() else {
+                            tracing::warn!(%id, operation = operation.name, "cancelled: its client has disconnected");
+                            return;
+                        };
+                        if let Ok(response) = work.await {
+                            log_result(id, operation, response);
+                        }
+                        return;
+                    }
                 }
                 next = Bytes::from_static(b" ");
             };
-            let document = self.document(response, &resource).await;
+            let document = match response {
+                Ok(response) => document(id, operation, &resource, response).await,
+                Err(_) => error_document(id, &resource, StatusCode::INTERNAL_SERVER_ERROR),
+            };
             // Sending fails only if the client has disconnected.
             let _ = sender.send(document).await;
         };
-        tokio::spawn(work.in_current_span());
+        shared.early_heads.tasks.spawn(follow.in_current_span());
         let frames = stream::unfold(receiver, async |mut receiver| {
             let bytes = receiver.recv().await?;
             Some((Ok::<_, BoxError>(Frame::data(bytes)), receiver))
         });
         let mut response = Response::new(ResponseBody::boxed(StreamBody::new(frames)));
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-        outcome::set_operation(&mut response, self.name);
+        outcome::set_operation(&mut response, operation.name);
         response
     }
+}
 
-    /// The document of a response, without its XML declaration. After the head, S3 reports errors with two codes only.
-    async fn document(self, mut response: Response<ResponseBody>, resource: &str) -> Bytes {
-        let status = response.status();
-        let logged = response.extensions_mut().remove::<LoggedError>();
-        service::log(self.id, self.name, status, logged.as_ref());
-        let body = response.into_body().collect().await.map(|body| body.to_bytes());
-        match body {
-            Ok(document) if status.is_success() => without_declaration(document),
-            _ => {
-                let error = match status {
-                    StatusCode::SERVICE_UNAVAILABLE => {
-                        WireError::new(Code::SlowDown, "Please reduce your request rate.")
-                    }
-                    _ => WireError::new(
-                        Code::InternalError,
-                        "We encountered an internal error. Please try again.",
-                    ),
-                };
-                without_declaration(error.document(self.id, resource).into())
-            }
-        }
+fn log_result(
+    id: RequestId,
+    operation: LongOperation,
+    mut response: Response<ResponseBody>,
+) -> Response<ResponseBody> {
+    let logged = response.extensions_mut().remove::<LoggedError>();
+    service::log(id, operation.name, response.status(), logged.as_ref());
+    response
+}
+
+/// The document of a response, without its XML declaration.
+async fn document(
+    id: RequestId,
+    operation: LongOperation,
+    resource: &str,
+    response: Response<ResponseBody>,
+) -> Bytes {
+    let response = log_result(id, operation, response);
+    let status = response.status();
+    match response.into_body().collect().await {
+        Ok(body) if status.is_success() => without_declaration(body.to_bytes()),
+        _ => error_document(id, resource, status),
     }
+}
+
+/// After the head, S3 reports errors with two codes only.
+fn error_document(id: RequestId, resource: &str, status: StatusCode) -> Bytes {
+    let error = match status {
+        StatusCode::SERVICE_UNAVAILABLE => WireError::new(Code::SlowDown, "Please reduce your request rate."),
+        _ => WireError::new(Code::InternalError, "We encountered an internal error. Please try again."),
+    };
+    without_declaration(error.document(id, resource).into())
 }
 
 fn without_declaration(document: Bytes) -> Bytes {

@@ -22,7 +22,7 @@ use super::GatewayState;
 use super::admission::{self, Requirements};
 use super::buffers::{INITIAL_READ_BYTES, Slot};
 use super::connection_state::{ConnectionState, Phase};
-use super::early_head::LongOperation;
+use super::early_head::LongRequest;
 use crate::auth::{Authenticated, Identity};
 use crate::body::{BoxError, ResponseBody};
 use crate::error::{Code, WireError};
@@ -31,7 +31,7 @@ use crate::metrics::OperationMetrics;
 use crate::outcome::{self, LoggedError, OperationName};
 use crate::payload::{self, UnreadBody, WireBody};
 use crate::request_id::{RequestId, host_id};
-use crate::s3::{Preflight, anonymous_rejection};
+use crate::s3::{Operations, Preflight, anonymous_rejection};
 use crate::sigv4::Verified;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -221,10 +221,13 @@ impl Exchange {
             request_id: self.id,
             payload_sha256: prepared.sha256,
         });
-        let long = LongOperation::recognize(&parts, self.id);
+        let long = Operations::long_operation(&parts);
         let request = Request::from_parts(parts, prepared.body);
         match long {
-            Some(long) => Box::pin(long.respond(&self.shared, &self.connection, request)).await,
+            Some(operation) => {
+                let long = LongRequest { operation, id: self.id, request };
+                Box::pin(long.respond(&self.shared, &self.connection)).await
+            }
             None => self.shared.operations.call(request).await,
         }
     }

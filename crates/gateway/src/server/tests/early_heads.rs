@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tradewind_core::error::Reason;
-use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation};
-use tradewind_core::{Clock, SystemClock};
+use tradewind_core::store::GetRequest;
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, context};
+use tradewind_core::{Address, Clock, ObjectStore as _, SystemClock};
 
+use super::super::early_head::MAX_ABANDONED_OPERATIONS;
 use super::client::{Client, UNSIGNED, signed};
 use super::{SignerClock, TestGateway, config, start_gateway_on};
 use crate::config::GatewayConfig;
@@ -111,4 +113,48 @@ async fn slow_completion_and_slow_copy_of_a_part_send_their_heads_early() {
     let repeated = client.request("POST", &complete, &[], body.as_bytes()).await;
     assert_eq!(repeated.status, 200, "a repeated completion gets the same result");
     assert_eq!(client.request("GET", "/bucket/upload", &[], b"").await.text(), "bytes");
+}
+
+/// Sends a copy to each key, and disconnects after the heads of the responses.
+async fn abandon_copies(server: &TestGateway, keys: &[String]) {
+    let mut clients = Vec::new();
+    for key in keys {
+        let mut client = Client::new(server).await;
+        let headers = [COPY[0], ("content-length", "0")];
+        client.send(signed("PUT", &format!("/bucket/{key}"), &headers, UNSIGNED).0).await;
+        clients.push(client);
+    }
+    tokio::time::sleep(2 * EARLY).await;
+}
+
+#[tokio::test]
+async fn shutdown_waits_for_a_copy_whose_client_has_disconnected() {
+    let (server, store, _client) = gateway_with_object().await;
+    store.set_plan(slow(Operation::Copy));
+    abandon_copies(&server, &["copy".to_owned()]).await;
+    server.shutdown.cancel();
+    server.serve_task.await.unwrap();
+    let copy = Address::parse("bucket", "copy").unwrap();
+    assert!(store.head(&context(), &copy, GetRequest::default()).await.is_ok());
+}
+
+#[tokio::test]
+async fn abandoned_copies_beyond_the_limit_are_cancelled() {
+    let (server, store, _client) = gateway_with_object().await;
+    store.set_plan(FaultPlan::none().with_fault(
+        Operation::Copy,
+        FaultSchedule::Always,
+        Fault::Delay(10 * EARLY),
+    ));
+    let keys: Vec<String> =
+        (0..MAX_ABANDONED_OPERATIONS + 4).map(|number| format!("copy-{number}")).collect();
+    abandon_copies(&server, &keys).await;
+    server.shutdown.cancel();
+    server.serve_task.await.unwrap();
+    let mut copied = 0;
+    for key in &keys {
+        let copy = Address::parse("bucket", key).unwrap();
+        copied += usize::from(store.head(&context(), &copy, GetRequest::default()).await.is_ok());
+    }
+    assert_eq!(copied, MAX_ABANDONED_OPERATIONS);
 }
