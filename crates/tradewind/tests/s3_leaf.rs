@@ -25,6 +25,8 @@ mod damaged;
 mod endpoint_path;
 #[path = "s3_leaf/gzip.rs"]
 mod gzip;
+#[path = "s3_leaf/lost_connections.rs"]
+mod lost_connections;
 #[path = "s3_leaf/lost_responses.rs"]
 mod lost_responses;
 #[path = "s3_leaf/mapped_classes.rs"]

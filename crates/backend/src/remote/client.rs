@@ -1,6 +1,9 @@
 //! Sends requests to one service over pooled connections, and retries them where that is safe and likely to help.
 //! Rarely needed futures are boxed, because a request's future is created and moved for every request.
 
+#[cfg(test)]
+mod tests;
+
 use std::error::Error as _;
 use std::future::Future;
 use std::io;
@@ -19,7 +22,7 @@ use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random}
 
 use super::header_fields::parse_retry_after;
 use super::payload::{BufferedBody, Payload};
-use super::pool::{Connection, Pool};
+use super::pool::{Connection, Pool, Reuse};
 use super::proxy::Proxy;
 use super::query::Query;
 use super::response::{HeldConnection, StoreResponse};
@@ -93,6 +96,9 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 /// Decides whether a change may be sent again after an attempt of unknown outcome.
 #[async_trait]
 pub(crate) trait RepeatGuard: Send + Sync {
+    /// Returns true if [`Self::may_repeat`] is expected to return false. Sends nothing.
+    fn expects_denial(&self) -> bool;
+
     /// Returns true if carrying out the change twice has the same result as once, also if the first request is carried
     /// out last. Called after each attempt whose whole body may have reached the store.
     async fn may_repeat(&self) -> bool;
@@ -219,6 +225,15 @@ impl RequestInfo {
     }
 }
 
+/// The loss of the connection that a request was sent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ConnectionLoss {
+    /// A reused connection was closed before any of the request was written: nothing has failed yet.
+    BeforeWriting,
+    /// It was reset or closed later, or no response arrived in time.
+    AfterWriting,
+}
+
 /// A failed attempt.
 pub(crate) struct FailedAttempt {
     pub error: Error,
@@ -228,6 +243,8 @@ pub(crate) struct FailedAttempt {
     is_unsent: bool,
     /// A retry may succeed.
     is_retryable: bool,
+    /// Set if no response arrived because of the connection.
+    connection_loss: Option<ConnectionLoss>,
     /// Set if all other requests would fail now, too.
     outage: Option<OutageFailure>,
     /// The delay that the store requested (`Retry-After`).
@@ -241,6 +258,7 @@ impl FailedAttempt {
             is_retryable: error.kind().is_retryable(),
             is_unprocessed: true,
             is_unsent: true,
+            connection_loss: None,
             outage: None,
             retry_after: None,
             error,
@@ -276,6 +294,17 @@ fn is_network_error(error: &io::Error) -> bool {
     )
 }
 
+/// Classifies the error of a request: `None` if the cause is not the connection, but a response that is not HTTP, or the
+/// request's own body.
+fn classify_loss(connection: &Connection, error: &hyper::Error) -> Option<ConnectionLoss> {
+    if error.is_parse() || error.is_user() {
+        return None;
+    }
+    // hyper cancels only requests of which nothing was written.
+    let is_unwritten = error.is_canceled() && connection.is_reused;
+    Some(if is_unwritten { ConnectionLoss::BeforeWriting } else { ConnectionLoss::AfterWriting })
+}
+
 impl Client {
     /// Sends a request, with retries, until it succeeds, fails permanently, or the retry budget or number of attempts
     /// is exhausted. An outage of the store is waited out first.
@@ -292,10 +321,12 @@ impl Client {
     ) -> Result<StoreResponse> {
         let started_at = self.clock.now();
         let mut attempts = Attempts::new();
+        let may_repeat = call.may_repeat_in(context) && !guard.is_some_and(RepeatGuard::expects_denial);
+        let mut reuse = if may_repeat { Reuse::Any } else { Reuse::Recent };
         loop {
             self.wait_until_available(context).await?;
             self.pool.check_open()?;
-            let attempted = context.guard(self.attempt(call, started_at, context.is_probe)).await;
+            let attempted = context.guard(self.attempt(context, call, started_at, reuse)).await;
             if !matches!(&attempted, Ok(Err(failed)) if failed.is_unsent) {
                 call.may_have_arrived.store(true, Ordering::Relaxed);
             }
@@ -305,6 +336,12 @@ impl Client {
                     return Ok(response);
                 }
                 Err(failed) => {
+                    if failed.connection_loss.is_some() {
+                        reuse = Reuse::Never;
+                    }
+                    if failed.is_unsent && failed.connection_loss == Some(ConnectionLoss::BeforeWriting) {
+                        continue;
+                    }
                     let mut may_repeat = call.may_repeat_in(context);
                     if failed.is_outcome_unknown() {
                         call.outcome_unknown.store(true, Ordering::Relaxed);
@@ -394,14 +431,15 @@ impl Client {
 
     async fn attempt(
         &self,
+        context: &Context,
         call: &Call<'_>,
         started_at: Duration,
-        is_probe: bool,
+        reuse: Reuse,
     ) -> Result<StoreResponse, FailedAttempt> {
         let attempt_at = self.clock.now();
-        let acquired = match is_probe {
+        let acquired = match context.is_probe {
             true => self.pool.connect_beyond_limit().await,
-            false => self.pool.acquire(call.caller_holds_connection).await,
+            false => self.pool.acquire(call.caller_holds_connection, reuse).await,
         };
         let mut connection =
             acquired.map_err(|e| FailedAttempt::connecting(e, attempt_at, self.clock.now()))?;
@@ -421,6 +459,10 @@ impl Client {
             });
             self.receive_response(&request_info, sending, connection).await
         };
+        if context.is_probe && response.as_ref().err().is_none_or(|failed| failed.connection_loss.is_none()) {
+            // Other requests wait without a response: the peer may have lost earlier connections only.
+            self.pool.close_idle();
+        }
         response.map_err(|failed| {
             let is_unsent = body_end.abandon() || is_unsent;
             FailedAttempt { is_unprocessed: is_unsent || failed.is_unprocessed, is_unsent, ..failed }
@@ -458,24 +500,31 @@ impl Client {
         } else {
             timeout
         };
-        let lost = |error, outage| FailedAttempt {
+        let lost = |error, connection_loss, outage| FailedAttempt {
             error,
             is_unprocessed: false,
             is_unsent: false,
             is_retryable: true,
+            connection_loss,
             outage,
             retry_after: None,
         };
-        let received = tokio::time::timeout(timeout, connection.drive(response_future));
-        let received = received.await.map_err(|_| {
-            let (what, seconds) = (request_info.description(), timeout.as_secs());
-            lost(Error::new(Reason::Io, format!("{what}: no response within {seconds} s")), None)
-        })?;
+        let received =
+            tokio::time::timeout(timeout, connection.drive(response_future)).await.map_err(|_| {
+                self.pool.record_failure(&connection);
+                let (what, seconds) = (request_info.description(), timeout.as_secs());
+                let error = Error::new(Reason::Io, format!("{what}: no response within {seconds} s"));
+                lost(error, Some(ConnectionLoss::AfterWriting), None)
+            })?;
         let response = received.map_err(|e| {
             let what = format!("{}: the connection failed: {e}", request_info.description());
+            let connection_loss = classify_loss(&connection, &e);
+            if connection_loss == Some(ConnectionLoss::AfterWriting) {
+                self.pool.record_failure(&connection);
+            }
             // A response that is not HTTP has another cause.
             let outage = (!e.is_parse()).then(|| self.outage_failure(request_info, None));
-            lost(Error::with_source(Reason::Io, what, e), outage)
+            lost(Error::with_source(Reason::Io, what, e), connection_loss, outage)
         })?;
         let observation = Observation {
             peer: Some(self.peer.clone()),
@@ -522,7 +571,15 @@ impl Client {
             self.outage.record_response(request_info.sent_at);
         }
         let outage = is_unavailable.then(|| self.outage_failure(request_info, retry_after));
-        FailedAttempt { error, is_unprocessed, is_unsent: false, is_retryable, outage, retry_after }
+        FailedAttempt {
+            error,
+            is_unprocessed,
+            is_unsent: false,
+            is_retryable,
+            connection_loss: None,
+            outage,
+            retry_after,
+        }
     }
 
     pub(super) fn build_request(

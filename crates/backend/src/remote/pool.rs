@@ -1,13 +1,20 @@
 //! A pool of connections to one store, with a maximum number in use. The most recently used connection is reused first,
 //! so that surplus ones stay idle until they are closed. A connection is reused only in the runtime that created it:
 //! otherwise every arriving byte would wake one runtime from the other.
+//!
+//! A failover of the peer, or of a device on the path, breaks all connections at once, and an idle one shows nothing of it.
+//! So connections have a generation. If a request fails on a reused connection, its generation ends in all runtimes: idle
+//! connections of it are closed, and those in use are not reused. A close that is noticed before a request is written ends
+//! nothing, because services close single connections, too.
 
 mod connect;
+#[cfg(test)]
+mod tests;
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -29,6 +36,9 @@ use super::send_queue::SocketSendQueue;
 
 /// Maximum time that a connection stays idle. After that, the store may close it at the moment it is used.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
+
+/// Maximum idle time of a connection that is reused for a request that cannot be sent again.
+const MAX_RECENT_IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// Default read buffer of a connection. Half of this size doubles the number of pieces written to a file, and
 /// the kernel serializes the writes to one file.
@@ -64,6 +74,29 @@ impl Default for PoolOptions {
     }
 }
 
+/// The connections that a request may reuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// All idle ones.
+    Any,
+    /// Those that were idle for up to [`MAX_RECENT_IDLE_TIME`]: the request cannot be sent again if its connection turns out
+    /// to be broken.
+    Recent,
+    /// None: the request has failed on another connection.
+    Never,
+}
+
+impl Reuse {
+    /// The maximum idle time of a connection that may be reused; `None` if none may be reused.
+    const fn max_idle_time(self) -> Option<Duration> {
+        match self {
+            Self::Any => Some(MAX_IDLE_TIME),
+            Self::Recent => Some(MAX_RECENT_IDLE_TIME),
+            Self::Never => None,
+        }
+    }
+}
+
 /// Connections to one peer.
 pub(crate) struct Pool {
     peer: Peer,
@@ -75,6 +108,8 @@ pub(crate) struct Pool {
     idle: Mutex<Vec<IdleConnection>>,
     /// Connections opened in advance by [`Pool::prewarm`] and not used yet, oldest first; the oldest is taken first.
     prewarmed: Mutex<Vec<PrewarmedConnection>>,
+    /// The generation of new connections: the number of earlier generations, all of which have ended.
+    generation: AtomicU64,
     connection_limit: Arc<Semaphore>,
     /// Lowest time that a TCP connect took, in nanoseconds.
     min_rtt_nanos: AtomicU64,
@@ -93,6 +128,8 @@ struct IdleConnection {
 struct PrewarmedConnection {
     task: AbortOnDropHandle<Result<HttpConnection>>,
     since: Duration,
+    /// The time at which the connection was open; unset until then.
+    opened_at: Arc<OnceLock<Duration>>,
     runtime: Option<Id>,
 }
 
@@ -121,6 +158,8 @@ struct HttpConnection {
     send_queue: Option<Arc<SocketSendQueue>>,
     /// The runtime that opened the connection.
     runtime: Option<Id>,
+    /// The pool's generation when the connection began to be opened.
+    generation: u64,
 }
 
 impl HttpConnection {
@@ -219,11 +258,23 @@ impl Pool {
     ) -> Self {
         let connection_limit =
             Arc::new(Semaphore::new(options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
-        let (idle, prewarmed, min_rtt_nanos) = (Mutex::default(), Mutex::default(), AtomicU64::new(NO_RTT));
+        let (idle, prewarmed) = (Mutex::default(), Mutex::default());
+        let (generation, min_rtt_nanos) = (AtomicU64::new(0), AtomicU64::new(NO_RTT));
         // An invalid proxy is reported by the first connect.
         let proxy = options.proxies.proxy_for(&peer).ok().flatten();
         let forward_proxy = proxy.filter(|_| !peer.is_tls).map(|proxy| Arc::new(proxy.clone()));
-        Self { peer, tls, forward_proxy, options, idle, prewarmed, connection_limit, min_rtt_nanos, clock }
+        Self {
+            peer,
+            tls,
+            forward_proxy,
+            options,
+            idle,
+            prewarmed,
+            generation,
+            connection_limit,
+            min_rtt_nanos,
+            clock,
+        }
     }
 
     /// Creates a pool with the same settings for another peer; it has its own limit.
@@ -245,25 +296,27 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns an idle or a new connection; waits while the maximum is in use. A caller that already holds a connection
-    /// does not wait: such callers would deadlock.
-    pub async fn acquire(&self, caller_holds_connection: bool) -> Result<Connection> {
+    /// Returns an idle connection that `reuse` permits, or a new one; waits while the maximum is in use. A caller that
+    /// already holds a connection does not wait: such callers would deadlock.
+    pub async fn acquire(&self, caller_holds_connection: bool, reuse: Reuse) -> Result<Connection> {
         let closed = |e| Error::with_source(Reason::ShuttingDown, "the store is closed", e);
         let limit_guard = match caller_holds_connection {
             true => None,
             false => Some(self.connection_limit.clone().acquire_owned().await.map_err(closed)?),
         };
         self.close_expired_prewarmed();
-        while let Some(mut http) = self.pop_idle() {
+        while let Some(mut http) = self.pop_idle(reuse) {
             // Ready at once, unless the end of its last response is still unread.
-            let ready = tokio::time::timeout(self.options.connect_timeout, http.is_ready()).await;
-            if ready.unwrap_or(false) {
-                return Ok(Connection::new(http, true, limit_guard));
+            match tokio::time::timeout(self.options.connect_timeout, http.is_ready()).await {
+                Ok(true) if self.is_current(&http) => return Ok(Connection::new(http, true, limit_guard)),
+                Ok(_) => {}
+                Err(_) => self.end_generation(http.generation),
             }
         }
-        if let Some(task) = self.pop_prewarmed()
+        if let Some(task) = self.pop_prewarmed(reuse)
             && let Ok(Ok(Ok(mut http))) = tokio::time::timeout(self.options.connect_timeout, task).await
             && http.is_ready().await
+            && self.is_current(&http)
         {
             // The connection may have been idle for a while, so it counts as reused.
             return Ok(Connection::new(http, true, limit_guard));
@@ -298,11 +351,17 @@ impl Pool {
         // Connections in use, idle and being opened all count towards the maximum.
         let room = self.connection_limit.available_permits().saturating_sub(idle_count + prewarmed.len());
         for _ in 0..connections.saturating_sub(existing).min(room) {
-            let pool = self.clone();
-            let task = runtime.spawn(async move { pool.connect_with_timeout().await });
+            let (pool, opened_at) = (self.clone(), Arc::new(OnceLock::new()));
+            let opened = opened_at.clone();
+            let task = runtime.spawn(async move {
+                let connected = pool.connect_with_timeout().await;
+                opened.get_or_init(|| pool.clock.now());
+                connected
+            });
             prewarmed.push(PrewarmedConnection {
                 task: AbortOnDropHandle::new(task),
                 since: now,
+                opened_at,
                 runtime: this_runtime,
             });
         }
@@ -321,10 +380,16 @@ impl Pool {
         }
     }
 
-    /// Takes this runtime's oldest connection opened in advance, finished or not.
-    fn pop_prewarmed(&self) -> Option<AbortOnDropHandle<Result<HttpConnection>>> {
+    /// Takes this runtime's oldest connection opened in advance that `reuse` permits, finished or not.
+    fn pop_prewarmed(&self, reuse: Reuse) -> Option<AbortOnDropHandle<Result<HttpConnection>>> {
+        let max_idle_time = reuse.max_idle_time()?;
+        let (now, this_runtime) = (self.clock.now(), current_runtime());
+        let may_reuse = |each: &PrewarmedConnection| {
+            each.runtime == this_runtime
+                && each.opened_at.get().is_none_or(|opened_at| *opened_at + max_idle_time >= now)
+        };
         let mut prewarmed = self.prewarmed.lock();
-        let index = prewarmed.iter().position(|each| each.runtime == current_runtime())?;
+        let index = prewarmed.iter().position(may_reuse)?;
         Some(prewarmed.remove(index).task)
     }
 
@@ -336,29 +401,67 @@ impl Pool {
 
     /// Returns a connection to the pool. Its last response must have been read to the end.
     pub fn release(&self, connection: Connection) {
-        if !self.options.is_single_use
-            && !connection.http.sender.is_closed()
-            && !self.connection_limit.is_closed()
+        if self.options.is_single_use
+            || connection.http.sender.is_closed()
+            || self.connection_limit.is_closed()
         {
-            self.idle.lock().push(IdleConnection { http: connection.http, since: self.clock.now() });
+            return;
         }
+        let since = self.clock.now();
+        let mut idle = self.idle.lock();
+        // Under the lock: a generation that ends concurrently closes this connection, or is seen here.
+        if self.is_current(&connection.http) {
+            idle.push(IdleConnection { http: connection.http, since });
+        }
+    }
+
+    /// Records that a request on this connection failed after it was written: the connection was reset or closed, or no
+    /// response arrived in time. If the connection was reused, its generation ends.
+    pub fn record_failure(&self, connection: &Connection) {
+        if connection.is_reused {
+            self.end_generation(connection.http.generation);
+        }
+    }
+
+    /// Ends a generation and all earlier ones: no connection of them is reused, in any runtime. Has no effect if the
+    /// generation has ended before, since a failure on an old connection says nothing about newer ones.
+    fn end_generation(&self, generation: u64) {
+        if self.generation.fetch_max(generation + 1, Ordering::AcqRel) > generation {
+            return;
+        }
+        tracing::debug!(peer = %self.peer, "a reused connection failed: all others are closed, too");
+        self.close_idle();
+    }
+
+    /// Returns true if the generation of a connection has not ended.
+    fn is_current(&self, http: &HttpConnection) -> bool {
+        http.generation >= self.generation.load(Ordering::Acquire)
+    }
+
+    /// Closes idle connections and those opened in advance. Connections in use are not affected.
+    pub fn close_idle(&self) {
+        self.idle.lock().clear();
+        self.prewarmed.lock().clear();
     }
 
     /// Closes idle connections and rejects further requests. Connections in use are not affected.
     pub fn close(&self) {
         self.connection_limit.close();
-        self.idle.lock().clear();
-        self.prewarmed.lock().clear();
+        self.close_idle();
     }
 
-    fn pop_idle(&self) -> Option<HttpConnection> {
+    fn pop_idle(&self, reuse: Reuse) -> Option<HttpConnection> {
         let now = self.clock.now();
         let mut idle = self.idle.lock();
         // Sorted by age, oldest first.
         let expired = idle.partition_point(|each| each.since + MAX_IDLE_TIME < now);
         idle.drain(..expired);
         let this_runtime = current_runtime();
-        if let Some(index) = idle.iter().rposition(|each| each.http.runtime == this_runtime) {
+        let reused = reuse.max_idle_time().and_then(|max_idle_time| {
+            idle.iter()
+                .rposition(|each| each.http.runtime == this_runtime && each.since + max_idle_time >= now)
+        });
+        if let Some(index) = reused {
             return Some(idle.remove(index).http);
         }
         // The caller opens a new connection. At the maximum, the oldest idle one is closed to make room.
@@ -367,102 +470,5 @@ impl Pool {
             idle.remove(0);
         }
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::runtime::{Builder, Runtime};
-    use tradewind_core::SystemClock;
-
-    use super::*;
-
-    #[test]
-    fn acquire_reuses_connections_of_its_own_runtime_only() {
-        // The kernel completes the handshakes; nothing calls accept.
-        let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let peer =
-            Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
-        let pool = |connections| pool(&peer, connections);
-        let (one, other) = (runtime(), runtime());
-        let (few, more) = (pool(1), pool(2));
-        assert_eq!(
-            [&one, &one, &other, &other].map(|runtime| reuses(&few, runtime)),
-            [false, true, false, true]
-        );
-        assert_eq!(few.idle.lock().len(), 1, "the other runtime's connection replaced the first");
-        assert_eq!(
-            [&one, &other, &one, &other].map(|runtime| reuses(&more, runtime)),
-            [false, false, true, true]
-        );
-        drop(other);
-        assert_eq!(
-            [&one, &one].map(|runtime| reuses(&few, runtime)),
-            [false, true],
-            "connections of a dropped runtime are not reused"
-        );
-    }
-
-    fn pool(peer: &Peer, connections: usize) -> Arc<Pool> {
-        let options = PoolOptions { max_connections: connections, ..PoolOptions::default() };
-        Arc::new(Pool::new(peer.clone(), None, options, SystemClock::shared()))
-    }
-
-    #[test]
-    fn round_trip_is_the_lowest_connect_time_beyond_loopback() {
-        let pool = pool(&Peer { is_tls: false, host: "far".to_owned(), port: 80 }, 1);
-        let [loopback, far] =
-            ["[::ffff:127.0.0.1]:80", "10.1.2.3:80"].map(|address| address.parse().unwrap());
-        let at = Duration::from_millis;
-        [(loopback, 1), (far, 180), (far, 176), (far, 1200)]
-            .into_iter()
-            .for_each(|(to, took)| pool.record_connect_time(to, at(took)));
-        assert_eq!(pool.min_rtt(), Some(at(176)));
-    }
-
-    #[test]
-    fn prewarm_opens_missing_connections_up_to_the_maximum() {
-        let store = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let peer =
-            Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
-        let (runtime, pool) = (runtime(), pool(&peer, 3));
-        runtime.block_on(async {
-            let held = pool.acquire(false).await.unwrap();
-            assert_eq!(pool.min_rtt(), None, "loopback has no RTT");
-            pool.prewarm(2);
-            // Existing connections count, and the maximum is not exceeded.
-            pool.prewarm(2);
-            assert_eq!(pool.prewarmed.lock().len(), 2);
-            pool.prewarm(100);
-            assert_eq!(pool.prewarmed.lock().len(), 2);
-            let taken = [pool.acquire(false).await.unwrap(), pool.acquire(false).await.unwrap()];
-            assert!(!held.is_reused && taken.iter().all(|connection| connection.is_reused));
-            assert!(pool.prewarmed.lock().is_empty());
-            drop(taken);
-            pool.prewarm(1);
-            pool.close();
-            assert!(pool.prewarmed.lock().is_empty() && pool.acquire(false).await.is_err());
-        });
-        // A failure to connect in advance is reported to the next caller.
-        drop(store);
-        let pool = self::pool(&peer, 2);
-        runtime.block_on(async {
-            pool.prewarm(1);
-            assert!(pool.acquire(false).await.is_err());
-        });
-    }
-
-    fn runtime() -> Runtime {
-        Builder::new_current_thread().enable_all().build().unwrap()
-    }
-
-    /// Returns true if `acquire` in the given runtime returns a reused connection.
-    fn reuses(pool: &Pool, runtime: &Runtime) -> bool {
-        runtime.block_on(async {
-            let connection = pool.acquire(false).await.unwrap();
-            let is_reused = connection.is_reused;
-            pool.release(connection);
-            is_reused
-        })
     }
 }

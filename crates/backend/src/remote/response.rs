@@ -98,7 +98,11 @@ impl StoreResponse {
     /// The next piece of the body; `None` at its end.
     async fn next_piece(&mut self) -> Result<Option<Bytes>> {
         loop {
-            let Some(frame) = self.next_frame().await? else {
+            let received = self.next_frame().await;
+            if let (Err(_), Some(held)) = (&received, &self.connection) {
+                held.pool.record_failure(&held.connection);
+            }
+            let Some(frame) = received? else {
                 self.release_connection();
                 return Ok(None);
             };

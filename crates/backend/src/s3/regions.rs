@@ -1,5 +1,6 @@
 //! Sends each request to the region of its bucket, with valid credentials. If an error response shows that either is
-//! wrong, the new region is cached or the credentials are renewed, and the request is sent once more.
+//! wrong, the new region is cached or the credentials are renewed, and the request is sent once more. A bucket may be
+//! deleted and created again in another region, so a later redirect replaces a cached region.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ const MAX_REGIONS: usize = 64;
 /// Buckets in other regions than the store's, and the clients of those regions.
 #[derive(Default)]
 pub(super) struct BucketRegions {
-    by_bucket: HashMap<Box<str>, Box<str>>,
-    clients: HashMap<Box<str>, Arc<Client>>,
+    by_bucket: HashMap<Box<str>, Arc<str>>,
+    clients: HashMap<Arc<str>, Arc<Client>>,
 }
 
 impl BucketRegions {
@@ -35,12 +36,18 @@ impl BucketRegions {
 }
 
 /// The assumptions under which a request was sent.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct SentWith {
     /// Number of renewals of the credentials; `None` without any.
     credential_renewals: Option<u64>,
-    /// The bucket was cached as being in another region than the store's.
-    is_redirected: bool,
+    /// The cached region of the bucket; `None` if the request is sent to the store's own region.
+    region: Option<Arc<str>>,
+}
+
+/// The client that a request is sent with, and the assumptions behind this choice.
+struct Route {
+    client: Arc<Client>,
+    sent: SentWith,
 }
 
 /// A correction after which a rejected request may succeed.
@@ -66,14 +73,14 @@ impl S3Store {
         self.check_key(call)?;
         let mut corrections = Vec::new();
         loop {
-            let sent = self.prepare(context, call.bucket).await?;
-            match self.client_for_bucket(call.bucket).send_guarded(context, call, guard).await {
+            let Route { client, sent } = self.prepare(context, call.bucket).await?;
+            match client.send_guarded(context, call, guard).await {
                 Ok(response) => {
                     // A service without request ids is not radosgw.
                     self.set_dialect(Dialect::detect(&response.head.headers).or(Some(Dialect::Plain)));
                     return Ok(response);
                 }
-                Err(e) => match Box::pin(self.correct(context, call.bucket, sent, &e)).await? {
+                Err(e) => match Box::pin(self.correct(context, call.bucket, &sent, &e)).await? {
                     // Each correction is tried once per request.
                     Some(correction) if !corrections.contains(&correction) => corrections.push(correction),
                     _ => return Err(e),
@@ -91,8 +98,8 @@ impl S3Store {
         length: u64,
     ) -> Result<(StreamingRequest, SentWith)> {
         self.check_key(call)?;
-        let sent = self.prepare(context, call.bucket).await?;
-        Ok((self.client_for_bucket(call.bucket).start_streaming(context, call, Some(length)).await?, sent))
+        let Route { client, sent } = self.prepare(context, call.bucket).await?;
+        Ok((client.start_streaming(context, call, Some(length)).await?, sent))
     }
 
     /// Corrects the region or the credentials after the failure of a request that cannot be retried here. Returns its
@@ -104,21 +111,24 @@ impl S3Store {
         sent: SentWith,
         error: Error,
     ) -> Error {
-        match self.correct(context, Some(bucket), sent, &error).await {
+        match self.correct(context, Some(bucket), &sent, &error).await {
             Ok(None) => error,
             Ok(Some(_)) => Error::with_source(Reason::Io, error.message().to_owned(), error),
             Err(e) => e,
         }
     }
 
-    /// Ensures valid credentials. Returns the assumptions for [`Self::correct`].
-    async fn prepare(&self, context: &Context, bucket: Option<&str>) -> Result<SentWith> {
+    /// Ensures valid credentials. Returns the client of the bucket's region, and the assumptions for [`Self::correct`].
+    async fn prepare(&self, context: &Context, bucket: Option<&str>) -> Result<Route> {
         let credential_renewals = match &self.shared.credentials {
             Some(credentials) => Some(credentials.ensure_valid(context).await?),
             None => None,
         };
-        let is_redirected = bucket.is_some_and(|bucket| self.regions.lock().by_bucket.contains_key(bucket));
-        Ok(SentWith { credential_renewals, is_redirected })
+        let regions = self.regions.lock();
+        let region = bucket.and_then(|bucket| regions.by_bucket.get(bucket)).cloned();
+        let client = region.as_ref().and_then(|region| regions.clients.get(region));
+        let client = client.unwrap_or(&self.client).clone();
+        Ok(Route { client, sent: SentWith { credential_renewals, region } })
     }
 
     /// Evaluates an error response; returns a correction if the request is worth sending once more.
@@ -126,7 +136,7 @@ impl S3Store {
         &self,
         context: &Context,
         bucket: Option<&str>,
-        sent: SentWith,
+        sent: &SentWith,
         error: &Error,
     ) -> Result<Option<Correction>> {
         let Some(response) = ServiceError::from_source(error) else { return Ok(None) };
@@ -135,6 +145,11 @@ impl S3Store {
             && self.redirect_bucket(bucket, region, sent)
         {
             tracing::debug!(bucket, region, "a bucket is in another region");
+            return Ok(Some(Correction::Region));
+        }
+        if let (Some(bucket), Some(region), Reason::NoSuchBucket) = (bucket, &sent.region, error.reason()) {
+            // It may have been deleted, and be created again in the store's own region.
+            self.forget_region(bucket, region);
             return Ok(Some(Correction::Region));
         }
         if let (true, Some(credentials), Some(credential_renewals)) =
@@ -147,25 +162,38 @@ impl S3Store {
         Ok(None)
     }
 
-    /// Caches the region of a bucket. Returns true if the request would now be sent elsewhere. Only the first redirect
-    /// is followed, so that regions that redirect to each other cause no loop.
-    fn redirect_bucket(&self, bucket: &str, region: &str, sent: SentWith) -> bool {
-        let mut regions = self.regions.lock();
-        if let Some(known) = regions.by_bucket.get(bucket) {
-            // Another request received the same redirect while this one was in flight.
-            return !sent.is_redirected && **known == *region;
-        }
-        if region == self.region
-            || (!regions.clients.contains_key(region) && regions.clients.len() == MAX_REGIONS)
-        {
+    /// Caches the region of a bucket in place of the one that the request was sent to. Returns true if the request would now
+    /// be sent elsewhere. Each request follows one redirect, so that regions that redirect to each other cause no loop.
+    fn redirect_bucket(&self, bucket: &str, region: &str, sent: &SentWith) -> bool {
+        if region == sent.region.as_deref().unwrap_or(&self.region) {
             return false;
         }
-        if regions.by_bucket.len() == MAX_CACHED_BUCKETS {
+        let mut regions = self.regions.lock();
+        if regions.by_bucket.get(bucket) != sent.region.as_ref() {
+            // Another request was redirected while this one was in flight.
+            return true;
+        }
+        if region == self.region {
+            regions.by_bucket.remove(bucket);
+            return true;
+        }
+        if !regions.clients.contains_key(region) && regions.clients.len() == MAX_REGIONS {
+            return false;
+        }
+        if !regions.by_bucket.contains_key(bucket) && regions.by_bucket.len() == MAX_CACHED_BUCKETS {
             regions.by_bucket.clear();
         }
         regions.by_bucket.insert(bucket.into(), region.into());
         regions.clients.entry(region.into()).or_insert_with(|| Arc::new(self.client_for_region(region)));
         true
+    }
+
+    /// Removes the cached region of a bucket, unless it has been replaced.
+    fn forget_region(&self, bucket: &str, region: &Arc<str>) {
+        let mut regions = self.regions.lock();
+        if regions.by_bucket.get(bucket) == Some(region) {
+            regions.by_bucket.remove(bucket);
+        }
     }
 
     /// The client of the bucket's region; the store's own region if unknown.

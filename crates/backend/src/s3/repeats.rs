@@ -111,6 +111,10 @@ impl<'a> ChangeGuard<'a> {
 
 #[async_trait]
 impl RepeatGuard for ChangeGuard<'_> {
+    fn expects_denial(&self) -> bool {
+        self.store.observed_versioning.keeps_versions(self.bucket.as_str())
+    }
+
     async fn may_repeat(&self) -> bool {
         if self.is_denied.load(Ordering::Relaxed) {
             return false;

@@ -189,11 +189,11 @@ impl StagedWrite {
             let streaming = self.start_streaming().await?;
             self.mode = WriteMode::Streamed(Some(streaming), Bytes::new());
         }
-        if let WriteMode::Streamed(Some(streaming), waiting) = &mut self.mode {
-            let (sent, framing) = (streaming.sent_with, streaming.framing());
-            if let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await {
-                return Err(self.evaluate_failure(sent, framing, e).await);
-            }
+        if let WriteMode::Streamed(Some(streaming), waiting) = &mut self.mode
+            && let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await
+        {
+            let (sent, framing) = (streaming.sent_with.clone(), streaming.framing());
+            return Err(self.evaluate_failure(sent, framing, e).await);
         }
         Ok(())
     }
@@ -369,7 +369,7 @@ impl Staged for StagedWrite {
                 self.put_buffered(vec![buffer.take()], &checksum, &expected).await?
             }
             WriteMode::Streamed(Some(mut streaming), waiting) => {
-                let (sent, framing) = (streaming.sent_with, streaming.framing());
+                let (sent, framing) = (streaming.sent_with.clone(), streaming.framing());
                 let identified = streaming.headers_with_id.take().and_then(|headers| {
                     IdentifiedWrite::from_headers(&headers, self.progress.written_bytes(), checksum)
                 });

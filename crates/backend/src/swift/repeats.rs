@@ -26,6 +26,11 @@ struct ContainerGuard<'a> {
 
 #[async_trait]
 impl RepeatGuard for ContainerGuard<'_> {
+    /// Unknown before the container is queried.
+    fn expects_denial(&self) -> bool {
+        false
+    }
+
     async fn may_repeat(&self) -> bool {
         if self.is_denied.load(Ordering::Relaxed) {
             return false;

@@ -46,6 +46,8 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<HttpConnection> {
+        // Read first: a failure while the connection is being opened counts for it.
+        let generation = self.generation.load(Ordering::Acquire);
         let runtime = current_runtime();
         let rcv_lowat = Arc::new(RcvLowat::default());
         let proxy = self.options.proxies.proxy_for(&self.peer)?;
@@ -60,7 +62,7 @@ impl Pool {
             // Boxed, so that direct connections do not pay for the size of this future.
             Some(proxy) => Box::pin(self.handshakes_through(proxy, address, socket)).await?,
         };
-        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat, send_queue, runtime })
+        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat, send_queue, runtime, generation })
     }
 
     async fn dial_peer(&self) -> Result<Dialed> {
