@@ -11,6 +11,8 @@ mod ambiguous_outcome;
 mod batched_wakeups;
 #[path = "s3_leaf/bodies.rs"]
 mod bodies;
+#[path = "s3_leaf/checksum_headers.rs"]
+mod checksum_headers;
 #[path = "s3_leaf/classes.rs"]
 mod classes;
 #[path = "s3_leaf/completed.rs"]

@@ -31,6 +31,8 @@ const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
 pub(crate) struct StoreResponse {
     pub head: Parts,
     pub observation: Observation,
+    /// Set if the request was sent without its checksum headers.
+    pub omitted_checksums: Option<OmittedChecksums>,
     incoming: Incoming,
     /// Returned to the pool at the end of the body.
     connection: Option<HeldConnection>,
@@ -46,6 +48,15 @@ pub(crate) struct ResponseHead {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub observation: Observation,
+    /// Set if the request was sent without its checksum headers.
+    pub omitted_checksums: Option<OmittedChecksums>,
+}
+
+/// The substitute for checksum headers that were omitted from a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OmittedChecksums {
+    /// The MD5 of the request's body, if it was added as Content-MD5.
+    pub md5: Option<[u8; 16]>,
 }
 
 /// A connection in use, and the pool that it returns to.
@@ -66,6 +77,7 @@ impl StoreResponse {
         Self {
             head,
             observation,
+            omitted_checksums: None,
             incoming,
             connection: Some(held),
             closes_connection,
@@ -171,9 +183,9 @@ impl StoreResponse {
     /// Reads and ignores a short body, so that the connection can be reused.
     pub async fn drain(mut self) -> Result<ResponseHead> {
         let (status, headers) = (self.head.status, std::mem::take(&mut self.head.headers));
-        let observation = self.observation.clone();
+        let (observation, omitted_checksums) = (self.observation.clone(), self.omitted_checksums);
         self.collect(MAX_IGNORED_BODY_BYTES).await?;
-        Ok(ResponseHead { status, headers, observation })
+        Ok(ResponseHead { status, headers, observation, omitted_checksums })
     }
 
     /// Reads the whole body and decodes gzip (RFC 1952), which the request must have accepted. Fails if the body is

@@ -8,6 +8,7 @@ use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
 
 use super::S3Store;
+use super::checksum_headers::{SubstituteProof, etag_md5};
 use super::headers::{self, ConditionTarget};
 use super::partial_part::{PartialPart, invalid_part_error};
 use super::versions::version_query;
@@ -74,8 +75,17 @@ impl S3Store {
             Select::Part(_) if info.parts.is_some() => headers::part_checksum(&response.head.headers)?,
             _ => info.checksums.first().copied().filter(|_| is_whole),
         };
+        let mut expected = expected.map(ExpectedDigest::Checksum);
+        if expected.is_none() && response.omitted_checksums.is_some() {
+            let is_all = request.select == Select::Whole && span == Span::whole(info.size);
+            expected = etag_md5(&response.head.headers).filter(|_| is_all).map(ExpectedDigest::Md5);
+            self.record_proof(match expected {
+                Some(_) => SubstituteProof::ETag,
+                None => SubstituteProof::Length,
+            });
+        }
         let observation = response.observation.clone();
-        let body = response.into_body(context.clone(), length, expected.map(ExpectedDigest::Checksum))?;
+        let body = response.into_body(context.clone(), length, expected)?;
         if length == 0 && expected.is_none() {
             self.confirm_empty(context, address, request, &info).await?;
         }
@@ -166,6 +176,9 @@ impl S3Store {
             metadata.tags = Box::pin(self.read_tags(context, address)).await?;
         }
         let (mut checksums, scope) = headers::checksums(headers)?;
+        if !checksums.is_empty() {
+            self.checksum_headers.record_returned_checksum();
+        }
         let (etag, modified) = (header_fields::etag(headers)?, header_fields::last_modified(headers)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parse_count(parts));
         let is_requested = match request.select {
