@@ -17,6 +17,7 @@ mod list;
 mod list_uploads;
 mod list_versions;
 mod mapped_classes;
+mod missing_etag;
 mod multipart_write;
 mod partial_part;
 mod protocol;

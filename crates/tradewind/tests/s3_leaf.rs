@@ -31,6 +31,8 @@ mod gzip;
 mod lost_responses;
 #[path = "s3_leaf/mapped_classes.rs"]
 mod mapped_classes;
+#[path = "s3_leaf/missing_headers.rs"]
+mod missing_headers;
 #[path = "s3_leaf/regions.rs"]
 mod regions;
 #[path = "s3_leaf/retention.rs"]

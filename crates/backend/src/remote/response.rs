@@ -34,6 +34,8 @@ pub(crate) struct StoreResponse {
     /// Set if the request was sent without its checksum headers.
     pub omitted_checksums: Option<OmittedChecksums>,
     incoming: Incoming,
+    /// The end of the body was reached.
+    has_ended: bool,
     /// Returned to the pool at the end of the body.
     connection: Option<HeldConnection>,
     /// The server closes the connection after this response.
@@ -79,6 +81,7 @@ impl StoreResponse {
             observation,
             omitted_checksums: None,
             incoming,
+            has_ended: false,
             connection: Some(held),
             closes_connection,
             stall_timeout,
@@ -107,10 +110,35 @@ impl StoreResponse {
         })
     }
 
+    /// Returns true if the response has a `Content-Length`, even an invalid one.
+    pub fn has_content_length(&self) -> bool {
+        self.head.headers.contains_key(CONTENT_LENGTH)
+    }
+
+    /// Returns true if the body is encoded as gzip.
+    pub fn is_gzip(&self) -> bool {
+        is_gzip(&self.head.headers)
+    }
+
+    /// Reads the end of the body.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if more bytes precede it.
+    pub async fn read_end(&mut self) -> Result<()> {
+        match self.next_piece().await? {
+            None => Ok(()),
+            Some(_) => Err(length_mismatch("more")),
+        }
+    }
+
     /// The next piece of the body; `None` at its end.
     async fn next_piece(&mut self) -> Result<Option<Bytes>> {
         loop {
+            if self.has_ended {
+                return Ok(None);
+            }
             let Some(frame) = self.next_frame().await? else {
+                self.has_ended = true;
                 self.release_connection();
                 return Ok(None);
             };
@@ -197,8 +225,9 @@ impl StoreResponse {
     }
 
     /// Converts the response into an object's body of `length` bytes, verified against `expected` if given. The last
-    /// piece is yielded only after the checksum of all bytes matches. An empty body is verified here, because it may
-    /// never be polled.
+    /// piece is yielded only after the checksum of all bytes matches. If the connection does not delimit the body by that
+    /// length, the last piece also waits for the end of the body. An empty body is verified here, because it may never be
+    /// polled; [`Self::read_end`] must precede if the response has no `Content-Length`.
     ///
     /// # Errors
     /// [`CorruptData`](Reason::CorruptData) if the body is empty and `expected` is not the checksum of no bytes.
@@ -209,16 +238,18 @@ impl StoreResponse {
         expected: Option<ExpectedDigest>,
     ) -> Result<Body> {
         let verifier = expected.map(BodyVerifier::new);
-        if length == 0 && self.incoming.is_end_stream() {
+        if length == 0 && (self.has_ended || self.incoming.is_end_stream()) {
             verifier.map_or(Ok(()), BodyVerifier::finish)?;
             self.release_connection();
             return Ok(Body::from_bytes(Bytes::new()));
         }
         // Only with an exact length: a chunked body's `Content-Length` proves nothing about the bytes to come.
-        if let (Some(held), Some(bytes)) = (&self.connection, self.incoming.size_hint().exact()) {
+        let exact_length = self.incoming.size_hint().exact();
+        if let (Some(held), Some(bytes)) = (&self.connection, exact_length) {
             self.rcv_lowat = Some(held.connection.expect_body(bytes));
         }
-        let reading = BodyReader { response: self, context, remaining_bytes: length, verifier };
+        let awaits_end = exact_length.is_none();
+        let reading = BodyReader { response: self, context, remaining_bytes: length, awaits_end, verifier };
         let stream = futures::stream::try_unfold(Some(reading), |reading| async {
             let Some(mut reading) = reading else { return Ok(None) };
             let piece = reading.next_piece().await?;
@@ -333,6 +364,8 @@ struct BodyReader {
     context: Context,
     /// Bytes not yet received.
     remaining_bytes: u64,
+    /// The connection does not delimit the body by its length: more bytes may follow the last one.
+    awaits_end: bool,
     verifier: Option<BodyVerifier>,
 }
 
@@ -344,13 +377,17 @@ impl BodyReader {
                 self.remaining_bytes = self
                     .remaining_bytes
                     .checked_sub(piece.len() as u64)
-                    .ok_or_else(|| self.length_mismatch("more"))?;
+                    .ok_or_else(|| length_mismatch("more"))?;
                 if let Some(verifier) = &mut self.verifier {
                     verifier.update(piece);
                 }
             }
-            None if self.remaining_bytes > 0 => return Err(self.length_mismatch("fewer")),
+            None if self.remaining_bytes > 0 => return Err(length_mismatch("fewer")),
             None => {}
+        }
+        if self.remaining_bytes == 0 && self.awaits_end {
+            self.context.guard(self.response.read_end()).await??;
+            self.awaits_end = false;
         }
         // Also covers an empty body, which has no pieces.
         if self.remaining_bytes == 0
@@ -360,10 +397,10 @@ impl BodyReader {
         }
         Ok(piece)
     }
+}
 
-    fn length_mismatch(&self, what: &str) -> Error {
-        Error::new(Reason::Io, format!("the store sent {what} bytes than it announced"))
-    }
+fn length_mismatch(what: &str) -> Error {
+    Error::new(Reason::Io, format!("the store sent {what} bytes than it announced"))
 }
 
 #[cfg(test)]

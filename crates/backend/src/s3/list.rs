@@ -129,7 +129,7 @@ impl S3Store {
 }
 
 /// Parses a page. Also returns the continuation token.
-fn parse_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
+pub(super) fn parse_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
     let (mut entries, mut token) = (Vec::new(), None);
     let (mut is_encoded, mut is_truncated) = (false, false);
     let mut entry = PartialEntry::default();

@@ -17,6 +17,7 @@ use tradewind_core::{
 use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::headers;
+use super::missing_etag::PartAddress;
 use super::repeats::ChangeGuard;
 use super::stage::BufferedPut;
 use crate::remote::client::{Call, ResourceKind};
@@ -132,8 +133,9 @@ impl MultipartWrite {
         call.resource = ResourceKind::Upload;
         call.query = part_query(id, number);
         call.payload = BufferedBody::from_buffers([bytes]);
+        let part = PartAddress { address, upload: id, number };
         let put = BufferedPut { call, digests: checksum.into(), checksum };
-        let head = store.put_part(context, put).await?;
+        let head = store.put_part(context, part, put).await?;
         self.buffer.reservations.clear();
         parts.push(CompletePart {
             number,

@@ -21,6 +21,7 @@ use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
 use super::checksum_headers::{Omission, RequestKind, SentMd5, has_checksum_header};
 use super::dialect::Dialect;
 use super::headers::{self, BodyDigests, WRITE_ID};
+use super::missing_etag::{PartAddress, WrittenBody, lacks_etag};
 use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::regions::SentWith;
@@ -323,7 +324,10 @@ impl StagedWrite {
         let put = BufferedPut { call, digests, checksum: *checksum };
         match self.target {
             WriteTarget::Object => self.store.put_object(&self.context, &self.address, put, identified).await,
-            WriteTarget::Part { .. } => self.store.put_part(&self.context, put).await,
+            WriteTarget::Part { ref upload, number, .. } => {
+                let part = PartAddress { address: &self.address, upload, number };
+                self.store.put_part(&self.context, part, put).await
+            }
         }
     }
 
@@ -332,6 +336,18 @@ impl StagedWrite {
     async fn evaluate_failure(&mut self, sent: SentWith, headers: StreamedHeaders, error: Error) -> Error {
         let error = self.store.learn_from_failure(headers, error);
         self.store.correct_after_failure(&self.context, self.address.bucket.as_str(), sent, error).await
+    }
+
+    /// Adds the ETag of this write to its response, which has none.
+    async fn add_missing_etag(&mut self, head: &mut ResponseHead, written: &WrittenBody) -> Result<()> {
+        let (store, context, address) = (&self.store, &self.context, &self.address);
+        match &self.target {
+            WriteTarget::Object => store.add_missing_etag(context, address, head, written).await,
+            WriteTarget::Part { upload, number, .. } => {
+                let part = PartAddress { address, upload, number: *number };
+                store.add_missing_part_etag(context, part, head, written).await
+            }
+        }
     }
 
     const fn is_object(&self) -> bool {
@@ -378,7 +394,9 @@ impl Staged for StagedWrite {
             }
             WriteMode::Streamed(Some(mut streaming), waiting) => {
                 let (sent, headers) = (streaming.sent_with, streaming.headers(self.omission));
-                let identified = streaming.headers_with_id.take().and_then(|headers| {
+                let headers_with_id = streaming.headers_with_id.take();
+                let write_id = headers_with_id.as_ref().and_then(|headers| headers.get(WRITE_ID)).cloned();
+                let identified = headers_with_id.and_then(|headers| {
                     IdentifiedWrite::from_headers(&headers, self.progress.written_bytes(), checksum)
                 });
                 let outcome = streaming.request.outcome();
@@ -392,7 +410,7 @@ impl Staged for StagedWrite {
                     }
                     finished => finished,
                 };
-                let head = match resolved {
+                let mut head = match resolved {
                     Ok(head) => head,
                     Err(e) => return Err(self.evaluate_failure(sent, headers, e).await),
                 };
@@ -405,6 +423,12 @@ impl Staged for StagedWrite {
                 }
                 let was_sent = self.request.checksum.is_some() && self.sends_checksum();
                 let mut checked = self.store.check_response_checksum(&head.headers, &checksum, was_sent);
+                if checked.is_ok() && lacks_etag(&head) {
+                    let size = self.progress.written_bytes();
+                    let written = WrittenBody { size, checksum, md5, write_id };
+                    // Boxed, because it is rarely needed.
+                    checked = Box::pin(self.add_missing_etag(&mut head, &written)).await;
+                }
                 if let Some(md5) = md5.filter(|_| self.omits_checksum) {
                     let sent = SentMd5 { md5, is_header: false, checksum };
                     checked = checked.and_then(|()| self.store.check_response_etag(&head.headers, &sent));
@@ -445,16 +469,37 @@ pub(super) struct BufferedPut<'a> {
     pub checksum: Checksum,
 }
 
+impl BufferedPut<'_> {
+    /// The body, for comparison with what the store has.
+    fn written_body(&self) -> WrittenBody {
+        WrittenBody {
+            size: self.call.payload.length(),
+            checksum: self.checksum,
+            md5: Some(self.call.payload.md5()),
+            write_id: self.call.headers.get(WRITE_ID).cloned(),
+        }
+    }
+}
+
 impl S3Store {
-    /// Sends the PUT of a part. Returns the response.
-    pub(super) async fn put_part(&self, context: &Context, mut put: BufferedPut<'_>) -> Result<ResponseHead> {
+    /// Sends the PUT of a part. Returns the response, with the ETag of the part.
+    pub(super) async fn put_part(
+        &self,
+        context: &Context,
+        part: PartAddress<'_>,
+        mut put: BufferedPut<'_>,
+    ) -> Result<ResponseHead> {
         headers::write_body_digests(put.digests, &mut put.call.headers)?;
-        let head = self.send(context, &put.call).await?.drain().await?;
+        let mut head = self.send(context, &put.call).await?.drain().await?;
         self.check_sent_digests(&head, &put)?;
+        if lacks_etag(&head) {
+            Box::pin(self.add_missing_part_etag(context, part, &mut head, &put.written_body())).await?;
+        }
         Ok(head)
     }
 
-    /// Sends the PUT of an object. Returns the response; if it was lost, the response to the HEAD of the object.
+    /// Sends the PUT of an object. Returns the response, with the ETag of the object; if it was lost, the response to the
+    /// HEAD of the object.
     pub(super) async fn put_object(
         &self,
         context: &Context,
@@ -464,14 +509,17 @@ impl S3Store {
     ) -> Result<ResponseHead> {
         headers::write_body_digests(put.digests, &mut put.call.headers)?;
         let guard = ChangeGuard::new(self, context, &address.bucket);
-        let head = match self.send_change(&put.call, &guard).await {
+        let mut head = match self.send_change(&put.call, &guard).await {
             Err(e) => {
                 return self.resolve_failed_call(address, &put.call, &guard, identified.as_ref(), e).await;
             }
             Ok(head) => head,
         };
         self.observe_versioning(&address.bucket, &head.headers);
-        let checked = self.check_sent_digests(&head, &put);
+        let mut checked = self.check_sent_digests(&head, &put);
+        if checked.is_ok() && lacks_etag(&head) {
+            checked = Box::pin(self.add_missing_etag(context, address, &mut head, &put.written_body())).await;
+        }
         self.after_change(context, &address.bucket, checked).await?;
         Ok(head)
     }
