@@ -4,6 +4,7 @@
 mod ambiguous_outcome;
 mod aws_chunked;
 mod buckets;
+mod checksum_headers;
 mod classes;
 mod conditions;
 mod copy;
@@ -17,6 +18,7 @@ mod list_uploads;
 mod list_versions;
 mod listed_pages;
 mod mapped_classes;
+mod missing_etag;
 mod multipart_write;
 mod partial_part;
 mod protocol;
@@ -57,6 +59,8 @@ use tradewind_core::{
 };
 use tradewind_wire::sigv4::Credentials;
 
+use self::checksum_headers::{ChecksumHeaders, Omission, RequestKind, names_checksum_header};
+pub use self::checksum_headers::{ChecksumUse, SubstituteProof, SubstituteProofs};
 use self::credentials::CredentialProvider;
 pub use self::credentials::{CredentialIssuer, ExpiringCredentials};
 use self::dialect::Dialect;
@@ -117,6 +121,12 @@ pub struct S3Options {
     pub buffer_bytes: usize,
     /// Storage classes and a tag for classes of data.
     pub mapped_classes: MappedClasses,
+    /// Checksum headers in requests that write (`request_checksum_calculation` of AWS).
+    pub request_checksums: ChecksumUse,
+    /// Requests for the checksums of objects that are read (`response_checksum_validation` of AWS).
+    pub response_checksums: ChecksumUse,
+    /// Counts the requests without checksum headers, whether by these settings or because the service refuses them.
+    pub substitute_proofs: Arc<SubstituteProofs>,
 }
 
 impl S3Options {
@@ -145,6 +155,9 @@ impl S3Options {
             part_bytes: 8 << 20,
             buffer_bytes: 64 << 20,
             mapped_classes: MappedClasses::default(),
+            request_checksums: ChecksumUse::default(),
+            response_checksums: ChecksumUse::default(),
+            substitute_proofs: Arc::default(),
         }
     }
 
@@ -180,6 +193,8 @@ pub struct S3Store {
     buffer_budget: Budget,
     /// The service's S3 dialect, detected from its first response.
     dialect: OnceLock<Dialect>,
+    /// The use of checksum headers, and refusals of them.
+    checksum_headers: ChecksumHeaders,
     /// The service has rejected signed chunks.
     rejects_signed_chunks: AtomicBool,
     /// The service has named a version, so it does not ignore the version in a request.
@@ -208,6 +223,11 @@ impl S3Store {
         let protocol = Arc::new(S3Protocol::new(endpoint.clone(), None, shared.clone()));
         let client = client_options.client(&endpoint.peer, protocol, clock)?;
         let client = Client { peer: endpoint.to_string().into(), ..client };
+        let checksum_headers = ChecksumHeaders::new(
+            options.request_checksums,
+            options.response_checksums,
+            options.substitute_proofs,
+        );
         let (part_bytes, buffer_budget) = (options.part_bytes, Budget::new(options.buffer_bytes));
         let client = Arc::new(client);
         Ok(Arc::new_cyclic(|this| Self {
@@ -216,6 +236,7 @@ impl S3Store {
             endpoint,
             shared,
             regions: Mutex::default(),
+            checksum_headers,
             rejects_signed_chunks: AtomicBool::new(false),
             region,
             part_bytes,
@@ -333,10 +354,19 @@ impl S3Store {
         Ok(())
     }
 
-    /// Evaluates a failed write. If the service does not support the framing, this framing is not used again, and the
-    /// error becomes retryable.
-    fn learn_from_failure(&self, framing: Framing, error: Error) -> Error {
-        let what = match framing {
+    /// Evaluates a failed write with a streamed body. If the service refuses its checksum headers, a retry omits them. If
+    /// the service does not support the framing, this framing is not used again. In both cases the error becomes
+    /// retryable.
+    fn learn_from_failure(&self, sent: StreamedHeaders, error: Error) -> Error {
+        if sent.has_checksum && names_checksum_header(&error) {
+            self.checksum_headers.suspect_refusal(RequestKind::Write, self.client.clock.now());
+            let message = format!("{error}; a retry omits checksum headers");
+            return Error::with_source(Reason::Io, message, error);
+        }
+        if let Some(omission) = sent.omission {
+            self.record_omission_outcome(RequestKind::Write, omission, Some(&error));
+        }
+        let what = match sent.framing {
             _ if error.reason() != Reason::Unsupported => return error,
             Framing::Unframed | Framing::Whole => return error,
             Framing::SignedChunks => {
@@ -351,6 +381,16 @@ impl S3Store {
         // A retry uses another framing.
         Error::with_source(Reason::Io, format!("{error}; the store does not support {what}"), error)
     }
+}
+
+/// The headers of a request with a streamed body, as far as a service may reject them.
+#[derive(Debug, Clone, Copy)]
+struct StreamedHeaders {
+    framing: Framing,
+    /// A checksum in a header or in the trailer.
+    has_checksum: bool,
+    /// The reason why it has no checksum, if that is due to a refusal or to the settings.
+    omission: Option<Omission>,
 }
 
 /// The framing of a request body.

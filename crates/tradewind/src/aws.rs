@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tradewind_backend::s3::Endpoint;
+use tradewind_backend::s3::{ChecksumUse, Endpoint};
 
 pub use credential_source::{CredentialSource, ExpiringCredentials};
 pub use origin::{Origin, Problem, Traced};
@@ -103,6 +103,10 @@ pub struct S3Access {
     pub ca_bundle: Option<Traced<PathBuf>>,
     /// Maximum number of attempts per request, including the first.
     pub max_attempts: Option<Traced<u32>>,
+    /// Checksum headers in requests that write.
+    pub request_checksums: Option<Traced<ChecksumUse>>,
+    /// Requests for the checksums of objects that are read.
+    pub response_checksums: Option<Traced<ChecksumUse>>,
 }
 
 impl S3Access {
@@ -117,6 +121,14 @@ impl S3Access {
         let ca_bundle = ca_bundle.map(|given| Traced::new(inputs.expand(given.value), given.origin));
         let attempts = inputs.variable("AWS_MAX_ATTEMPTS").or_else(|| profile.get("max_attempts"));
         let max_attempts = attempts.map(|given| given.parse(parse_attempts)).transpose()?;
+        let checksum_use = |variable: &'static str, key: &str| {
+            let given = inputs.variable(variable).or_else(|| profile.get(key));
+            given.map(|given| given.parse(parse_checksum_use)).transpose()
+        };
+        let request_checksums =
+            checksum_use("AWS_REQUEST_CHECKSUM_CALCULATION", "request_checksum_calculation")?;
+        let response_checksums =
+            checksum_use("AWS_RESPONSE_CHECKSUM_VALIDATION", "response_checksum_validation")?;
         let credential_locations = files.credential_locations(inputs, &profile.name);
         Ok(Self {
             credential_locations,
@@ -126,6 +138,8 @@ impl S3Access {
             credential_source,
             ca_bundle,
             max_attempts,
+            request_checksums,
+            response_checksums,
         })
     }
 
@@ -162,6 +176,15 @@ pub enum Issued {
         /// Where they were looked for. It completes "no credentials were found in".
         searched: String,
     },
+}
+
+/// Parses a setting of checksums; as in the SDKs, case does not matter.
+fn parse_checksum_use(text: &str) -> Result<ChecksumUse, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "when_supported" => Ok(ChecksumUse::WhenSupported),
+        "when_required" => Ok(ChecksumUse::WhenRequired),
+        _ => Err(format!("{text:?} is neither when_supported nor when_required")),
+    }
 }
 
 fn parse_attempts(text: &str) -> Result<u32, String> {

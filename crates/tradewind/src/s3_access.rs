@@ -67,6 +67,8 @@ pub fn resolve(overrides: &S3Flags, proxies: ProxyRules) -> anyhow::Result<S3Opt
         Some(attempts) => RetryOptions::with_max_attempts(attempts.value),
         None => RetryOptions::for_commands(),
     };
+    options.request_checksums = access.request_checksums.map(|given| given.value).unwrap_or_default();
+    options.response_checksums = access.response_checksums.map(|given| given.value).unwrap_or_default();
     options.unsigned_because = unsigned_because.map(Into::into);
     Ok(options)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tradewind_backend::local::{self, LocalStore};
 use tradewind_backend::remote::ProxyRules;
-use tradewind_backend::s3::{MappedClasses, S3Store};
+use tradewind_backend::s3::{MappedClasses, S3Store, SubstituteProofs};
 use tradewind_backend::swift::{Auth, SwiftOptions, SwiftStore};
 use tradewind_core::{Clock, ObjectStore, Traffic};
 use tradewind_model::retry::RetryOptions;
@@ -91,6 +91,8 @@ pub struct OpenStore {
     pub retries: Option<RetryOptions>,
     /// The directory of a local store.
     pub directory: Option<PathBuf>,
+    /// Counts the requests to an S3 service without checksum headers.
+    pub substitute_proofs: Option<Arc<SubstituteProofs>>,
 }
 
 impl Stores {
@@ -157,7 +159,8 @@ impl Stores {
                 let store = LocalStore::open(directory, options, self.clock.clone());
                 let store =
                     store.with_context(|| format!("cannot open the store in {}", directory.display()))?;
-                Ok(OpenStore { store, retries: None, directory: Some(directory.clone()) })
+                let directory = Some(directory.clone());
+                Ok(OpenStore { store, retries: None, directory, substitute_proofs: None })
             }
             StoreKind::S3(set) => {
                 let flags = if scheme == S3 { self.overrides.clone() } else { S3Flags::default() };
@@ -176,7 +179,9 @@ impl Stores {
                     options.buffer_bytes = options.buffer_bytes.max(all);
                 }
                 let retries = Some(options.retries);
-                Ok(OpenStore { store: S3Store::new(options, self.clock.clone())?, retries, directory: None })
+                let substitute_proofs = Some(options.substitute_proofs.clone());
+                let store = S3Store::new(options, self.clock.clone())?;
+                Ok(OpenStore { store, retries, directory: None, substitute_proofs })
             }
             StoreKind::Swift(set) => {
                 let mut options = swift_options(set).with_context(|| format!("{scheme}://"))?;
@@ -193,7 +198,7 @@ impl Stores {
                 }
                 let retries = Some(options.retries);
                 let store = SwiftStore::new(options, self.clock.clone())?;
-                Ok(OpenStore { store, retries, directory: None })
+                Ok(OpenStore { store, retries, directory: None, substitute_proofs: None })
             }
         }
     }

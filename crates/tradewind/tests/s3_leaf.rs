@@ -11,6 +11,8 @@ mod ambiguous_outcome;
 mod batched_wakeups;
 #[path = "s3_leaf/bodies.rs"]
 mod bodies;
+#[path = "s3_leaf/checksum_headers.rs"]
+mod checksum_headers;
 #[path = "s3_leaf/classes.rs"]
 mod classes;
 #[path = "s3_leaf/completed.rs"]
@@ -31,6 +33,8 @@ mod lost_connections;
 mod lost_responses;
 #[path = "s3_leaf/mapped_classes.rs"]
 mod mapped_classes;
+#[path = "s3_leaf/missing_headers.rs"]
+mod missing_headers;
 #[path = "s3_leaf/regions.rs"]
 mod regions;
 #[path = "s3_leaf/retention.rs"]

@@ -9,6 +9,8 @@ mod support;
 mod bodies;
 #[path = "transfer_faults/bundles.rs"]
 mod bundles;
+#[path = "transfer_faults/checksum_headers.rs"]
+mod checksum_headers;
 #[path = "transfer_faults/damage.rs"]
 mod damage;
 #[path = "transfer_faults/few_files.rs"]

@@ -187,6 +187,24 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// A copy of this request with other headers. Both record outcomes in one place.
+    pub fn with_headers(&self, headers: HeaderMap) -> Self {
+        Self {
+            method: self.method.clone(),
+            resource: self.resource,
+            bucket: self.bucket,
+            key: self.key,
+            query: self.query.clone(),
+            headers,
+            payload: self.payload.clone(),
+            may_repeat: self.may_repeat,
+            caller_holds_connection: self.caller_holds_connection,
+            is_long_running: self.is_long_running,
+            outcome_unknown: self.outcome_unknown.clone(),
+            may_have_arrived: self.may_have_arrived.clone(),
+        }
+    }
+
     /// Returns true if the request may be sent again after an attempt with unknown outcome, and the caller allows it.
     fn may_repeat_in(&self, context: &Context) -> bool {
         let is_read = matches!(self.method, Method::GET | Method::HEAD);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use md5::{Digest as _, Md5};
 use tokio::sync::mpsc;
 use tradewind_wire::sigv4::Sha256;
 
@@ -30,6 +31,13 @@ impl BufferedBody {
     /// Total length, in bytes.
     pub const fn length(&self) -> u64 {
         self.remaining_bytes
+    }
+
+    /// The MD5 of the whole body.
+    pub fn md5(&self) -> [u8; 16] {
+        let mut hash = Md5::new();
+        self.buffers.iter().for_each(|buffer| hash.update(buffer));
+        hash.finalize().into()
     }
 
     /// The SHA-256 of the whole body.

@@ -31,7 +31,11 @@ const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
 pub(crate) struct StoreResponse {
     pub head: Parts,
     pub observation: Observation,
+    /// Set if the request was sent without its checksum headers.
+    pub omitted_checksums: Option<OmittedChecksums>,
     incoming: Incoming,
+    /// The end of the body was reached.
+    has_ended: bool,
     /// Returned to the pool at the end of the body.
     connection: Option<HeldConnection>,
     /// The server closes the connection after this response.
@@ -46,6 +50,15 @@ pub(crate) struct ResponseHead {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub observation: Observation,
+    /// Set if the request was sent without its checksum headers.
+    pub omitted_checksums: Option<OmittedChecksums>,
+}
+
+/// The substitute for checksum headers that were omitted from a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OmittedChecksums {
+    /// The MD5 of the request's body, if it was added as Content-MD5.
+    pub md5: Option<[u8; 16]>,
 }
 
 /// A connection in use, and the pool that it returns to.
@@ -66,7 +79,9 @@ impl StoreResponse {
         Self {
             head,
             observation,
+            omitted_checksums: None,
             incoming,
+            has_ended: false,
             connection: Some(held),
             closes_connection,
             stall_timeout,
@@ -95,14 +110,39 @@ impl StoreResponse {
         })
     }
 
+    /// Returns true if the response has a `Content-Length`, even an invalid one.
+    pub fn has_content_length(&self) -> bool {
+        self.head.headers.contains_key(CONTENT_LENGTH)
+    }
+
+    /// Returns true if the body is encoded as gzip.
+    pub fn is_gzip(&self) -> bool {
+        is_gzip(&self.head.headers)
+    }
+
+    /// Reads the end of the body.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if more bytes precede it.
+    pub async fn read_end(&mut self) -> Result<()> {
+        match self.next_piece().await? {
+            None => Ok(()),
+            Some(_) => Err(length_mismatch("more")),
+        }
+    }
+
     /// The next piece of the body; `None` at its end.
     async fn next_piece(&mut self) -> Result<Option<Bytes>> {
         loop {
+            if self.has_ended {
+                return Ok(None);
+            }
             let received = self.next_frame().await;
             if let (Err(_), Some(held)) = (&received, &self.connection) {
                 held.pool.record_failure(&held.connection);
             }
             let Some(frame) = received? else {
+                self.has_ended = true;
                 self.release_connection();
                 return Ok(None);
             };
@@ -175,9 +215,9 @@ impl StoreResponse {
     /// Reads and ignores a short body, so that the connection can be reused.
     pub async fn drain(mut self) -> Result<ResponseHead> {
         let (status, headers) = (self.head.status, std::mem::take(&mut self.head.headers));
-        let observation = self.observation.clone();
+        let (observation, omitted_checksums) = (self.observation.clone(), self.omitted_checksums);
         self.collect(MAX_IGNORED_BODY_BYTES).await?;
-        Ok(ResponseHead { status, headers, observation })
+        Ok(ResponseHead { status, headers, observation, omitted_checksums })
     }
 
     /// Reads the whole body and decodes gzip (RFC 1952), which the request must have accepted. Fails if the body is
@@ -189,8 +229,9 @@ impl StoreResponse {
     }
 
     /// Converts the response into an object's body of `length` bytes, verified against `expected` if given. The last
-    /// piece is yielded only after the checksum of all bytes matches. An empty body is verified here, because it may
-    /// never be polled.
+    /// piece is yielded only after the checksum of all bytes matches. If the connection does not delimit the body by that
+    /// length, the last piece also waits for the end of the body. An empty body is verified here, because it may never be
+    /// polled; [`Self::read_end`] must precede if the response has no `Content-Length`.
     ///
     /// # Errors
     /// [`CorruptData`](Reason::CorruptData) if the body is empty and `expected` is not the checksum of no bytes.
@@ -201,16 +242,18 @@ impl StoreResponse {
         expected: Option<ExpectedDigest>,
     ) -> Result<Body> {
         let verifier = expected.map(BodyVerifier::new);
-        if length == 0 && self.incoming.is_end_stream() {
+        if length == 0 && (self.has_ended || self.incoming.is_end_stream()) {
             verifier.map_or(Ok(()), BodyVerifier::finish)?;
             self.release_connection();
             return Ok(Body::from_bytes(Bytes::new()));
         }
         // Only with an exact length: a chunked body's `Content-Length` proves nothing about the bytes to come.
-        if let (Some(held), Some(bytes)) = (&self.connection, self.incoming.size_hint().exact()) {
+        let exact_length = self.incoming.size_hint().exact();
+        if let (Some(held), Some(bytes)) = (&self.connection, exact_length) {
             self.rcv_lowat = Some(held.connection.expect_body(bytes));
         }
-        let reading = BodyReader { response: self, context, remaining_bytes: length, verifier };
+        let awaits_end = exact_length.is_none();
+        let reading = BodyReader { response: self, context, remaining_bytes: length, awaits_end, verifier };
         let stream = futures::stream::try_unfold(Some(reading), |reading| async {
             let Some(mut reading) = reading else { return Ok(None) };
             let piece = reading.next_piece().await?;
@@ -325,6 +368,8 @@ struct BodyReader {
     context: Context,
     /// Bytes not yet received.
     remaining_bytes: u64,
+    /// The connection does not delimit the body by its length: more bytes may follow the last one.
+    awaits_end: bool,
     verifier: Option<BodyVerifier>,
 }
 
@@ -336,13 +381,17 @@ impl BodyReader {
                 self.remaining_bytes = self
                     .remaining_bytes
                     .checked_sub(piece.len() as u64)
-                    .ok_or_else(|| self.length_mismatch("more"))?;
+                    .ok_or_else(|| length_mismatch("more"))?;
                 if let Some(verifier) = &mut self.verifier {
                     verifier.update(piece);
                 }
             }
-            None if self.remaining_bytes > 0 => return Err(self.length_mismatch("fewer")),
+            None if self.remaining_bytes > 0 => return Err(length_mismatch("fewer")),
             None => {}
+        }
+        if self.remaining_bytes == 0 && self.awaits_end {
+            self.context.guard(self.response.read_end()).await??;
+            self.awaits_end = false;
         }
         // Also covers an empty body, which has no pieces.
         if self.remaining_bytes == 0
@@ -352,10 +401,10 @@ impl BodyReader {
         }
         Ok(piece)
     }
+}
 
-    fn length_mismatch(&self, what: &str) -> Error {
-        Error::new(Reason::Io, format!("the store sent {what} bytes than it announced"))
-    }
+fn length_mismatch(what: &str) -> Error {
+    Error::new(Reason::Io, format!("the store sent {what} bytes than it announced"))
 }
 
 #[cfg(test)]

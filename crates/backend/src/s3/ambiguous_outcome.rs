@@ -229,7 +229,11 @@ impl S3Store {
     }
 
     /// The head of the object or version at `address`; `None` if it does not exist.
-    async fn head_version(&self, context: &Context, address: &Address) -> Result<Option<VersionHead>> {
+    pub(super) async fn head_version(
+        &self,
+        context: &Context,
+        address: &Address,
+    ) -> Result<Option<VersionHead>> {
         let response = match self.send_read(context, address, &GetRequest::default(), Method::HEAD).await {
             Ok(response) => response,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),

@@ -21,6 +21,9 @@ use crate::remote::header_fields::{etag_list, header_text, header_value, user_me
 /// The id of a conditional write, stored in the metadata of the object.
 pub(super) const WRITE_ID: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
 
+/// The MD5 of a body, in base64 (RFC 1864).
+pub(super) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+
 /// Writes an object's metadata, except its classes, into the request that creates it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
     for (name, text) in SYSTEM_HEADERS.into_iter().zip(metadata.headers.values()) {
@@ -144,7 +147,7 @@ pub(super) fn write_body_digests(digests: BodyDigests, headers: &mut HeaderMap) 
         headers.insert(checksum.algorithm().header(), header_value(&checksum.to_base64())?);
     }
     if let Some(md5) = md5 {
-        headers.insert("content-md5", header_value(&BASE64.encode(md5))?);
+        headers.insert(CONTENT_MD5, header_value(&BASE64.encode(md5))?);
     }
     Ok(())
 }

@@ -233,7 +233,7 @@ fn makes_progress(after: &ListPosition, next: &ListPosition) -> bool {
 
 /// Parses the page after a name, which is empty for the first page. The entries are in byte order, unless the service lists
 /// in another order.
-fn parse_page(document: &[u8], after: &str) -> Result<ListPage<ObjectSummary>> {
+pub(super) fn parse_page(document: &[u8], after: &str) -> Result<ListPage<ObjectSummary>> {
     let (mut entries, mut token) = (Vec::new(), None);
     let (mut is_encoded, mut is_truncated) = (false, false);
     let mut entry = PartialEntry::default();

@@ -17,7 +17,9 @@ use tradewind_core::{
 use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::headers;
+use super::missing_etag::PartAddress;
 use super::repeats::ChangeGuard;
+use super::stage::BufferedPut;
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields;
 use crate::remote::payload::BufferedBody;
@@ -131,7 +133,9 @@ impl MultipartWrite {
         call.resource = ResourceKind::Upload;
         call.query = part_query(id, number);
         call.payload = BufferedBody::from_buffers([bytes]);
-        let head = store.put_part(context, call, checksum.into()).await?;
+        let part = PartAddress { address, upload: id, number };
+        let put = BufferedPut { call, digests: checksum.into(), checksum };
+        let head = store.put_part(context, part, put).await?;
         self.buffer.reservations.clear();
         parts.push(CompletePart {
             number,
@@ -185,7 +189,8 @@ impl MultipartWrite {
         call.may_repeat = IdentifiedWrite::add_id(store, address, precondition, &mut call.headers)?;
         let identified = IdentifiedWrite::from_headers(&call.headers, self.size, checksum);
         call.payload = BufferedBody::from_buffers([self.buffer.take()]);
-        let head = store.put_object(context, address, call, checksum.into(), identified).await?;
+        let put = BufferedPut { call, digests: checksum.into(), checksum };
+        let head = store.put_object(context, address, put, identified).await?;
         let guard = ChangeGuard::new(store, context, &address.bucket);
         let committed = store.committed_object(&guard, &head.headers, self.size, computed).await?;
         Ok((committed, head.observation))

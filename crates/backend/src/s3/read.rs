@@ -1,14 +1,17 @@
 //! HeadObject, GetObject and GetObjectAttributes.
 
-use http::header::RANGE;
-use http::{HeaderValue, Method, StatusCode};
+use http::header::{ACCEPT_ENCODING, ETAG, RANGE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
 
 use super::S3Store;
+use super::checksum_headers::{SubstituteProof, etag_md5};
 use super::headers::{self, ConditionTarget};
+use super::list::{MAX_PAGE_BYTES, parse_page};
 use super::partial_part::{PartialPart, invalid_part_error};
 use super::versions::version_query;
 use super::xml::DocumentKind;
@@ -16,8 +19,11 @@ use crate::remote::client::Call;
 use crate::remote::decimal::parse_count;
 use crate::remote::header_fields;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
+use crate::remote::query::Query;
 use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
 
+/// Number of keys listed to find one of them: it is the first in the order of bytes.
+const MAX_LISTED_KEYS: &str = "10";
 /// Maximum size of a page of parts, as XML.
 const MAX_PARTS_PAGE_BYTES: usize = 1 << 20;
 /// The root that Amazon S3 sends, and the one in its documentation.
@@ -43,7 +49,12 @@ impl S3Store {
             }
             sent => sent?,
         };
-        let (info, span) = self.describe(context, address, request, &response).await?;
+        let length = match response.has_content_length() {
+            true => response.require_content_length()?,
+            // Boxed, because it is rarely needed.
+            false => Box::pin(self.length_without_header(context, address, &response)).await?,
+        };
+        let (info, span) = self.describe(context, address, request, &response, length).await?;
         if let Select::Range(range) = request.select {
             range.resolve(info.size)?;
         }
@@ -60,9 +71,20 @@ impl S3Store {
         address: &Address,
         request: &GetRequest,
     ) -> Result<GetResponse<Body>> {
-        let response = self.send_read(context, address, request, Method::GET).await?;
-        let (info, span) = self.describe(context, address, request, &response).await?;
-        let length = response.require_content_length()?;
+        let mut response = self.send_read(context, address, request, Method::GET).await?;
+        let is_declared = response.has_content_length();
+        let length = if is_declared {
+            response.require_content_length()?
+        } else {
+            // Boxed, because it is rarely needed.
+            let found = Box::pin(self.find_length(context, address, request, response)).await?;
+            response = found.response;
+            found.length
+        };
+        if length == 0 && !response.has_content_length() {
+            response.read_end().await?;
+        }
+        let (info, span) = self.describe(context, address, request, &response, length).await?;
         if length != span.length {
             return Err(Error::new(
                 Reason::Io,
@@ -74,9 +96,18 @@ impl S3Store {
             Select::Part(_) if info.parts.is_some() => headers::part_checksum(&response.head.headers)?,
             _ => info.checksums.first().copied().filter(|_| is_whole),
         };
+        let mut expected = expected.map(ExpectedDigest::Checksum);
+        if expected.is_none() && response.omitted_checksums.is_some() {
+            let is_all = request.select == Select::Whole && span == Span::whole(info.size);
+            expected = etag_md5(&response.head.headers).filter(|_| is_all).map(ExpectedDigest::Md5);
+            self.record_proof(match expected {
+                Some(_) => SubstituteProof::ETag,
+                None => SubstituteProof::Length,
+            });
+        }
         let observation = response.observation.clone();
-        let body = response.into_body(context.clone(), length, expected.map(ExpectedDigest::Checksum))?;
-        if length == 0 && expected.is_none() {
+        let body = response.into_body(context.clone(), length, expected)?;
+        if length == 0 && expected.is_none() && is_declared {
             self.confirm_empty(context, address, request, &info).await?;
         }
         Ok(GetResponse { info, span, body, observation })
@@ -125,6 +156,18 @@ impl S3Store {
             self.evaluate_conditions(context, address, &request.conditions).await?;
             return Err(Error::new(Reason::InvalidRange, "a range of no bytes cannot be satisfied"));
         }
+        let call = self.read_call(context, address, request, method).await?;
+        self.send_versioned(context, address, &call).await
+    }
+
+    /// The request of a GET or HEAD with the request's conditions and selection.
+    async fn read_call<'a>(
+        &self,
+        context: &Context,
+        address: &'a Address,
+        request: &GetRequest,
+        method: Method,
+    ) -> Result<Call<'a>> {
         let select = self.resolve_select(context, address, request).await?;
         let conditions = self.resolve_conditions(context, address, &request.conditions).await?;
         let mut call = Call::object(method, &address.bucket, address.key.as_str());
@@ -136,10 +179,105 @@ impl S3Store {
             Select::Range(range) => drop(call.headers.insert(RANGE, header_fields::range_value(range))),
             Select::Part(number) => call.query = call.query.with("partNumber", &number.get().to_string()),
         }
-        self.send_versioned(context, address, &call).await
+        Ok(call)
     }
 
-    /// Parses the object's description from a response, and the span that the response contains. Fails if that is not
+    /// Finds the length of the body of a response to GET that has no `Content-Length`. A proxy may have decoded an object
+    /// that is stored as gzip: then the object is requested again, as gzip.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if the object has been replaced since the GET, or if it is decoded again.
+    async fn find_length(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: &GetRequest,
+        response: StoreResponse,
+    ) -> Result<MeasuredResponse> {
+        if response.head.status == StatusCode::PARTIAL_CONTENT {
+            let length = range_length(&response.head.headers)?;
+            return Ok(MeasuredResponse { response, length });
+        }
+        let mut call = self.read_call(context, address, &GetRequest::default(), Method::HEAD).await?;
+        call.caller_holds_connection = true;
+        let head = self.send_versioned(context, address, &call).await?;
+        let is_stored_as_gzip = [&response, &head].into_iter().any(|response| {
+            response.is_gzip() || response.header("x-goog-stored-content-encoding") == Some("gzip")
+        });
+        let mut response = response;
+        if is_stored_as_gzip {
+            // Closes the connection, because the body is of no use.
+            drop(response);
+            let mut call = self.read_call(context, address, request, Method::GET).await?;
+            call.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+            response = self.send_versioned(context, address, &call).await?;
+            if !response.is_gzip() {
+                let why =
+                    "a proxy decodes the object, which the store has as gzip, although gzip was requested";
+                return Err(Error::new(Reason::Io, why));
+            }
+            if response.has_content_length() {
+                let length = response.require_content_length()?;
+                return Ok(MeasuredResponse { response, length });
+            }
+            if response.head.status == StatusCode::PARTIAL_CONTENT {
+                let length = range_length(&response.head.headers)?;
+                return Ok(MeasuredResponse { response, length });
+            }
+        }
+        if !head.has_content_length() {
+            head.drain().await?;
+            let length = self.length_without_header(context, address, &response).await?;
+            return Ok(MeasuredResponse { response, length });
+        }
+        // A weak tag does not promise the same bytes, so the tags are compared as they are.
+        if head.head.headers.get(ETAG) != response.head.headers.get(ETAG) {
+            return Err(replaced_error(address));
+        }
+        let length = head.require_content_length()?;
+        head.drain().await?;
+        Ok(MeasuredResponse { response, length })
+    }
+
+    /// The length of a response without `Content-Length`, according to its range or to a listing that has the same ETag.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if neither has a length.
+    async fn length_without_header(
+        &self,
+        context: &Context,
+        address: &Address,
+        response: &StoreResponse,
+    ) -> Result<u64> {
+        if response.head.status == StatusCode::PARTIAL_CONTENT {
+            return range_length(&response.head.headers);
+        }
+        let is_weak = response.header(ETAG.as_str()).is_some_and(|etag| etag.starts_with("W/"));
+        let etag = header_fields::etag(&response.head.headers)?;
+        if address.version.is_some() || is_weak {
+            return response.require_content_length();
+        }
+        let mut call = Call::bucket(Method::GET, &address.bucket);
+        call.caller_holds_connection = true;
+        call.query = Query::default()
+            .with("list-type", "2")
+            .with("encoding-type", "url")
+            .with("max-keys", MAX_LISTED_KEYS)
+            .with("prefix", address.key.as_str());
+        let document = self.send(context, &call).await?.collect_document(MAX_PAGE_BYTES).await?;
+        let (page, _) = parse_page(&document)?;
+        let listed = page.entries.into_iter().find_map(|entry| match entry {
+            ListEntry::Key(key, object) if key == address.key.as_str() => Some(object),
+            _ => None,
+        });
+        match listed {
+            Some(object) if object.etag == etag => Ok(object.size),
+            _ => Err(replaced_error(address)),
+        }
+    }
+
+    /// Parses the object's description from a response, and the span that the response contains. `length` is that of its
+    /// body, in bytes. Fails if that is not
     /// what was requested.
     async fn describe(
         &self,
@@ -147,10 +285,10 @@ impl S3Store {
         address: &Address,
         request: &GetRequest,
         response: &StoreResponse,
+        length: u64,
     ) -> Result<(ObjectInfo, Span)> {
         let headers = &response.head.headers;
         let version = self.read_version(address, headers)?;
-        let length = response.require_content_length()?;
         let is_partial = response.head.status == StatusCode::PARTIAL_CONTENT;
         let (span, size) = match header_fields::content_range(headers)? {
             Some(found) if is_partial => (found.span, found.size),
@@ -166,6 +304,9 @@ impl S3Store {
             metadata.tags = Box::pin(self.read_tags(context, address)).await?;
         }
         let (mut checksums, scope) = headers::checksums(headers)?;
+        if !checksums.is_empty() {
+            self.checksum_headers.record_returned_checksum();
+        }
         let (etag, modified) = (header_fields::etag(headers)?, header_fields::last_modified(headers)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parse_count(parts));
         let is_requested = match request.select {
@@ -249,6 +390,25 @@ impl S3Store {
         }
         Ok((parts, is_truncated))
     }
+}
+
+/// A response to GET without `Content-Length`, or the response to its repetition, and the length of its body in bytes.
+struct MeasuredResponse {
+    response: StoreResponse,
+    length: u64,
+}
+
+/// The length of the body of a partial response, in bytes.
+fn range_length(headers: &HeaderMap) -> Result<u64> {
+    header_fields::content_range(headers)?
+        .map(|range| range.span.length)
+        .ok_or_else(|| Error::new(Reason::Io, "the store sent a partial response without Content-Range"))
+}
+
+/// The error of a read whose length is unknown because another object was found.
+fn replaced_error(address: &Address) -> Error {
+    let why = "the store's response has no Content-Length, and its ETag is that of another object than";
+    Error::new(Reason::Io, format!("{why} the HEAD or the listing of {}; retry", address.key))
 }
 
 /// Returns true if the object, or the version named, does not exist.

@@ -59,12 +59,14 @@ enum Correction {
 
 impl S3Store {
     /// Sends a request. Learns the service's dialect from the response, and corrects region and credentials.
+    /// [`Self::send_guarded`] describes the checksum headers.
     pub(super) async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
         self.send_guarded(context, call, None).await
     }
 
-    /// Like [`Self::send`]. After an attempt of unknown outcome, the request is repeated only if `guard` allows it, too.
-    pub(super) async fn send_guarded(
+    /// Sends a request with all its headers. After an attempt of unknown outcome, it is repeated only if `guard` allows it,
+    /// too.
+    pub(super) async fn send_corrected(
         &self,
         context: &Context,
         call: &Call<'_>,

@@ -21,6 +21,8 @@ use crate::remote::status::{is_retryable_status, reason_of_status};
 pub(super) struct ServiceError {
     pub code: String,
     pub message: String,
+    /// The header or argument that the service names as the cause; empty if it names none.
+    pub named_header: String,
     /// The bucket's region, if the service returns it.
     pub region: Option<String>,
     pub status: StatusCode,
@@ -65,6 +67,7 @@ impl ServiceError {
         let read = xml::for_each_element(body, |path, text| match path {
             ["Error", "Code"] => error.code = text.to_owned(),
             ["Error", "Message"] => error.message = text.to_owned(),
+            ["Error", "Header" | "ArgumentName"] => error.named_header = text.to_owned(),
             ["Error", "Region"] => error.region = Some(text.to_owned()),
             _ => {}
         });

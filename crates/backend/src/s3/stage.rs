@@ -18,14 +18,16 @@ use tradewind_core::{Address, Algorithm, BucketName, Checksum, ChecksumScope, Co
 
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
+use super::checksum_headers::{Omission, RequestKind, SentMd5, has_checksum_header};
 use super::dialect::Dialect;
 use super::headers::{self, BodyDigests, WRITE_ID};
+use super::missing_etag::{PartAddress, WrittenBody, lacks_etag};
 use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::regions::SentWith;
 use super::repeats::ChangeGuard;
 use super::versions::version_id;
-use super::{Framing, S3Store};
+use super::{Framing, S3Store, StreamedHeaders};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::{self, generation};
 use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES, part_too_large_error};
@@ -55,6 +57,10 @@ pub(super) struct StagedWrite {
     /// Hashers of the whole body; the first is for the checksum that the store verifies.
     hashers: Vec<Hasher>,
     md5: Option<Md5>,
+    /// The write has no checksum headers: its body is verified by its MD5.
+    omits_checksum: bool,
+    /// The reason why checksum headers are omitted from all writes now, if they are.
+    omission: Option<Omission>,
     progress: WriteProgress,
     mode: WriteMode,
 }
@@ -77,6 +83,8 @@ struct StreamingWrite {
     request: StreamingRequest,
     sent_with: SentWith,
     frame: Option<FrameEncoder>,
+    /// A checksum is in a header or in the trailer.
+    has_checksum: bool,
     /// The headers of the request, if they contain a write id.
     headers_with_id: Option<HeaderMap>,
 }
@@ -95,12 +103,14 @@ impl StreamingWrite {
         }
     }
 
-    const fn framing(&self) -> Framing {
-        match self.frame {
+    /// The headers of the request that the service may reject.
+    const fn headers(&self, omission: Option<Omission>) -> StreamedHeaders {
+        let framing = match self.frame {
             Some(FrameEncoder::Signed(_)) => Framing::SignedChunks,
             Some(FrameEncoder::Trailing(_)) => Framing::Trailer,
             None => Framing::Unframed,
-        }
+        };
+        StreamedHeaders { framing, has_checksum: self.has_checksum, omission }
     }
 }
 
@@ -120,7 +130,13 @@ impl StagedWrite {
         if algorithms.is_empty() {
             algorithms.push(Algorithm::Crc64Nvme);
         }
-        let sends_checksum = !matches!(target, WriteTarget::Part { algorithm: None, .. });
+        let omission = store.write_omission();
+        let is_of_bare_upload = match &target {
+            WriteTarget::Object => false,
+            WriteTarget::Part { upload, .. } => store.omits_checksums_of(upload),
+        };
+        let omits_checksum = omission.is_some() || is_of_bare_upload;
+        let sends_checksum = !omits_checksum && !matches!(target, WriteTarget::Part { algorithm: None, .. });
         let is_whole = store.choose_framing(sends_checksum) == Framing::Whole;
         let mode = match (request.size, &target) {
             (Some(size), _) if size <= MAX_BUFFERED_BYTES => WriteMode::Buffered(Vec::new()),
@@ -151,7 +167,9 @@ impl StagedWrite {
             address: address.clone(),
             target,
             hashers: algorithms.into_iter().map(Hasher::new).collect(),
-            md5: request.verify_md5.then(Md5::new),
+            md5: (request.verify_md5 || omits_checksum).then(Md5::new),
+            omits_checksum,
+            omission,
             progress: WriteProgress::new(request.size),
             request,
             mode,
@@ -189,11 +207,11 @@ impl StagedWrite {
             let streaming = self.start_streaming().await?;
             self.mode = WriteMode::Streamed(Some(streaming), Bytes::new());
         }
-        if let WriteMode::Streamed(Some(streaming), waiting) = &mut self.mode
-            && let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await
-        {
-            let (sent, framing) = (streaming.sent_with.clone(), streaming.framing());
-            return Err(self.evaluate_failure(sent, framing, e).await);
+        if let WriteMode::Streamed(Some(streaming), waiting) = &mut self.mode {
+            let (sent, headers) = (streaming.sent_with.clone(), streaming.headers(self.omission));
+            if let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await {
+                return Err(self.evaluate_failure(sent, headers, e).await);
+            }
         }
         Ok(())
     }
@@ -264,6 +282,7 @@ impl StagedWrite {
             call.headers.insert(CONTENT_ENCODING, encodings);
         }
         let headers_with_id = call.headers.contains_key(WRITE_ID).then(|| call.headers.clone());
+        let has_checksum = has_checksum_header(&call.headers);
         let started = self.store.start_streaming(&self.context, &call, on_wire).await;
         let (mut request, sent_with) = started.map_err(Error::before_sending)?;
         let frame = match (framing, request.take_signer()) {
@@ -271,7 +290,7 @@ impl StagedWrite {
             (_, Some(signer)) => Some(FrameEncoder::Signed(SignedChunks::new(length, signer))),
             (_, None) => None,
         };
-        Ok(StreamingWrite { request, sent_with, frame, headers_with_id })
+        Ok(StreamingWrite { request, sent_with, frame, has_checksum, headers_with_id })
     }
 
     /// Finishes a streamed request: sends the held-back buffer and the end of the framing, and reads the response.
@@ -294,47 +313,51 @@ impl StagedWrite {
         &mut self,
         pieces: Vec<Bytes>,
         checksum: &Checksum,
-        expected: &Expected,
+        content_md5: Option<[u8; 16]>,
     ) -> Result<ResponseHead> {
         let mut call = self.call()?;
         call.payload = BufferedBody::from_buffers(pieces);
         let identified =
             IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
         let sent_checksum = Some(*checksum).filter(|_| self.sends_checksum());
-        let digests = BodyDigests { checksum: sent_checksum, md5: expected.md5 };
-        let head = match self.target {
-            WriteTarget::Object => {
-                self.store.put_object(&self.context, &self.address, call, digests, identified).await?
-            }
-            WriteTarget::Part { .. } => self.store.put_part(&self.context, call, digests).await?,
-        };
-        if sent_checksum.is_none() {
-            // The store may have computed a checksum itself.
-            let checked = self.store.check_response_checksum(&head.headers, checksum, false);
-            match self.is_object() {
-                true => {
-                    self.store.after_change(&self.context, &self.address.bucket, checked).await?;
-                }
-                false => checked?,
+        let digests = BodyDigests { checksum: sent_checksum, md5: content_md5 };
+        let put = BufferedPut { call, digests, checksum: *checksum };
+        match self.target {
+            WriteTarget::Object => self.store.put_object(&self.context, &self.address, put, identified).await,
+            WriteTarget::Part { ref upload, number, .. } => {
+                let part = PartAddress { address: &self.address, upload, number };
+                self.store.put_part(&self.context, part, put).await
             }
         }
-        Ok(head)
     }
 
     /// Evaluates the error of a streamed request, which cannot be retried here: it becomes retryable if the cause was
     /// corrected.
-    async fn evaluate_failure(&mut self, sent: SentWith, framing: Framing, error: Error) -> Error {
-        let error = self.store.learn_from_failure(framing, error);
+    async fn evaluate_failure(&mut self, sent: SentWith, headers: StreamedHeaders, error: Error) -> Error {
+        let error = self.store.learn_from_failure(headers, error);
         self.store.correct_after_failure(&self.context, self.address.bucket.as_str(), sent, error).await
+    }
+
+    /// Adds the ETag of this write to its response, which has none.
+    async fn add_missing_etag(&mut self, head: &mut ResponseHead, written: &WrittenBody) -> Result<()> {
+        let (store, context, address) = (&self.store, &self.context, &self.address);
+        match &self.target {
+            WriteTarget::Object => store.add_missing_etag(context, address, head, written).await,
+            WriteTarget::Part { upload, number, .. } => {
+                let part = PartAddress { address, upload, number: *number };
+                store.add_missing_part_etag(context, part, head, written).await
+            }
+        }
     }
 
     const fn is_object(&self) -> bool {
         matches!(self.target, WriteTarget::Object)
     }
 
-    /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums.
+    /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums, and while
+    /// checksum headers are omitted.
     fn sends_checksum(&self) -> bool {
-        !matches!(self.target, WriteTarget::Part { algorithm: None, .. })
+        !self.omits_checksum && !matches!(self.target, WriteTarget::Part { algorithm: None, .. })
     }
 }
 
@@ -360,17 +383,20 @@ impl Staged for StagedWrite {
         let Some(checksum) = computed.first().copied() else {
             unreachable!("`new` adds at least one algorithm")
         };
+        let content_md5 = expected.md5.or(md5.filter(|_| self.omits_checksum));
         let head = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new())) {
             WriteMode::Parts(parts) => {
                 return parts.commit(self.request.precondition, checksum, computed).await;
             }
-            WriteMode::Buffered(pieces) => self.put_buffered(pieces, &checksum, &expected).await?,
+            WriteMode::Buffered(pieces) => self.put_buffered(pieces, &checksum, content_md5).await?,
             WriteMode::BufferedCopy(mut buffer) => {
-                self.put_buffered(vec![buffer.take()], &checksum, &expected).await?
+                self.put_buffered(vec![buffer.take()], &checksum, content_md5).await?
             }
             WriteMode::Streamed(Some(mut streaming), waiting) => {
-                let (sent, framing) = (streaming.sent_with.clone(), streaming.framing());
-                let identified = streaming.headers_with_id.take().and_then(|headers| {
+                let (sent, headers) = (streaming.sent_with.clone(), streaming.headers(self.omission));
+                let headers_with_id = streaming.headers_with_id.take();
+                let write_id = headers_with_id.as_ref().and_then(|headers| headers.get(WRITE_ID)).cloned();
+                let identified = headers_with_id.and_then(|headers| {
                     IdentifiedWrite::from_headers(&headers, self.progress.written_bytes(), checksum)
                 });
                 let outcome = streaming.request.outcome();
@@ -384,16 +410,29 @@ impl Staged for StagedWrite {
                     }
                     finished => finished,
                 };
-                let head = match resolved {
+                let mut head = match resolved {
                     Ok(head) => head,
-                    Err(e) => return Err(self.evaluate_failure(sent, framing, e).await),
+                    Err(e) => return Err(self.evaluate_failure(sent, headers, e).await),
                 };
                 if self.is_object() {
                     self.store.observe_versioning(&self.address.bucket, &head.headers);
                 }
                 self.store.set_dialect(Dialect::detect(&head.headers));
+                if let Some(omission) = self.omission {
+                    self.store.record_omission_outcome(RequestKind::Write, omission, None);
+                }
                 let was_sent = self.request.checksum.is_some() && self.sends_checksum();
-                let checked = self.store.check_response_checksum(&head.headers, &checksum, was_sent);
+                let mut checked = self.store.check_response_checksum(&head.headers, &checksum, was_sent);
+                if checked.is_ok() && lacks_etag(&head) {
+                    let size = self.progress.written_bytes();
+                    let written = WrittenBody { size, checksum, md5, write_id };
+                    // Boxed, because it is rarely needed.
+                    checked = Box::pin(self.add_missing_etag(&mut head, &written)).await;
+                }
+                if let Some(md5) = md5.filter(|_| self.omits_checksum) {
+                    let sent = SentMd5 { md5, is_header: false, checksum };
+                    checked = checked.and_then(|()| self.store.check_response_etag(&head.headers, &sent));
+                }
                 match self.is_object() {
                     true => {
                         self.store.after_change(&self.context, &self.address.bucket, checked).await?;
@@ -421,40 +460,66 @@ impl Staged for StagedWrite {
     }
 }
 
+/// The PUT of a buffered body.
+pub(super) struct BufferedPut<'a> {
+    pub call: Call<'a>,
+    /// The digests that the store verifies.
+    pub digests: BodyDigests,
+    /// The checksum of the body, whether it is sent or not.
+    pub checksum: Checksum,
+}
+
+impl BufferedPut<'_> {
+    /// The body, for comparison with what the store has.
+    fn written_body(&self) -> WrittenBody {
+        WrittenBody {
+            size: self.call.payload.length(),
+            checksum: self.checksum,
+            md5: Some(self.call.payload.md5()),
+            write_id: self.call.headers.get(WRITE_ID).cloned(),
+        }
+    }
+}
+
 impl S3Store {
-    /// Sends the PUT of a part with a buffered body and the digests that the store verifies. Returns the response.
+    /// Sends the PUT of a part. Returns the response, with the ETag of the part.
     pub(super) async fn put_part(
         &self,
         context: &Context,
-        mut call: Call<'_>,
-        digests: BodyDigests,
+        part: PartAddress<'_>,
+        mut put: BufferedPut<'_>,
     ) -> Result<ResponseHead> {
-        headers::write_body_digests(digests, &mut call.headers)?;
-        let head = self.send(context, &call).await?.drain().await?;
-        self.check_sent_checksum(&head, digests)?;
+        headers::write_body_digests(put.digests, &mut put.call.headers)?;
+        let mut head = self.send(context, &put.call).await?.drain().await?;
+        self.check_sent_digests(&head, &put)?;
+        if lacks_etag(&head) {
+            Box::pin(self.add_missing_part_etag(context, part, &mut head, &put.written_body())).await?;
+        }
         Ok(head)
     }
 
-    /// Sends the PUT of an object with a buffered body and the digests that the store verifies. Returns the response; if
-    /// it was lost, the response to the HEAD of the object.
+    /// Sends the PUT of an object. Returns the response, with the ETag of the object; if it was lost, the response to the
+    /// HEAD of the object.
     pub(super) async fn put_object(
         &self,
         context: &Context,
         address: &Address,
-        mut call: Call<'_>,
-        digests: BodyDigests,
+        mut put: BufferedPut<'_>,
         identified: Option<IdentifiedWrite>,
     ) -> Result<ResponseHead> {
-        headers::write_body_digests(digests, &mut call.headers)?;
+        headers::write_body_digests(put.digests, &mut put.call.headers)?;
         let guard = ChangeGuard::new(self, context, &address.bucket);
-        let head = match self.send_change(&call, &guard).await {
+        let mut head = match self.send_change(&put.call, &guard).await {
             Err(e) => {
-                return self.resolve_failed_call(address, &call, &guard, identified.as_ref(), e).await;
+                return self.resolve_failed_call(address, &put.call, &guard, identified.as_ref(), e).await;
             }
             Ok(head) => head,
         };
         self.observe_versioning(&address.bucket, &head.headers);
-        let checked = self.check_sent_checksum(&head, digests);
+        let mut checked = self.check_sent_digests(&head, &put);
+        if checked.is_ok() && lacks_etag(&head) {
+            checked = Box::pin(self.add_missing_etag(context, address, &mut head, &put.written_body())).await;
+        }
         self.after_change(context, &address.bucket, checked).await?;
         Ok(head)
     }
@@ -468,11 +533,14 @@ impl S3Store {
         }
     }
 
-    fn check_sent_checksum(&self, head: &ResponseHead, digests: BodyDigests) -> Result<()> {
-        match digests.checksum {
-            Some(checksum) => self.check_response_checksum(&head.headers, &checksum, true),
-            None => Ok(()),
-        }
+    /// Compares the digests of a buffered body with those in the response to its PUT. The store may have computed a
+    /// checksum itself.
+    fn check_sent_digests(&self, head: &ResponseHead, put: &BufferedPut<'_>) -> Result<()> {
+        let was_sent = put.digests.checksum.is_some() && head.omitted_checksums.is_none();
+        self.check_response_checksum(&head.headers, &put.checksum, was_sent)?;
+        let md5 = head.omitted_checksums.and_then(|omitted| omitted.md5.or(put.digests.md5));
+        let sent = md5.map(|md5| SentMd5 { md5, is_header: true, checksum: put.checksum });
+        sent.map_or(Ok(()), |sent| self.check_response_etag(&head.headers, &sent))
     }
 
     /// The result of a successful write of an object. An incomplete response is an error that is final if a retry would

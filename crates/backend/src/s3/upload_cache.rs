@@ -26,6 +26,7 @@ pub(super) struct UploadProperties {
     pub algorithm: Option<Algorithm>,
     pub tags: Tags,
     pub write_id: Option<HeaderValue>,
+    pub omits_checksums: bool,
 }
 
 /// A cached upload.
@@ -37,6 +38,8 @@ pub(super) struct CachedUpload {
     pub tags: Tags,
     /// The id of the write that its completion is, if it was created here with one.
     pub write_id: Option<HeaderValue>,
+    /// It was created here without the checksum headers that it should have, so its parts and its completion have none.
+    pub omits_checksums: bool,
     parts: BTreeMap<PartNumber, CachedPart>,
 }
 
@@ -59,8 +62,9 @@ impl UploadCache {
             *self = Self::default();
         }
         let cached = self.uploads.entry(upload.clone()).or_default();
-        let UploadProperties { algorithm, tags, write_id } = properties;
+        let UploadProperties { algorithm, tags, write_id, omits_checksums } = properties;
         (cached.algorithm, cached.tags, cached.write_id) = (algorithm, tags, write_id);
+        cached.omits_checksums = omits_checksums;
     }
 
     pub fn remove(&mut self, upload: &UploadId) -> Option<CachedUpload> {

@@ -63,7 +63,8 @@ impl S3Store {
             call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));
         }
         let response = self.send(context, &call).await?;
-        if request.checksum.is_some() {
+        let omits_checksums = response.omitted_checksums.is_some();
+        if request.checksum.is_some() && !omits_checksums {
             self.set_verifies_checksums(response.header("x-amz-checksum-algorithm").is_some());
         }
         let document = response.collect(MAX_PAGE_BYTES).await?;
@@ -79,9 +80,9 @@ impl S3Store {
         let id = UploadId(id);
         let Metadata { tags, classes, .. } = request.metadata;
         let tags = self.mapped_classes.with_tag(tags, classes.object)?;
-        let algorithm = request.checksum.map(|(algorithm, _)| algorithm);
+        let algorithm = request.checksum.map(|(algorithm, _)| algorithm).filter(|_| !omits_checksums);
         let write_id = call.headers.get(WRITE_ID).cloned();
-        self.uploads.lock().insert(&id, UploadProperties { algorithm, tags, write_id });
+        self.uploads.lock().insert(&id, UploadProperties { algorithm, tags, write_id, omits_checksums });
         Ok(id)
     }
 
@@ -100,6 +101,11 @@ impl S3Store {
         let algorithm = page.upload.checksum.map(|(algorithm, _)| algorithm);
         self.uploads.lock().insert(upload, UploadProperties { algorithm, ..UploadProperties::default() });
         Ok(algorithm)
+    }
+
+    /// Returns true if an upload was created here without the checksum headers that it should have.
+    pub(super) fn omits_checksums_of(&self, upload: &UploadId) -> bool {
+        self.uploads.lock().get(upload).is_some_and(|cached| cached.omits_checksums)
     }
 
     /// Caches a stored part, to verify the checksum of the completed object.
@@ -365,12 +371,13 @@ impl S3Store {
             self.parts_page(context, address, upload, None, 1).await?;
             return Err(Error::new(Reason::InvalidRequest, "a completion must list at least one part"));
         }
+        let omits_checksums = self.write_omission().is_some() || self.omits_checksums_of(upload);
         let mut document = "<CompleteMultipartUpload>".to_owned();
         for part in &completion.parts {
             let _ = write!(document, "<Part><PartNumber>{}</PartNumber><ETag>", part.number.get());
             xml::escape(&format!("\"{}\"", part.etag), &mut document);
             document.push_str("</ETag>");
-            if let Some(checksum) = part.checksum {
+            if let Some(checksum) = part.checksum.filter(|_| !omits_checksums) {
                 let name = checksum.algorithm().name();
                 let _ = write!(document, "<Checksum{name}>{}</Checksum{name}>", checksum.to_base64());
             }
@@ -382,7 +389,7 @@ impl S3Store {
         call.is_long_running = true;
         call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
         headers::write_precondition(&completion.precondition, &mut call.headers)?;
-        if let Some(checksum) = completion.expected_checksum {
+        if let Some(checksum) = completion.expected_checksum.filter(|_| !omits_checksums) {
             call.headers
                 .insert(checksum.algorithm().header(), header_fields::header_value(&checksum.to_base64())?);
         }

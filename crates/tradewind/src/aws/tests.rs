@@ -348,6 +348,31 @@ fn ca_bundle_and_max_attempts_are_read() {
 }
 
 #[test]
+fn checksum_settings_are_read() {
+    let file = "[default]\nrequest_checksum_calculation = when_required # for now\n\
+                response_checksum_validation = WHEN_REQUIRED\n";
+    let settings = |setup| {
+        let S3Access { request_checksums, response_checksums, .. } = find(setup).unwrap();
+        [request_checksums, response_checksums].map(|given| given.map(|given| given.value))
+    };
+    assert_eq!(settings(Setup::default()), [None; 2]);
+    assert_eq!(settings(config(file)), [Some(ChecksumUse::WhenRequired); 2]);
+    let set = [("AWS_REQUEST_CHECKSUM_CALCULATION", "When_Supported")];
+    let changed = settings(Setup { variables: &set, ..config(file) });
+    assert_eq!(changed, [Some(ChecksumUse::WhenSupported), Some(ChecksumUse::WhenRequired)]);
+    let set = [("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")];
+    assert_eq!(settings(variables(&set)), [None, Some(ChecksumUse::WhenRequired)]);
+    assert_eq!(
+        problem(variables(&[("AWS_REQUEST_CHECKSUM_CALCULATION", "never")])),
+        "AWS_REQUEST_CHECKSUM_CALCULATION: \"never\" is neither when_supported nor when_required"
+    );
+    assert_eq!(
+        problem(config("[default]\nresponse_checksum_validation = off\n")),
+        "h/.aws/config:2: \"off\" is neither when_supported nor when_required"
+    );
+}
+
+#[test]
 fn unreadable_files_fail() {
     assert_eq!(
         problem(variables(&[("AWS_CONFIG_FILE", "locked")])),

@@ -1,6 +1,7 @@
 //! Progress and summary of a transfer: a bar on a terminal, a periodic line elsewhere, and the failures. Without a
 //! terminal, a short successful transfer prints nothing. The end of a transfer also updates the profiles of its stores.
 
+use std::collections::HashMap;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value as Json, json};
+use tradewind_backend::s3::{SubstituteProof, SubstituteProofs};
 use tradewind_core::ObjectStore as _;
 use tradewind_core::Timestamp;
 use tradewind_layers::Instrumented;
@@ -46,6 +48,8 @@ pub(super) struct ProgressDisplay {
     display_task: tokio::task::JoinHandle<()>,
     bar: ProgressBar,
     stores: Vec<(Arc<str>, Arc<Instrumented>)>,
+    /// Requests without checksum headers, by the scheme of their store.
+    substitute_proofs: HashMap<Arc<str>, Arc<SubstituteProofs>>,
     transfers: Arc<TransferContext>,
     /// The counters of each store at the end of the warm-up; empty before.
     after_warm_up: Arc<OnceLock<Vec<CounterSnapshot>>>,
@@ -102,8 +106,16 @@ impl TransferOutputFlags {
                 }
             })
         };
-        let (stores, transfers) = (session.stores.clone(), session.transfer_context.clone());
-        ProgressDisplay { flags: self, started, display_task, bar, stores, transfers, after_warm_up }
+        ProgressDisplay {
+            flags: self,
+            started,
+            display_task,
+            bar,
+            stores: session.stores.clone(),
+            substitute_proofs: session.substitute_proofs.clone(),
+            transfers: session.transfer_context.clone(),
+            after_warm_up,
+        }
     }
 }
 
@@ -142,7 +154,7 @@ fn rate(bytes: u64, took: Duration) -> HumanBytes {
 }
 
 /// The statistics of a store: all requests to it, and the median time to first byte of reads within the last minute.
-fn store_summary(name: &str, store: &Instrumented) -> Json {
+fn store_summary(name: &str, store: &Instrumented, proofs: Option<&SubstituteProofs>) -> Json {
     let outcomes = Operation::ALL.map(|operation| store.statistics().total_outcomes(operation));
     let first_byte = store.statistics().latencies(store.now(), Operation::Get).first_byte().median();
     json!({
@@ -151,7 +163,34 @@ fn store_summary(name: &str, store: &Instrumented) -> Json {
         "requests": outcomes.iter().map(OutcomeCounts::total).sum::<u64>(),
         "failed": outcomes.iter().map(OutcomeCounts::failures).sum::<u64>(),
         "first_byte_seconds": first_byte.map(|time| time.as_secs_f64()),
+        "without_checksum_headers": proofs.filter(|proofs| has_proofs(proofs)).map(|proofs| json!({
+            "content_md5": proofs.count(SubstituteProof::ContentMd5),
+            "etag": proofs.count(SubstituteProof::ETag),
+            "length": proofs.count(SubstituteProof::Length),
+        })),
     })
+}
+
+/// Returns true if there were requests without checksum headers.
+fn has_proofs(proofs: &SubstituteProofs) -> bool {
+    SubstituteProof::ALL.into_iter().any(|proof| proofs.count(proof) > 0)
+}
+
+/// The line about requests without checksum headers and their proofs; `None` if there were none.
+fn substitute_line(scheme: &str, proofs: &SubstituteProofs) -> Option<String> {
+    let counted = SubstituteProof::ALL.into_iter().filter(|proof| proofs.count(*proof) > 0);
+    let texts: Vec<String> = counted
+        .map(|proof| {
+            let name = match proof {
+                SubstituteProof::ContentMd5 => "Content-MD5",
+                SubstituteProof::ETag => "the ETag",
+                SubstituteProof::Length => "length only",
+            };
+            format!("{} by {name}", HumanCount(proofs.count(proof)))
+        })
+        .collect();
+    let all = texts.join(", ");
+    has_proofs(proofs).then(|| format!("{scheme}: verified without checksum headers: {all}"))
 }
 
 fn counters(store: &Instrumented) -> CounterSnapshot {
@@ -185,7 +224,11 @@ impl ProgressDisplay {
     /// Updates the profiles, then prints the failures and the summary.
     pub fn finish(self, outcome: &Outcome) -> io::Result<CommandOutcome> {
         let (took, flags) = (self.started.elapsed(), self.flags);
-        let stores: Vec<Json> = self.stores.iter().map(|(name, store)| store_summary(name, store)).collect();
+        let proofs_of = |name: &str| self.substitute_proofs.get(name).map(|proofs| &**proofs);
+        let summarized = self.stores.iter().map(|(name, store)| store_summary(name, store, proofs_of(name)));
+        let stores: Vec<Json> = summarized.collect();
+        let substitutes: Vec<String> =
+            self.stores.iter().filter_map(|(name, _)| substitute_line(name, proofs_of(name)?)).collect();
         let hedged = self.transfers.hedged_ranges();
         self.update_profiles();
         drop(self);
@@ -224,6 +267,9 @@ impl ProgressDisplay {
             };
             let rate = rate(outcome.bytes, took);
             writeln!(io::stderr(), "copied {copied}, {bytes} in {time} ({rate}/s){removed}{failed}")?;
+            for line in substitutes {
+                writeln!(io::stderr(), "{line}")?;
+            }
         }
         Ok(if outcome.failed > 0 { CommandOutcome::FoundProblems } else { CommandOutcome::Done })
     }

@@ -11,6 +11,7 @@ use clap::Args;
 use rustix::thread::disable_transparent_huge_pages;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
+use tradewind_backend::s3::SubstituteProofs;
 use tradewind_bench::tcp_counters::TcpCounters;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_layers::Instrumented;
@@ -135,6 +136,8 @@ pub(super) struct Session {
     pub stores: Vec<(Arc<str>, Arc<Instrumented>)>,
     pub transfer_context: Arc<TransferContext>,
     pub progress: Arc<Progress>,
+    /// Requests without checksum headers, by the scheme of their S3 service.
+    pub substitute_proofs: HashMap<Arc<str>, Arc<SubstituteProofs>>,
     /// Directories of local stores, by scheme.
     directories: HashMap<Arc<str>, Arc<Path>>,
     /// The directory of the journals of unfinished transfers.
@@ -294,6 +297,7 @@ impl StoreFlags {
         let half_bytes = max_memory_bytes / 2;
         plan.max_buffered_bytes = plan.max_buffered_bytes.min(half_bytes as u64);
         let (mut stores, mut retries, mut directories) = (Vec::new(), None, HashMap::new());
+        let mut substitute_proofs = HashMap::new();
         for scheme in schemes {
             // A local store may replay its log.
             let opened = tokio::task::block_in_place(|| configured.open(scheme, missing_directory))?;
@@ -301,6 +305,9 @@ impl StoreFlags {
             let scheme: Arc<str> = scheme.into();
             if let Some(directory) = opened.directory {
                 directories.insert(scheme.clone(), Arc::from(directory));
+            }
+            if let Some(proofs) = opened.substitute_proofs {
+                substitute_proofs.insert(scheme.clone(), proofs);
             }
             stores.push((scheme, Instrumented::new(opened.store, clock.clone())));
         }
@@ -315,6 +322,7 @@ impl StoreFlags {
             stores,
             transfer_context: Arc::new(transfer_context),
             progress: Arc::default(),
+            substitute_proofs,
             directories,
             journal_directory: journal_directory(),
         })

@@ -304,7 +304,8 @@ async fn rejected_head_of_a_version_is_confirmed_by_the_bucket() {
     let (server, store) = store(|_, _| Reply::Respond(ScriptedResponse::error(400, "Bad", "Bad.")));
     let e = head(&store, &version("v1")).await.unwrap_err();
     assert_eq!(e.reason(), Reason::InvalidRequest, "{e:?}");
-    assert_eq!(server.request_counts(), [("HeadBucket", 1), ("HeadObject", 1)]);
+    // The second HEAD has no checksum header, which could be the cause, too.
+    assert_eq!(server.request_counts(), [("HeadBucket", 1), ("HeadObject", 2)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

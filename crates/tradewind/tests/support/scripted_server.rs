@@ -86,6 +86,19 @@ impl ScriptedResponse {
         self
     }
 
+    /// Sends the body in chunks, without `Content-Length`.
+    pub fn chunked(mut self) -> Self {
+        let mut framed = Vec::new();
+        for chunk in self.body.chunks(64 << 10) {
+            framed.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+            framed.extend_from_slice(chunk);
+            framed.extend_from_slice(b"\r\n");
+        }
+        framed.extend_from_slice(b"0\r\n\r\n");
+        self.body = framed;
+        self.with_header("Transfer-Encoding", "chunked")
+    }
+
     /// Flips one bit of the body.
     pub fn with_flipped_bit(mut self, at: usize) -> Self {
         self.body[at] ^= 1;
@@ -585,7 +598,8 @@ pub fn listing(lines: &[String], rest: Rest<'_>) -> ScriptedResponse {
 
 fn write(stream: &mut TcpStream, method: &str, answer: &ScriptedResponse, length: usize) -> io::Result<()> {
     let mut head = format!("HTTP/1.1 {} Answer\r\n", answer.status);
-    if !answer.headers.iter().any(|(name, _)| name == "Content-Length") && answer.status != 204 {
+    let is_delimited = |name: &str| matches!(name, "Content-Length" | "Transfer-Encoding");
+    if !answer.headers.iter().any(|(name, _)| is_delimited(name)) && answer.status != 204 {
         head.push_str(&format!("Content-Length: {}\r\n", answer.body.len()));
     }
     for (name, value) in &answer.headers {
