@@ -165,8 +165,8 @@ pub enum Feature {
 pub struct BucketInfo {
     /// Its name.
     pub name: BucketName,
-    /// When it was created.
-    pub created: Timestamp,
+    /// When it was created; `None` if the store does not say.
+    pub created: Option<Timestamp>,
 }
 
 /// The bytes of an object to read.
