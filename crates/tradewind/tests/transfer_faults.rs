@@ -9,6 +9,8 @@ mod support;
 mod bodies;
 #[path = "transfer_faults/bundles.rs"]
 mod bundles;
+#[path = "transfer_faults/clocks.rs"]
+mod clocks;
 #[path = "transfer_faults/damage.rs"]
 mod damage;
 #[path = "transfer_faults/full_disk.rs"]

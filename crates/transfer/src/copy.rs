@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
 use tradewind_core::checksum::Hasher;
@@ -9,6 +10,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{CopyRequest, Deleted, ETagForm, GetRequest};
 use tradewind_core::{
     Address, Checksum, ChecksumScope, Metadata, ObjectInfo, Precondition, ReadConditions, SystemHeaders,
+    Timestamp,
 };
 use tradewind_model::plan::split_evenly;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
@@ -29,6 +31,9 @@ use crate::objects::Objects;
 use crate::preserve::{Attributes, has_same_time};
 use crate::progress::Progress;
 use crate::workers::ActionResult;
+
+/// Maximum time to wait before an item is copied again. More would be needed only if clocks are wrong.
+const MAX_RACE_WAIT: Duration = Duration::from_secs(6);
 
 /// Copies items from one endpoint to the other.
 #[derive(Debug)]
@@ -66,13 +71,26 @@ impl Copier {
         self.from.check_disjoint(&self.to)
     }
 
-    /// Executes an action.
+    /// Executes an action. An item that is copied again is copied when its new time will differ.
     pub async fn act(&self, action: &Action) -> Result<ActionResult> {
+        if let Action::CopyAgain { not_before, .. } = action {
+            self.wait_for_race(*not_before).await;
+        }
         match self.resolve(action).await? {
             None => Ok(ActionResult::Unchanged),
             Some(Resolved::Copy(item)) => self.copy(item).await.map(ActionResult::Copied),
             Some(Resolved::Remove(item)) => self.remove(&item.name).await.map(|()| ActionResult::Removed),
             Some(Resolved::KeepMarker(_)) => Ok(ActionResult::KeptMarker),
+        }
+    }
+
+    /// Waits until `end`, by this machine's clock. A time too far ahead is of a clock that is wrong, and not waited for.
+    async fn wait_for_race(&self, end: Timestamp) {
+        let clock = self.transfers.clock();
+        let wait = end.millis().saturating_sub(clock.wall().millis());
+        let wait = Duration::from_millis(u64::try_from(wait).unwrap_or(0));
+        if wait <= MAX_RACE_WAIT {
+            clock.sleep_until(clock.now() + wait).await;
         }
     }
 
@@ -82,9 +100,10 @@ impl Copier {
             Action::Copy(item) if self.has_directory_of(item) => None,
             Action::CompareContents(item) if self.has_same_contents(&item.name).await? => None,
             Action::CompareTimes(item) if self.has_same_time(&item.name).await? => None,
-            Action::Copy(item) | Action::CompareContents(item) | Action::CompareTimes(item) => {
-                Some(Resolved::Copy(item))
-            }
+            Action::Copy(item)
+            | Action::CopyAgain { item, .. }
+            | Action::CompareContents(item)
+            | Action::CompareTimes(item) => Some(Resolved::Copy(item)),
             Action::Remove(item) => self.resolve_removal(item)?,
             Action::SkipRemoval(_) => None,
         })
