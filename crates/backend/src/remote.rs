@@ -10,6 +10,7 @@ pub(crate) mod header_fields;
 pub(crate) mod limits;
 pub(crate) mod payload;
 mod peer;
+pub(crate) mod peer_clock;
 pub(crate) mod pool;
 mod proxy;
 pub(crate) mod query;

@@ -50,7 +50,7 @@ use tradewind_core::multipart::{
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Feature, GetRequest, GetResponse,
-    ObjectStore, StageRequest, Staged,
+    ObjectClock, ObjectStore, StageRequest, Staged,
 };
 use tradewind_core::version::{ListVersions, Versioning, VersionsPage};
 use tradewind_core::{
@@ -429,6 +429,11 @@ impl ObjectStore for S3Store {
 
     fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         self.client_for_bucket(Some(bucket.as_str())).pool.min_rtt()
+    }
+
+    fn object_clock(&self, bucket: &BucketName) -> ObjectClock {
+        let offset_ms = self.client_for_bucket(Some(bucket.as_str())).peer_clock.offset_ms();
+        ObjectClock { offset_ms, rounds_up: false }
     }
 
     fn accepts(&self, address: &Address, request: &StageRequest) -> bool {

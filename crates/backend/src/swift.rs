@@ -49,7 +49,7 @@ use tradewind_core::multipart::{
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Feature, GetRequest, GetResponse,
-    ObjectStore, StageRequest, Staged,
+    ObjectClock, ObjectStore, StageRequest, Staged,
 };
 use tradewind_core::version::{ListVersions, Versioning, VersionsPage, null_versions};
 use tradewind_core::{Address, Body, BucketName, ClassUpdate, Clock, Context, Precondition, Tags, Traffic};
@@ -323,6 +323,10 @@ impl fmt::Debug for SwiftStore {
 impl ObjectStore for SwiftStore {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn object_clock(&self, _: &BucketName) -> ObjectClock {
+        ObjectClock { offset_ms: self.sessions.clock_offset_ms(), rounds_up: true }
     }
 
     /// Metadata of any kind has a place: in headers, or in the companion. A key may be too long once it is escaped.

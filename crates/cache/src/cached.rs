@@ -271,7 +271,8 @@ impl fmt::Debug for Cached {
 impl ObjectStore for Cached {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
-        prewarm, min_rtt, accepts, create_bucket, head_bucket, list_buckets, versioning, list, list_versions,
+        prewarm, min_rtt, object_clock, accepts, create_bucket, head_bucket, list_buckets, versioning, list,
+        list_versions,
         object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads, abort_upload,
     }
 

@@ -34,7 +34,8 @@ impl ObjectStore for ReadOnly {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
         around: |_layer, call, response| if is_change(call.method) { rejected() } else { response.await };
-        capabilities, prewarm, min_rtt, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+        capabilities, prewarm, min_rtt, object_clock, create_bucket, delete_bucket, head_bucket, list_buckets,
+        versioning,
         set_versioning, head, get, stage, delete, list, list_versions, copy, set_tags, set_classes, redescribe, redescribe_upload,
         object_parts,
         create_upload, stage_part, copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,

@@ -321,7 +321,8 @@ impl fmt::Debug for WriteBack {
 impl ObjectStore for WriteBack {
     tradewind_core::forward_methods! {
         to: |layer| &layer.shared.backing;
-        prewarm, min_rtt, accepts, create_bucket, head_bucket, list_buckets, versioning, list_parts, list_uploads, abort_upload,
+        prewarm, min_rtt, object_clock, accepts, create_bucket, head_bucket, list_buckets, versioning, list_parts,
+        list_uploads, abort_upload,
     }
 
     fn capabilities(&self) -> &Capabilities {

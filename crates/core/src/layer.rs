@@ -1,8 +1,9 @@
 //! Forwarding for layers: the methods of [`ObjectStore`](crate::ObjectStore) that a layer passes on to the store below.
 //!
 //! A layer writes the methods that it changes and lists the others in [`forward_methods!`](crate::forward_methods).
-//! The compiler reports a method that is in neither, but for those with a default: `prewarm`, `min_rtt`, `accepts`,
-//! `redescribe` and `redescribe_upload`. Code around every forwarded call (timing, scheduling, faults) receives a [`Call`].
+//! The compiler reports a method that is in neither, but for those with a default: `prewarm`, `min_rtt`,
+//! `object_clock`, `accepts`, `redescribe` and `redescribe_upload`. Code around every forwarded call (timing,
+//! scheduling, faults) receives a [`Call`].
 
 use crate::context::Context;
 use crate::name::{Address, BucketName};
@@ -56,7 +57,7 @@ pub struct Call<'a> {
 /// - `to` evaluates to the store, or to a smart pointer to it. It may await.
 /// - `around`, if given, is evaluated in place of a call. It receives the layer, the [`Call`] and the future of the
 ///   forwarded call, and has the same result. It may await. It does not apply to `capabilities`, `prewarm`, `min_rtt`,
-///   `accepts` and `close`.
+///   `object_clock`, `accepts` and `close`.
 /// - The names of the methods follow.
 ///
 /// ```
@@ -79,7 +80,8 @@ pub struct Call<'a> {
 ///             layer.requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
 ///             response.await
 ///         };
-///         capabilities, prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+///         capabilities, prewarm, min_rtt, object_clock, accepts, create_bucket, delete_bucket, head_bucket,
+///         list_buckets, versioning,
 ///         set_versioning, head, get, stage, delete, list, list_versions, copy, set_classes, object_parts, create_upload, stage_part, copy_part, list_parts,
 ///         list_uploads, complete_upload, abort_upload, close,
 ///     }
@@ -119,6 +121,12 @@ macro_rules! forward_method {
         fn min_rtt(&self, bucket: &$crate::BucketName) -> Option<::std::time::Duration> {
             let $layer = self;
             $store.min_rtt(bucket)
+        }
+    };
+    (object_clock, [|$layer:ident| $store:expr; $($around:tt)*]) => {
+        fn object_clock(&self, bucket: &$crate::BucketName) -> $crate::store::ObjectClock {
+            let $layer = self;
+            $store.object_clock(bucket)
         }
     };
     (accepts, [|$layer:ident| $store:expr; $($around:tt)*]) => {

@@ -92,8 +92,8 @@ pub struct UploadInfo {
     pub id: UploadId,
     /// The key it will write.
     pub key: String,
-    /// When it was created.
-    pub initiated: Timestamp,
+    /// When it was created; `None` if the store does not say.
+    pub initiated: Option<Timestamp>,
     /// The object's metadata.
     pub metadata: Metadata,
     /// See [`CreateUpload::checksum`].
@@ -109,8 +109,8 @@ pub struct PartInfo {
     pub size: u64,
     /// Its entity tag.
     pub etag: ETag,
-    /// When it was committed.
-    pub modified: Timestamp,
+    /// When it was committed; `None` if the store does not say.
+    pub modified: Option<Timestamp>,
     /// Its checksums.
     pub checksums: Vec<Checksum>,
 }
@@ -317,7 +317,7 @@ mod tests {
         UploadInfo {
             id: UploadId(id.to_owned()),
             key: key.to_owned(),
-            initiated: Timestamp::default(),
+            initiated: None,
             metadata: Metadata::default(),
             checksum: None,
         }

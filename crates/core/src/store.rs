@@ -39,6 +39,16 @@ use crate::range::{ByteRange, Span};
 use crate::stored_form::{DescriptionChange, Redescribed};
 use crate::version::{ListVersions, VersionId, Versioning, VersionsPage};
 
+/// The clock that sets the times of objects, compared with the clock of this machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ObjectClock {
+    /// The clock minus this machine's, in milliseconds; 0 if no difference is known. `None` if both are one clock, or
+    /// before the first response.
+    pub offset_ms: Option<i64>,
+    /// Times are rounded up to full seconds; otherwise down, or not at all.
+    pub rounds_up: bool,
+}
+
 /// The capabilities of a store. A call that needs a missing one fails with [`Unsupported`](crate::Reason::Unsupported).
 #[derive(Debug, Clone)]
 pub struct Capabilities {
@@ -168,8 +178,8 @@ pub enum Feature {
 pub struct BucketInfo {
     /// Its name.
     pub name: BucketName,
-    /// When it was created.
-    pub created: Timestamp,
+    /// When it was created; `None` if the store does not say.
+    pub created: Option<Timestamp>,
 }
 
 /// The bytes of an object to read.
@@ -329,6 +339,12 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         let _ = bucket;
         None
+    }
+
+    /// The clock that sets the times of objects in the bucket, as far as responses have shown it. Sends nothing.
+    fn object_clock(&self, bucket: &BucketName) -> ObjectClock {
+        let _ = bucket;
+        ObjectClock::default()
     }
 
     /// Returns false if this store rejects a write, or may reject it, by a rule of its own that its [`Capabilities`] do not

@@ -250,7 +250,7 @@ fn without_form<B>(mut found: GetResponse<B>) -> GetResponse<B> {
 impl ObjectStore for Deduplicated {
     tradewind_core::forward_methods! {
         to: |layer| &layer.store.inner;
-        prewarm, min_rtt, accepts,
+        prewarm, min_rtt, object_clock, accepts,
     }
 
     tradewind_core::forward_methods! {

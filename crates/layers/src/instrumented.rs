@@ -136,7 +136,8 @@ impl ObjectStore for Instrumented {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.measure(operation(call.method), response).await;
-        capabilities, prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
+        capabilities, prewarm, min_rtt, object_clock, accepts, create_bucket, delete_bucket, head_bucket,
+        list_buckets, versioning, set_versioning,
         head, delete, list, list_versions, set_tags, set_classes, redescribe,
         redescribe_upload, object_parts, create_upload, list_parts, list_uploads,
         complete_upload, abort_upload, close,

@@ -156,7 +156,8 @@ impl ReadAhead {
 impl ObjectStore for ReadAhead {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
-        capabilities, prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
+        capabilities, prewarm, min_rtt, object_clock, accepts, create_bucket, delete_bucket, head_bucket,
+        list_buckets, versioning, set_versioning,
         head, stage, delete, list, list_versions, copy, set_tags, set_classes, redescribe,
         redescribe_upload, object_parts, create_upload, stage_part,
         copy_part, list_parts, list_uploads, complete_upload, abort_upload, close,

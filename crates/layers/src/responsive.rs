@@ -242,7 +242,8 @@ impl ObjectStore for Responsive {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.watch(call, response).await;
-        capabilities, prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning,
+        capabilities, prewarm, min_rtt, object_clock, accepts, create_bucket, delete_bucket, head_bucket,
+        list_buckets, versioning,
         set_versioning, head, get, stage, delete, list, list_versions, copy, set_tags, set_classes, redescribe,
         redescribe_upload, object_parts, create_upload, stage_part, copy_part, list_parts, list_uploads, complete_upload,
         abort_upload,

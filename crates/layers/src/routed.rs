@@ -38,7 +38,7 @@ use tradewind_core::multipart::{
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, ETagForm, Feature, GetRequest,
-    GetResponse, StageRequest,
+    GetResponse, ObjectClock, StageRequest,
 };
 use tradewind_core::version::{ListVersions, VersionsPage, null_versions};
 use tradewind_core::{
@@ -110,6 +110,10 @@ impl ObjectStore for Routed {
 
     fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         self.base().store.min_rtt(bucket)
+    }
+
+    fn object_clock(&self, bucket: &BucketName) -> ObjectClock {
+        self.base().store.object_clock(bucket)
     }
 
     /// An object may be moved to any tier later.

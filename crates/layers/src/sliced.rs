@@ -131,7 +131,8 @@ impl ObjectStore for Sliced {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
         around: |layer, call, response| layer.schedule(call, response).await;
-        capabilities, prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning,
+        capabilities, prewarm, min_rtt, object_clock, accepts, create_bucket, delete_bucket, head_bucket,
+        list_buckets, versioning, set_versioning,
         delete, list, list_versions, copy, set_tags, set_classes, redescribe, redescribe_upload, object_parts, create_upload,
         copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close,

@@ -166,7 +166,8 @@ fn without_form<B>(mut found: GetResponse<B>) -> GetResponse<B> {
 impl ObjectStore for Transformed {
     tradewind_core::forward_methods! {
         to: |layer| &layer.inner;
-        prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, delete,
+        prewarm, min_rtt, object_clock, accepts, create_bucket, delete_bucket, head_bucket, list_buckets,
+        versioning, set_versioning, delete,
         list, list_versions, set_tags, set_classes, object_parts, create_upload, list_parts, list_uploads,
         complete_upload, abort_upload, close,
     }

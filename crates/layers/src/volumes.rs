@@ -26,7 +26,8 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectClock,
+    StageRequest,
 };
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
@@ -259,6 +260,10 @@ impl ObjectStore for Volumes {
 
     fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         self.volume(bucket).store.min_rtt(bucket)
+    }
+
+    fn object_clock(&self, bucket: &BucketName) -> ObjectClock {
+        self.volume(bucket).store.object_clock(bucket)
     }
 
     fn accepts(&self, address: &Address, request: &StageRequest) -> bool {

@@ -84,7 +84,8 @@ impl UploadExpiry {
             let page = self.store.list_uploads(context, bucket, &request).await?;
             for entry in page.entries {
                 let ListEntry::Key(key, upload) = entry else { continue };
-                if upload.initiated >= oldest_kept {
+                // An upload of unknown age may be new.
+                if upload.initiated.is_none_or(|initiated| initiated >= oldest_kept) {
                     continue;
                 }
                 let address = Address::new(bucket.clone(), ObjectKey::new(&key)?);
@@ -110,7 +111,8 @@ impl UploadExpiry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tradewind_core::multipart::CreateUpload;
+    use async_trait::async_trait;
+    use tradewind_core::multipart::{CreateUpload, UploadsPage};
     use tradewind_core::testing::{MemoryStore, SimulatedClock};
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -160,5 +162,50 @@ mod tests {
         stop.cancel();
         assert!(expiry.round(&stop).await.is_err(), "a round stops when cancelled");
         expiry.run(stop).await;
+    }
+
+    /// A service that does not say when uploads began.
+    #[derive(Debug)]
+    struct Ageless(Arc<MemoryStore>);
+
+    #[async_trait]
+    impl ObjectStore for Ageless {
+        tradewind_core::forward_methods! {
+            to: |layer| &layer.0;
+            capabilities, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head, get,
+            stage, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload, stage_part,
+            copy_part, list_parts, complete_upload, abort_upload, close,
+        }
+
+        async fn list_uploads(
+            &self,
+            context: &Context,
+            bucket: &BucketName,
+            request: &ListUploads,
+        ) -> Result<UploadsPage> {
+            let mut page = self.0.list_uploads(context, bucket, request).await?;
+            for entry in &mut page.entries {
+                if let ListEntry::Key(_, upload) = entry {
+                    upload.initiated = None;
+                }
+            }
+            Ok(page)
+        }
+    }
+
+    #[tokio::test]
+    async fn uploads_of_unknown_age_never_expire() {
+        let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let store = Arc::new(Ageless(MemoryStore::new(clock.clone())));
+        let (budget, max_age) = (Budget::new(1 << 20), Duration::from_secs(1));
+        let expiry = UploadExpiry { store: store.clone(), budget, clock: clock.clone(), max_age };
+        let deadline = Deadline::none(clock.clone());
+        let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
+        let address = Address::parse("abc", "key").unwrap();
+        store.create_bucket(&context, &address.bucket).await.unwrap();
+        store.create_upload(&context, &address, CreateUpload::default()).await.unwrap();
+        clock.advance(24 * 365 * HOUR);
+        assert_eq!(expiry.round(&CancellationToken::new()).await.unwrap(), 0);
+        assert_eq!(uploads(&expiry).await, ["key"]);
     }
 }

@@ -371,6 +371,70 @@ fn assert_listed_or_rejected(mut sorted: Vec<String>) {
     }
 }
 
+/// The uploads that a service lists: of unknown age, of a time with an offset, and old.
+const UPLOADS: &str = "<ListMultipartUploadsResult>\
+    <Upload><Key>unknown</Key><UploadId>1</UploadId></Upload>\
+    <Upload><Key>strange</Key><UploadId>2</UploadId><Initiated>yesterday</Initiated></Upload>\
+    <Upload><Key>future</Key><UploadId>3</UploadId><Initiated>9000-01-02T03:04:05.678+00:00</Initiated></Upload>\
+    <Upload><Key>old</Key><UploadId>4</UploadId><Initiated>2020-01-02T03:04:05+00:00</Initiated></Upload>\
+    </ListMultipartUploadsResult>";
+
+fn service_with_uploads() -> ScriptedServer {
+    ScriptedServer::start(|request, answer| {
+        let buckets = "<ListAllMyBucketsResult><Buckets><Bucket><Name>bucket</Name></Bucket></Buckets></ListAllMyBucketsResult>";
+        Reply::Respond(match request.operation {
+            "Other" if request.query.contains_key("uploads") => ScriptedResponse::document(UPLOADS),
+            "Other" => ScriptedResponse::document(buckets),
+            _ => answer,
+        })
+    })
+}
+
+#[test]
+fn uploads_at_a_service_expire_only_if_that_is_set() {
+    let service = service_with_uploads();
+    let aborted = || -> Vec<String> {
+        service.requests_of("AbortMultipartUpload").into_iter().map(|request| request.key).collect()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let serve_with = |more: &str| {
+        write_settings(directory.path(), service.address, more);
+        front(directory.path())
+    };
+    let mut server = serve_with("");
+    // Uploads of other programs are listed without a time that the service does not give.
+    let listed = {
+        let query = vec![("uploads", String::new())];
+        let request = Request { method: "GET", path: "bucket", query, ..Request::default() };
+        S3::new(server.endpoint, root_key()).send(request).unwrap().text()
+    };
+    assert_eq!(
+        (listed.matches("<UploadId>").count(), listed.matches("<Initiated>").count()),
+        (4, 2),
+        "{listed}"
+    );
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
+    assert_eq!(aborted(), [""; 0]);
+
+    let mut server = serve_with("[uploads]\nexpire_after = \"7d\"\n");
+    eventually("the old upload expires", || !aborted().is_empty());
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(server.terminate().unwrap().success(), "{}", server.logged());
+    let aborted = aborted();
+    assert!(aborted.iter().all(|key| key == "old"), "{aborted:?}");
+}
+
+/// The AWS CLI fails for a bucket without a time.
+#[test]
+fn bucket_without_a_creation_time_is_listed_as_of_1970() {
+    let service = service_with_uploads();
+    let (_directory, mut front) = front_of(&service);
+    let listed = S3::new(front.endpoint, root_key()).get("").unwrap().text();
+    assert!(listed.contains("<CreationDate>1970-01-01T00:00:00"), "{listed}");
+    assert!(front.terminate().unwrap().success(), "{}", front.logged());
+}
+
 /// An error response in which everything is secret.
 fn secret_refusal(status: u16) -> ScriptedResponse {
     let code = match status {

@@ -132,6 +132,7 @@ fn check_all_commands(caller: CommandRunner, keeps_checksums: bool) {
     for (n, (name, size)) in sizes.iter().enumerate() {
         caller.write(format!("tree/{name}"), content(n as u64 + 1, *size));
     }
+    caller.set_old("tree");
     caller.run_ok(&["cp", "-r", "tree", "s3://bucket/tree"]);
     assert_eq!(caller.keys("s3://bucket/tree/"), sizes.map(|(name, _)| format!("tree/{name}")));
     caller.run_ok(&["cp", "-r", "s3://bucket/tree/", "back"]);

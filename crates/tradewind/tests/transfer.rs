@@ -33,6 +33,8 @@ mod sizes;
 mod syncs;
 #[path = "transfer/terminals.rs"]
 mod terminals;
+#[path = "transfer/times.rs"]
+mod times;
 #[path = "transfer/trees.rs"]
 mod trees;
 #[path = "transfer/watched.rs"]

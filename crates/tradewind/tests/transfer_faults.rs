@@ -11,6 +11,8 @@ mod bodies;
 mod bundles;
 #[path = "transfer_faults/checksum_headers.rs"]
 mod checksum_headers;
+#[path = "transfer_faults/clocks.rs"]
+mod clocks;
 #[path = "transfer_faults/damage.rs"]
 mod damage;
 #[path = "transfer_faults/few_files.rs"]

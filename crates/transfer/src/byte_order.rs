@@ -171,7 +171,7 @@ impl Sorter {
     }
 }
 
-/// Writes an item of a listing, which names no version. Returns its length in the file.
+/// Writes an object of a listing, which names no version. Returns its length in the file.
 fn write_item(file: &mut impl Write, item: &Item) -> io::Result<u64> {
     let name = item.name.as_bytes();
     let length = u32::try_from(name.len()).map_err(io::Error::other)?;
@@ -200,6 +200,7 @@ fn read_item(run: &mut BufReader<Run>) -> io::Result<Option<Item>> {
         name: String::from_utf8(name).map_err(io::Error::other)?,
         size: u64::from_le_bytes(size),
         modified: Timestamp::from_millis(i64::from_le_bytes(modified)),
+        changed: None,
         version: None,
     }))
 }
@@ -300,7 +301,13 @@ mod tests {
     use crate::{Extent, Unlisted};
 
     fn item(name: &str, size: u64) -> Item {
-        Item { name: name.to_owned(), size, modified: Timestamp::from_millis(size as i64), version: None }
+        Item {
+            name: name.to_owned(),
+            size,
+            modified: Timestamp::from_millis(size as i64),
+            changed: None,
+            version: None,
+        }
     }
 
     fn failure() -> Unlisted {

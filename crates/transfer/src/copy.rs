@@ -10,6 +10,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::{CopyRequest, Deleted, ETagForm, GetRequest};
 use tradewind_core::{
     Address, Checksum, ChecksumScope, Metadata, ObjectInfo, Precondition, ReadConditions, SystemHeaders,
+    Timestamp,
 };
 use tradewind_model::plan::split_evenly;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
@@ -35,6 +36,8 @@ use crate::workers::ActionResult;
 const MAX_DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
 /// The time between two attempts to open files.
 const DESCRIPTOR_WAIT_STEP: Duration = Duration::from_millis(100);
+/// Maximum time to wait before an item is copied again. More would be needed only if clocks are wrong.
+const MAX_RACE_WAIT: Duration = Duration::from_secs(6);
 
 /// Copies items from one endpoint to the other.
 #[derive(Debug)]
@@ -72,9 +75,12 @@ impl Copier {
         self.from.check_disjoint(&self.to)
     }
 
-    /// Executes an action. While no file can be opened for lack of descriptors, it waits until other work ends, for at most
-    /// [`MAX_DESCRIPTOR_WAIT`].
+    /// Executes an action. An item that is copied again is copied when its new time will differ. While no file can be opened for
+    /// lack of descriptors, the action waits until other work ends, for at most [`MAX_DESCRIPTOR_WAIT`].
     pub async fn act(&self, action: &Action) -> Result<ActionResult> {
+        if let Action::CopyAgain { not_before, .. } = action {
+            self.wait_for_race(*not_before).await;
+        }
         let clock = self.transfers.clock();
         let end = clock.now() + MAX_DESCRIPTOR_WAIT;
         loop {
@@ -96,15 +102,26 @@ impl Copier {
         }
     }
 
+    /// Waits until `end`, by this machine's clock. A time too far ahead is of a clock that is wrong, and not waited for.
+    async fn wait_for_race(&self, end: Timestamp) {
+        let clock = self.transfers.clock();
+        let wait = end.millis().saturating_sub(clock.wall().millis());
+        let wait = Duration::from_millis(u64::try_from(wait).unwrap_or(0));
+        if wait <= MAX_RACE_WAIT {
+            clock.sleep_until(clock.now() + wait).await;
+        }
+    }
+
     /// Makes the comparisons that an action needs, and returns what is then to do; `None` if nothing. Changes nothing.
     pub async fn resolve<'a>(&self, action: &'a Action) -> Result<Option<Resolved<'a>>> {
         Ok(match action {
             Action::Copy(item) if self.has_directory_of(item) => None,
             Action::CompareContents(item) if self.has_same_contents(&item.name).await? => None,
             Action::CompareTimes(item) if self.has_same_time(&item.name).await? => None,
-            Action::Copy(item) | Action::CompareContents(item) | Action::CompareTimes(item) => {
-                Some(Resolved::Copy(item))
-            }
+            Action::Copy(item)
+            | Action::CopyAgain { item, .. }
+            | Action::CompareContents(item)
+            | Action::CompareTimes(item) => Some(Resolved::Copy(item)),
             Action::Remove(item) => self.resolve_removal(item)?,
             Action::SkipRemoval(_) => None,
         })

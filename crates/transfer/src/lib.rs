@@ -10,6 +10,7 @@ pub mod endpoint;
 pub mod feed;
 pub mod files;
 pub mod filter;
+pub mod freshness;
 pub mod grep;
 pub mod journal;
 pub mod merge;
@@ -42,6 +43,8 @@ pub struct Item {
     pub size: u64,
     /// Time of the last write.
     pub modified: Timestamp,
+    /// Time of the last change of a listed file's data or attributes (ctime), by this machine's clock. `None` for an object.
+    pub changed: Option<Timestamp>,
     /// The version of the object; `None` for the current one, and for a file.
     pub version: Option<VersionId>,
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use tradewind_core::Timestamp;
 
+use crate::freshness::{Freshness, StoreClock, compare_times, end_of_race};
 use crate::names::is_folder_marker;
 use crate::unlisted::UnlistedNames;
 use crate::{Extent, Item, ItemFeed, NamedError};
@@ -14,6 +15,13 @@ use crate::{Extent, Item, ItemFeed, NamedError};
 pub enum Action {
     /// Copy the item: it is missing at the destination, or differs.
     Copy(Item),
+    /// Copy the item again: both times are in one second, and the item may have changed since it was copied.
+    CopyAgain {
+        /// The item.
+        item: Item,
+        /// The time by this machine's clock from which a copy gets a time that tells the two apart.
+        not_before: Timestamp,
+    },
     /// Compare the contents: the sizes are equal.
     CompareContents(Item),
     /// Compare the times: the sizes are equal, and one of the times is not in the listing.
@@ -30,6 +38,7 @@ impl Action {
     pub const fn item(&self) -> &Item {
         match self {
             Self::Copy(item)
+            | Self::CopyAgain { item, .. }
             | Self::CompareContents(item)
             | Self::CompareTimes(item)
             | Self::Remove(item)
@@ -41,7 +50,7 @@ impl Action {
 /// The criterion by which items of both sides count as equal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Comparison {
-    /// Equal sizes, and the source is not newer.
+    /// Equal sizes, and the source is not newer, and cannot be newer within the second of the times.
     #[default]
     SizeAndTime,
     /// Like `SizeAndTime`, but if the source seems newer, the file time stored with the object decides. The upload
@@ -59,6 +68,7 @@ pub struct Merge {
     source: Side,
     destination: Side,
     comparison: Comparison,
+    clock: StoreClock,
     /// The failure to report if the source is empty; nothing is removed then.
     if_empty: Option<IfEmpty>,
     /// The source is empty, and that was reported.
@@ -153,7 +163,20 @@ impl Merge {
             has_failed_early: false,
         };
         let (source, destination) = (side(source), side(destination));
-        Self { source, destination, comparison, if_empty: None, is_rejected: false }
+        Self {
+            source,
+            destination,
+            comparison,
+            clock: StoreClock::default(),
+            if_empty: None,
+            is_rejected: false,
+        }
+    }
+
+    /// Compares the times of changes of files with times of objects that `clock` set. Without it, both have one clock.
+    #[must_use]
+    pub fn with_clock(self, clock: StoreClock) -> Self {
+        Self { clock, ..self }
     }
 
     /// Reports `failure` and removes nothing if the source is empty: a mistyped or unmounted location looks empty. With
@@ -226,22 +249,32 @@ impl Merge {
                 return Some(Ok(Action::Copy(source)));
             }
             match self.comparison {
-                Comparison::SizeAndTime if is_newer(source.modified, destination.modified) => {
-                    return Some(Ok(Action::Copy(source)));
-                }
-                Comparison::PreservedTime if is_newer(source.modified, destination.modified) => {
-                    return Some(Ok(Action::CompareTimes(source)));
+                Comparison::SizeAndTime | Comparison::PreservedTime => {
+                    if let Some(action) = self.action_by_time(source, &destination) {
+                        return Some(Ok(action));
+                    }
                 }
                 Comparison::Checksum => return Some(Ok(Action::CompareContents(source))),
-                Comparison::SizeAndTime | Comparison::PreservedTime | Comparison::Size => {}
+                Comparison::Size => {}
             }
         }
     }
-}
 
-/// Compares by the second, the precision that all responses of a store share.
-const fn is_newer(source: Timestamp, destination: Timestamp) -> bool {
-    source.seconds() > destination.seconds()
+    /// The action for items of equal size, by their times; `None` if the destination is up to date.
+    fn action_by_time(&self, source: Item, destination: &Item) -> Option<Action> {
+        let (is_preserved, clock) = (self.comparison == Comparison::PreservedTime, self.clock.object_clock());
+        match compare_times(&source, destination, clock) {
+            Freshness::Current => None,
+            Freshness::Newer | Freshness::NewerWithinSecond if is_preserved => {
+                Some(Action::CompareTimes(source))
+            }
+            Freshness::Newer => Some(Action::Copy(source)),
+            Freshness::NewerWithinSecond | Freshness::Racy => {
+                let not_before = end_of_race(&source, destination, clock);
+                Some(Action::CopyAgain { item: source, not_before })
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -259,8 +292,11 @@ mod tests {
         receiver.into()
     }
 
+    /// A file that was copied long after its modification.
     fn item(name: &str, size: u64, seconds: i64) -> Item {
-        Item { name: name.to_owned(), size, modified: Timestamp::from_millis(seconds * 1000), version: None }
+        let modified = Timestamp::from_millis(seconds * 1000);
+        let changed = Some(Timestamp::from_millis(seconds * 1000 + 3_600_001));
+        Item { name: name.to_owned(), size, modified, changed, version: None }
     }
 
     async fn actions(
@@ -273,6 +309,7 @@ mod tests {
         while let Some(next) = merge.next().await {
             all.push(match next {
                 Ok(Action::Copy(item)) => format!("copy {}", item.name),
+                Ok(Action::CopyAgain { item, .. }) => format!("copy {} again", item.name),
                 Ok(Action::CompareContents(item)) => format!("compare {}", item.name),
                 Ok(Action::CompareTimes(item)) => format!("compare times of {}", item.name),
                 Ok(Action::Remove(item)) => format!("remove {}", item.name),
@@ -304,6 +341,30 @@ mod tests {
             actions(source(), destination(), Comparison::PreservedTime).await,
             ["copy b", "compare times of c", "copy d", "remove x"]
         );
+    }
+
+    #[tokio::test]
+    async fn items_of_one_second_are_copied_again() {
+        let at = |millis| Timestamp::from_millis(millis);
+        let file = |name, modified, changed| {
+            Ok(Item { modified: at(modified), changed: Some(at(changed)), ..item(name, 1, 0) })
+        };
+        let source =
+            || vec![file("new", 10_500, 50_000), file("old", 10_000, 50_000), file("racy", 10_000, 10_900)];
+        let destination = || {
+            ["new", "old", "racy"]
+                .map(|name| Ok(Item { changed: None, ..item(name, 1, 10) }))
+                .into_iter()
+                .collect()
+        };
+        for (comparison, expected) in [
+            (Comparison::SizeAndTime, &["copy new again", "copy racy again"][..]),
+            (Comparison::PreservedTime, &["compare times of new", "copy racy again"]),
+            (Comparison::Size, &[]),
+            (Comparison::Checksum, &["compare new", "compare old", "compare racy"]),
+        ] {
+            assert_eq!(actions(source(), destination(), comparison).await, expected, "{comparison:?}");
+        }
     }
 
     #[tokio::test]

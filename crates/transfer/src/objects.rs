@@ -185,7 +185,13 @@ impl Objects {
                 for entry in page.entries {
                     let ListEntry::Key(key, summary) = entry else { continue };
                     let name = key.get(prefix_len..).unwrap_or(&key).to_owned();
-                    let item = Item { name, size: summary.size, modified: summary.modified, version: None };
+                    let item = Item {
+                        name,
+                        size: summary.size,
+                        modified: summary.modified,
+                        changed: None,
+                        version: None,
+                    };
                     if sender.send(Ok(item)).await.is_err() {
                         return;
                     }

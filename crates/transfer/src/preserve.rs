@@ -9,21 +9,23 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
+use rustix::fs::{Gid, Mode, Stat, Uid, fchmod, fchown};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use tradewind_core::Timestamp;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::metadata::UserMetadata;
 use tradewind_core::store::GetRequest;
+use tradewind_core::{ObjectInfo, Timestamp};
 use tradewind_parallel::TransferContext;
 
 use crate::endpoint::Endpoint;
 use crate::files::{Directory, Links};
+use crate::freshness::{StoreClock, is_close, may_race_with_copy};
 use crate::names::key_to_path;
 use crate::objects::Objects;
 
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
+const NANOS_PER_MILLI: i128 = 1_000_000;
 /// Largest accepted distance from 1970, some 35,000 years; stored times beyond it are ignored.
 const MAX_SECONDS: i128 = 1 << 40;
 
@@ -40,7 +42,7 @@ pub struct FileTime(i128);
 
 impl From<Timestamp> for FileTime {
     fn from(time: Timestamp) -> Self {
-        Self(i128::from(time.millis()) * 1_000_000)
+        Self(i128::from(time.millis()) * NANOS_PER_MILLI)
     }
 }
 
@@ -49,6 +51,14 @@ impl FileTime {
     #[must_use]
     pub fn new(seconds: i64, nanos: i64) -> Self {
         Self(i128::from(seconds) * NANOS_PER_SECOND + i128::from(nanos))
+    }
+
+    /// The time in milliseconds, rounded down.
+    #[must_use]
+    pub fn to_timestamp(self) -> Timestamp {
+        let millis = self.0.div_euclid(NANOS_PER_MILLI);
+        let limit = if millis < 0 { i64::MIN } else { i64::MAX };
+        Timestamp::from_millis(i64::try_from(millis).unwrap_or(limit))
     }
 
     /// The time as a [`SystemTime`]; `None` if it is out of range.
@@ -93,6 +103,26 @@ impl FileTime {
             let floor = |time: Self| time.0.div_euclid(*grain) * grain;
             floor(self) == floor(other) && (floor(self) == self.0 || floor(other) == other.0)
         })
+    }
+}
+
+/// The times of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileTimes {
+    /// Modification time, which programs may set.
+    pub modified: FileTime,
+    /// Time of the last change of data or attributes (ctime), which only the kernel sets.
+    pub changed: FileTime,
+}
+
+impl FileTimes {
+    pub(crate) fn from_stat(stat: &Stat) -> Self {
+        // Their type depends on the architecture.
+        let (modified, changed) = (i64::try_from(stat.st_mtime_nsec), i64::try_from(stat.st_ctime_nsec));
+        Self {
+            modified: FileTime::new(stat.st_mtime, modified.unwrap_or(0)),
+            changed: FileTime::new(stat.st_ctime, changed.unwrap_or(0)),
+        }
     }
 }
 
@@ -189,7 +219,8 @@ fn parse_mode(text: &str) -> Option<u32> {
 }
 
 /// Returns true if the file and the object of a name have the same time. The object's time is in its metadata, which no
-/// listing includes. False if one is missing or the object has no time.
+/// listing includes. False if one is missing or the object has no time. Times that agree at a coarser resolution only are
+/// the same unless the file changed within two seconds of the object's upload.
 pub(crate) async fn has_same_time(
     transfers: &Arc<TransferContext>,
     from: &Endpoint,
@@ -203,29 +234,41 @@ pub(crate) async fn has_same_time(
             return Ok(false);
         }
     };
-    let Some(file) = time_of_file(directory, links, name)? else { return Ok(false) };
-    let stored = time_of_object(transfers, objects, name).await?;
-    Ok(stored.is_some_and(|stored| stored.is_same(file)))
+    let Some(file) = times_of_file(directory, links, name)? else { return Ok(false) };
+    let Some(object) = find_object(transfers, objects, name).await? else { return Ok(false) };
+    let Some(stored) = Attributes::from_user_metadata(&object.metadata.user).modified else {
+        return Ok(false);
+    };
+    if stored == file.modified {
+        return Ok(true);
+    }
+    let (clock, written) = (StoreClock::new(from, to).object_clock(), object.modified);
+    let (modified, changed) = (file.modified.to_timestamp(), file.changed.to_timestamp());
+    let is_racy = match to {
+        Endpoint::Files(..) => may_race_with_copy(changed, modified, written, clock),
+        Endpoint::Objects(_) => is_close(changed, written, clock),
+    };
+    Ok(stored.is_same(file.modified) && !is_racy)
 }
 
-fn time_of_file(directory: &Directory, links: Links, name: &str) -> Result<Option<FileTime>> {
+fn times_of_file(directory: &Directory, links: Links, name: &str) -> Result<Option<FileTimes>> {
     let found = directory.tree()?.stat(&key_to_path(name)?, links);
     // A failing `stat` is reported when the file is copied.
-    Ok(found.ok().map(|found| FileTime::new(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0))))
+    Ok(found.ok().map(|found| FileTimes::from_stat(&found)))
 }
 
-async fn time_of_object(
+async fn find_object(
     transfers: &Arc<TransferContext>,
     objects: &Objects,
     name: &str,
-) -> Result<Option<FileTime>> {
+) -> Result<Option<ObjectInfo>> {
     let address = &objects.address(name)?;
     let found = transfers.retry(|| async move {
         let permits = transfers.acquire_request_permits(0).await?;
         objects.store.head(&permits.context, address, GetRequest::default()).await
     });
     match found.await {
-        Ok(found) => Ok(Attributes::from_user_metadata(&found.info.metadata.user).modified),
+        Ok(found) => Ok(Some(found.info)),
         Err(e) if e.reason() == Reason::NoSuchKey => Ok(None),
         Err(e) => Err(e),
     }

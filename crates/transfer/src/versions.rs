@@ -107,6 +107,7 @@ impl Objects {
                         name: key.get(self.prefix.len()..).unwrap_or(&key).to_owned(),
                         size: listed.object.map_or(0, |object| object.size),
                         modified: listed.modified,
+                        changed: None,
                         version: Some(listed.version),
                     };
                     if sender.send(Ok(VersionItem { item, is_delete_marker })).await.is_err() {
@@ -291,7 +292,13 @@ mod tests {
     #[test]
     fn markers_of_the_key_listed_last_wait_for_its_versions() {
         let version = |name: &str, is_delete_marker| {
-            let item = Item { name: name.to_owned(), size: 0, modified: Default::default(), version: None };
+            let item = Item {
+                name: name.to_owned(),
+                size: 0,
+                modified: Default::default(),
+                changed: None,
+                version: None,
+            };
             VersionItem { item, is_delete_marker }
         };
         let mut batch = Batch::default();

@@ -186,9 +186,12 @@ pub fn sync_actions(mut merge: Merge, filter: Filter, removes: bool, progress: A
                 Ok(action) if !filter.accepts(&action.item().name) => continue,
                 Ok(Action::Remove(_) | Action::SkipRemoval(_)) if !removes => continue,
                 Ok(Action::Remove(_)) => progress.add_found(0),
-                Ok(Action::Copy(item) | Action::CompareContents(item) | Action::CompareTimes(item)) => {
-                    progress.add_found(item.size)
-                }
+                Ok(
+                    Action::Copy(item)
+                    | Action::CopyAgain { item, .. }
+                    | Action::CompareContents(item)
+                    | Action::CompareTimes(item),
+                ) => progress.add_found(item.size),
                 Ok(Action::SkipRemoval(_)) | Err(_) => {}
             }
             if sender.send(next).await.is_err() {
@@ -266,8 +269,13 @@ mod tests {
         let (sender, actions) = mpsc::channel(8);
         tokio::spawn(async move {
             for n in 0..1000 {
-                let item =
-                    Item { name: n.to_string(), size: 0, modified: Timestamp::default(), version: None };
+                let item = Item {
+                    name: n.to_string(),
+                    size: 0,
+                    modified: Timestamp::default(),
+                    changed: None,
+                    version: None,
+                };
                 if sender.send(Ok(Action::Copy(item))).await.is_err() {
                     break;
                 }
@@ -314,7 +322,13 @@ mod tests {
     #[tokio::test]
     async fn failure_of_the_only_item_is_no_early_stop() {
         let (sender, actions) = mpsc::channel(1);
-        let item = Item { name: "x".to_owned(), size: 0, modified: Timestamp::default(), version: None };
+        let item = Item {
+            name: "x".to_owned(),
+            size: 0,
+            modified: Timestamp::default(),
+            changed: None,
+            version: None,
+        };
         sender.send(Ok(Action::Copy(item))).await.unwrap();
         drop(sender);
         let progress = Arc::default();

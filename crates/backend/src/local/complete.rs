@@ -9,7 +9,7 @@ use tradewind_core::multipart::{
     match_parts, page_uploads,
 };
 use tradewind_core::object::{Committed, Generation, Identity};
-use tradewind_core::{Address, Algorithm, BucketName, Context, ETag, Metadata, Timestamp};
+use tradewind_core::{Address, Algorithm, BucketName, Context, ETag, Metadata};
 
 use super::commit::{CompleteUpload, PutObject};
 use super::frame::RecordKind;
@@ -75,7 +75,7 @@ impl OpenStore {
         Ok(UploadInfo {
             id: UploadId(format_id(upload)),
             key: record.key,
-            initiated: record.initiated,
+            initiated: Some(record.initiated),
             metadata: record.metadata,
             checksum: record.checksum,
         })
@@ -259,7 +259,7 @@ fn without_record((key, upload): (String, UploadSeq)) -> UploadInfo {
     UploadInfo {
         id: UploadId(format_id(upload)),
         key,
-        initiated: Timestamp::default(),
+        initiated: None,
         metadata: Metadata::default(),
         checksum: None,
     }
@@ -282,7 +282,7 @@ fn part_info(part: &Part) -> Result<PartInfo> {
         number: PartNumber::new(part.number.into())?,
         size: part.size,
         etag: part.etag.clone(),
-        modified: part.modified,
+        modified: Some(part.modified),
         checksums: part.checksums.clone(),
     })
 }

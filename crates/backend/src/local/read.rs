@@ -409,7 +409,7 @@ pub(super) fn object_parts(
             number: PartNumber::new(part.number.into())?,
             size: part.size,
             etag: part.etag.clone(),
-            modified: object.modified,
+            modified: Some(object.modified),
             checksums: part.checksums.clone(),
         });
     }

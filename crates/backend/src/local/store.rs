@@ -225,7 +225,7 @@ impl ObjectStore for LocalStore {
         let buckets = self.store.state.buckets.read();
         buckets
             .values()
-            .map(|b| Ok(BucketInfo { name: BucketName::new(&b.name)?, created: b.created }))
+            .map(|b| Ok(BucketInfo { name: BucketName::new(&b.name)?, created: Some(b.created) }))
             .collect()
     }
 

@@ -22,6 +22,7 @@ use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random}
 
 use super::header_fields::parse_retry_after;
 use super::payload::{BufferedBody, Payload};
+use super::peer_clock::PeerClock;
 use super::pool::{Connection, Pool, Reuse};
 use super::proxy::Proxy;
 use super::query::Query;
@@ -116,6 +117,8 @@ pub(crate) struct Client {
     /// The outage that all requests to the peer wait for.
     pub outage: Arc<OutageTracker>,
     pub clock: Arc<dyn Clock>,
+    /// The service's clock.
+    pub peer_clock: Arc<PeerClock>,
     /// Maximum time until the response begins, without the allowance for unsent body bytes ([`SEND_TIME_PER_KIB`]) and
     /// the factor for long-running requests.
     pub response_timeout: Duration,
@@ -544,6 +547,7 @@ impl Client {
             let outage = (!e.is_parse()).then(|| self.outage_failure(request_info, None));
             lost(Error::with_source(Reason::Io, what, e), connection_loss, outage)
         })?;
+        self.peer_clock.record(response.headers(), self.clock.wall());
         let observation = Observation {
             peer: Some(self.peer.clone()),
             reused: Some(connection.is_reused),

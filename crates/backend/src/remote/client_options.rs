@@ -69,6 +69,7 @@ impl ClientOptions {
             retry_budget: Arc::new(RetryBudget::new()),
             outage: Arc::new(OutageTracker::new()),
             clock,
+            peer_clock: Arc::default(),
             response_timeout: self.response_timeout,
             stall_timeout: self.stall_timeout,
         })

@@ -68,7 +68,7 @@ impl S3Store {
             [.., "Bucket", "CreationDate"] => created = parse_time(text),
             [.., "Bucket"] => {
                 if let Ok(name) = BucketName::new(&std::mem::take(&mut name)) {
-                    found.push(BucketInfo { name, created: created.take().unwrap_or_default() });
+                    found.push(BucketInfo { name, created: created.take() });
                 }
             }
             _ => {}

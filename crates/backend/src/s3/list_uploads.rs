@@ -115,7 +115,7 @@ impl S3Store {
                 let info = UploadInfo {
                     id: UploadId(std::mem::take(&mut id)),
                     key: key.clone(),
-                    initiated: initiated.take().unwrap_or_default(),
+                    initiated: initiated.take(),
                     metadata: std::mem::take(&mut metadata),
                     checksum: algorithm.take().map(|algorithm| (algorithm, scope)),
                 };

@@ -38,7 +38,7 @@ impl PartialPart {
             number: self.number?,
             size: self.size?,
             etag: self.etag?,
-            modified: self.modified.unwrap_or_default(),
+            modified: self.modified,
             checksums: self.checksums,
         })
     }

@@ -265,7 +265,7 @@ impl S3Store {
             .with("max-keys", MAX_LISTED_KEYS)
             .with("prefix", address.key.as_str());
         let document = self.send(context, &call).await?.collect_document(MAX_PAGE_BYTES).await?;
-        let (page, _) = parse_page(&document)?;
+        let page = parse_page(&document, "")?;
         let listed = page.entries.into_iter().find_map(|entry| match entry {
             ListEntry::Key(key, object) if key == address.key.as_str() => Some(object),
             _ => None,

@@ -12,9 +12,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::GetRequest;
-use tradewind_core::{
-    Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Metadata, Precondition, Timestamp,
-};
+use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Metadata, Precondition};
 use tradewind_model::retry::Attempts;
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
@@ -478,7 +476,7 @@ impl S3Store {
             upload: UploadInfo {
                 id: upload.clone(),
                 key: address.key.to_string(),
-                initiated: Timestamp::default(),
+                initiated: None,
                 metadata: Metadata::default(),
                 checksum: None,
             },

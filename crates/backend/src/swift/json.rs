@@ -49,10 +49,10 @@ pub(super) fn parse_container(status: StatusCode, document: &[u8]) -> Result<Vec
         .collect()
 }
 
-/// Parses a page of an account: names and times of containers.
-pub(super) fn parse_account(status: StatusCode, document: &[u8]) -> Result<Vec<(String, Timestamp)>> {
+/// Parses a page of an account: names and times of containers. Not every service lists the times.
+pub(super) fn parse_account(status: StatusCode, document: &[u8]) -> Result<Vec<(String, Option<Timestamp>)>> {
     let container = |entry: &Json| {
-        let time = entry["last_modified"].as_str().and_then(parse_listed_time).unwrap_or_default();
+        let time = entry["last_modified"].as_str().and_then(parse_listed_time);
         Some((entry["name"].as_str()?.to_owned(), time))
     };
     parse_entries(status, document)?
@@ -88,8 +88,10 @@ fn parse_entry(entry: &Json) -> Option<ListingEntry> {
     }))
 }
 
-/// Parses `2026-11-22T02:58:54.632770` in UTC, and rounds it up to a full second, like `Last-Modified`.
+/// Parses `2026-11-22T02:58:54.632770` in UTC, and rounds it up to a full second, like `Last-Modified`. Ceph appends a
+/// `Z`.
 fn parse_listed_time(text: &str) -> Option<Timestamp> {
+    let text = text.strip_suffix('Z').unwrap_or(text);
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let whole = parse_time(&format!("{seconds}Z"))?;
     let is_between = fraction.bytes().any(|digit| digit != b'0');
@@ -131,7 +133,18 @@ mod tests {
         assert_eq!(seconds("1970-01-01T00:00:01.000000"), Some(1000));
         assert_eq!(seconds("1970-01-01T00:00:01"), Some(1000));
         assert_eq!(seconds("1970-01-01T00:00:01.000001"), Some(2000));
+        assert_eq!(seconds("1970-01-01T00:00:01.000Z"), Some(1000));
+        assert_eq!(seconds("1970-01-01T00:00:01Z"), Some(1000));
         assert_eq!(seconds("yesterday"), None);
+    }
+
+    #[test]
+    fn container_without_a_valid_time_has_none() {
+        let page = br#"[{"name": "a"}, {"name": "b", "last_modified": "?"},
+            {"name": "c", "last_modified": "1970-01-01T00:00:01.5"}]"#;
+        let expected = [("a", None), ("b", None), ("c", Some(Timestamp::from_millis(2000)))];
+        let expected = expected.map(|(name, time)| (name.to_owned(), time));
+        assert_eq!(parse_account(StatusCode::OK, page).unwrap(), expected);
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl PartRecord {
             number: self.number,
             size: self.size,
             etag: ETag::from_md5(&self.md5),
-            modified,
+            modified: Some(modified),
             checksums: self.checksums.clone(),
         }
     }

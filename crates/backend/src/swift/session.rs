@@ -84,6 +84,11 @@ impl SessionManager {
         &self.token_client.clock
     }
 
+    /// The account's clock minus this machine's, in milliseconds; `None` before the first response.
+    pub fn clock_offset_ms(&self) -> Option<i64> {
+        self.current.lock().as_ref()?.client.peer_clock.offset_ms()
+    }
+
     /// The account in one line, without secrets.
     pub fn account(&self) -> String {
         match &self.account_url {

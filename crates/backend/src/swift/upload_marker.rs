@@ -82,10 +82,10 @@ impl UploadMarker {
     }
 }
 
-/// The start time, which is part of the id.
-fn start_time(id: &UploadId) -> Timestamp {
-    let millis = id.0.get(..12).and_then(|digits| i64::from_str_radix(digits, 16).ok());
-    Timestamp::from_millis(millis.unwrap_or_default())
+/// The start time, which is part of the id; `None` for an id of another form.
+fn start_time(id: &UploadId) -> Option<Timestamp> {
+    let digits = id.0.get(..12).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+    i64::from_str_radix(digits, 16).ok().map(Timestamp::from_millis)
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
             };
             let info = UploadMarker::from_listing(&listed).unwrap();
             assert_eq!(
-                (info.key.as_str(), info.checksum, info.initiated.millis()),
+                (info.key.as_str(), info.checksum, info.initiated.unwrap().millis()),
                 (key, checksum, 1_795_316_334_567)
             );
         }

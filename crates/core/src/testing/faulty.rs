@@ -26,7 +26,7 @@ use crate::name::{Address, BucketName};
 use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
-use crate::store::{Deleted, GetRequest, GetResponse, ObjectStore, StageRequest, Staged};
+use crate::store::{Deleted, GetRequest, GetResponse, ObjectClock, ObjectStore, StageRequest, Staged};
 
 pub use plan::{Fault, FaultPlan, FaultSchedule, Operation};
 
@@ -225,6 +225,10 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
     fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         let planned = self.injector.plan.lock().min_rtt;
         planned.or_else(|| self.inner.min_rtt(bucket))
+    }
+
+    fn object_clock(&self, bucket: &BucketName) -> ObjectClock {
+        self.inner.object_clock(bucket)
     }
 
     async fn get(

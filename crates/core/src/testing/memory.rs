@@ -130,7 +130,7 @@ impl ObjectStore for MemoryStore {
         let state = self.open(context)?;
         let info = |(name, bucket): (&BucketName, &state::Bucket)| BucketInfo {
             name: name.clone(),
-            created: bucket.created,
+            created: Some(bucket.created),
         };
         Ok(state.buckets.iter().map(info).collect())
     }

@@ -79,7 +79,8 @@ impl Staged for PassingStaged {
 impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
     crate::forward_methods! {
         to: |layer| &layer.inner;
-        capabilities, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, list_buckets, versioning, set_versioning, head,
+        capabilities, min_rtt, object_clock, accepts, create_bucket, delete_bucket, head_bucket, list_buckets,
+        versioning, set_versioning, head,
         delete, list, list_versions, copy, set_tags, set_classes, redescribe,
         redescribe_upload, object_parts, create_upload, copy_part, list_parts,
         list_uploads, complete_upload, abort_upload, close,

@@ -144,7 +144,8 @@ pub(super) async fn list(
     let next = next.as_ref().map(encode_token).transpose()?;
     let buckets = page.into_iter().map(|bucket| Bucket {
         name: Some(bucket.name.to_string()),
-        creation_date: Some(xml_time(bucket.created)),
+        // Clients such as `aws s3 ls` fail without it; 1970 stands for an unknown time.
+        creation_date: Some(xml_time(bucket.created.unwrap_or_default())),
         bucket_region: Some(service.options.region.clone()),
     });
     Ok(S3Response::new(ListBucketsOutput {

@@ -334,7 +334,7 @@ fn listed(service: &ServiceContext, encode: NameEncoding, upload: UploadInfo) ->
             .checksum
             .map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
         checksum_type: upload.checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
-        initiated: Some(xml_time(upload.initiated)),
+        initiated: upload.initiated.map(xml_time),
         initiator: Some(service.initiator()),
         key: Some(encode.encode(&upload.key)),
         owner: Some(service.owner()),

@@ -158,7 +158,7 @@ pub(super) async fn list(
     let parts = page.parts.iter().map(|part| {
         let mut listed = Part {
             e_tag: Some(xml_etag(&part.etag)),
-            last_modified: Some(xml_time(part.modified)),
+            last_modified: part.modified.map(xml_time),
             part_number: Some(i32::from(part.number.get())),
             size: Some(i64::try_from(part.size).unwrap_or(i64::MAX)),
             ..Part::default()

@@ -27,7 +27,8 @@ impl OneVolume {
 impl ObjectStore for OneVolume {
     tradewind_core::forward_methods! {
         to: |one| &one.volumes;
-        capabilities, prewarm, min_rtt, accepts, create_bucket, delete_bucket, head_bucket, versioning, set_versioning, head, get,
+        capabilities, prewarm, min_rtt, object_clock, accepts, create_bucket, delete_bucket, head_bucket,
+        versioning, set_versioning, head, get,
         stage, delete, list, list_versions, copy, set_tags, set_classes, object_parts, create_upload, stage_part, copy_part,
         list_parts, list_uploads, complete_upload, abort_upload, close,
     }

@@ -74,9 +74,18 @@ pub struct ServedStores {
     pub stores: Vec<StackedStore>,
     /// The layers of the volumes.
     pub layers: VolumeLayers,
-    /// True for each volume that rejects changes, in the order of [`Self::each_volume`].
-    read_only: Vec<bool>,
+    /// The kinds of the volumes, in the order of [`Self::each_volume`].
+    kinds: Vec<VolumeKind>,
     clock: Arc<dyn Clock>,
+}
+
+/// Properties of a volume that decide about background work.
+#[derive(Debug, Clone, Copy)]
+struct VolumeKind {
+    /// It rejects changes.
+    is_read_only: bool,
+    /// All its stores are local.
+    is_local: bool,
 }
 
 impl fmt::Debug for ServedStores {
@@ -102,14 +111,19 @@ impl ServedStores {
         let write_back_memory = settings.write_back_memory().0;
         let disks = disks.into_named();
         let mut layers = VolumeLayers { sliced, disks, write_back_memory, ..VolumeLayers::default() };
-        let (mut volumes, mut read_only) = (Vec::new(), Vec::new());
+        let (mut volumes, mut kinds) = (Vec::new(), Vec::new());
         let policies = Arc::new(settings.named.class_policies());
         // A journal is written back once it is open, by the policies in force.
         layers.class_writes.set_policies(policies.clone());
         let served = settings.served_volumes()?;
         for volume in &served {
             let mut caches = volume.layers.iter().filter_map(VolumeLayer::cached);
-            read_only.push(caches.any(CachedSettings::is_read_only));
+            let is_remote = |store: &StackedStore| matches!(store.served, ServedStore::Remote(..));
+            let is_used = |store: &StackedStore| volume.store_names().any(|name| name == store.name);
+            kinds.push(VolumeKind {
+                is_read_only: caches.any(CachedSettings::is_read_only),
+                is_local: !stores.iter().any(|store| is_remote(store) && is_used(store)),
+            });
             let shares_a_store = |other: &&ServedVolume<'_>| {
                 other.name != volume.name
                     && other.store_names().any(|name| volume.store_names().any(|own| own == name))
@@ -122,11 +136,11 @@ impl ServedStores {
         let default = volumes.remove(0);
         if volumes.is_empty() {
             let (store, clock) = (default.store, clock.clone());
-            return Ok(Self { store, volumes: None, stores, layers, read_only, clock });
+            return Ok(Self { store, volumes: None, stores, layers, kinds, clock });
         }
         let volumes = Volumes::new(default, volumes);
         let (store, clock) = (volumes.clone(), clock.clone());
-        Ok(Self { store, volumes: Some(volumes), stores, layers, read_only, clock })
+        Ok(Self { store, volumes: Some(volumes), stores, layers, kinds, clock })
     }
 
     /// Replaces the policies of classes of all layers. Fails if a layer would encrypt without a key; all old policies stay
@@ -150,8 +164,18 @@ impl ServedStores {
     /// The stores for background work that changes each volume: those of [`Self::each_volume`] that accept changes.
     #[must_use]
     pub fn each_writable_volume(&self) -> Vec<Arc<dyn ObjectStore>> {
-        let volumes = self.each_volume().into_iter().zip(&self.read_only);
-        volumes.filter(|(_, is_read_only)| !**is_read_only).map(|(store, _)| store).collect()
+        self.each_volume_of_kind(|kind| !kind.is_read_only)
+    }
+
+    /// Those of [`Self::each_writable_volume`] whose stores are all local, so that no other program changes them.
+    #[must_use]
+    pub fn each_writable_local_volume(&self) -> Vec<Arc<dyn ObjectStore>> {
+        self.each_volume_of_kind(|kind| !kind.is_read_only && kind.is_local)
+    }
+
+    fn each_volume_of_kind(&self, is_wanted: fn(&VolumeKind) -> bool) -> Vec<Arc<dyn ObjectStore>> {
+        let volumes = self.each_volume().into_iter().zip(&self.kinds);
+        volumes.filter(|(_, kind)| is_wanted(kind)).map(|(store, _)| store).collect()
     }
 
     /// The open files that connections to services may need.

@@ -156,8 +156,13 @@ impl BundleFlags {
         session.progress.complete_listing();
         let display = output.start(session);
         let (sender, actions) = mpsc::channel(1);
-        let item =
-            Item { name: member.name.clone(), size: member.size, modified: member.modified, version: None };
+        let item = Item {
+            name: member.name.clone(),
+            size: member.size,
+            modified: member.modified,
+            changed: None,
+            version: None,
+        };
         // The channel has capacity for one item.
         let _ = sender.try_send(Ok(Action::Copy(item)));
         drop(sender);

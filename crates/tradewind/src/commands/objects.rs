@@ -193,10 +193,11 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<CommandOutcome> {
                     writeln!(
                         out,
                         "{}",
-                        json!({"bucket": bucket.name.as_str(), "created": rfc3339(bucket.created)})
+                        json!({"bucket": bucket.name.as_str(), "created": bucket.created.map(rfc3339)})
                     )?;
                 } else {
-                    writeln!(out, "{}  {scheme}://{}", rfc3339(bucket.created), bucket.name)?;
+                    let created = bucket.created.map_or_else(|| "-".to_owned(), rfc3339);
+                    writeln!(out, "{created:20}  {scheme}://{}", bucket.name)?;
                 }
             }
             out.flush()?;

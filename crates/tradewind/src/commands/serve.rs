@@ -25,6 +25,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
+use tradewind_core::quantity::TimeSpan;
 use tradewind_core::{Clock, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::api::GuardedApi;
@@ -42,7 +43,7 @@ use crate::expiry::UploadExpiry;
 use crate::profiles::Profiles;
 use crate::profiles::profile_updater::ProfileUpdater;
 use crate::root_key::{self, RootCredentials};
-use crate::settings::{RootKey, Settings};
+use crate::settings::{RootKey, SettingSource, Settings, Sourced};
 use crate::tier_mover::TierMover;
 use crate::{assemble, logs, memory_limit};
 use admin_calls::AdminCalls;
@@ -318,9 +319,14 @@ impl Background<'_> {
                 Profiles::find().map(|profiles| ProfileUpdater { store: instrumented.clone(), profiles });
             tasks.extend(updater.map(|updater| tokio::spawn(updater.run(self.stop.clone()))));
         }
-        let max_age = self.settings.scalars.uploads.expire_after.value.0;
+        let Sourced { value: TimeSpan(max_age), source } = self.settings.scalars.uploads.expire_after.clone();
         if !max_age.is_zero() {
-            for store in self.served.each_writable_volume() {
+            // Uploads at a service may be of other programs: they expire only if the settings say so.
+            let volumes = match source {
+                SettingSource::Default => self.served.each_writable_local_volume(),
+                _ => self.served.each_writable_volume(),
+            };
+            for store in volumes {
                 let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());
                 let expiry = UploadExpiry { store, budget, clock, max_age };
                 tasks.push(tokio::spawn(expiry.run(self.stop.clone())));

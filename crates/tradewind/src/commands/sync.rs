@@ -7,6 +7,7 @@ use clap::Args;
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::files::Links;
+use tradewind_transfer::freshness::StoreClock;
 use tradewind_transfer::merge::{Comparison, Merge};
 use tradewind_transfer::watch::Watch;
 use tradewind_transfer::workers::sync_actions;
@@ -25,7 +26,7 @@ use crate::locations::Location;
 /// Make a destination tree match a source tree
 ///
 /// Copies what is missing at the destination, has another size there, or is newer at the source. Both trees are
-/// compared while files are transferred.
+/// compared while files are transferred. What was copied in the second of its last change may be copied once more.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind sync ./photos s3://photos/2026/\n  \
@@ -91,7 +92,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         } else {
             ItemFeed::empty()
         };
-        let mut merge = Merge::new(source, destination, comparison);
+        let clock = StoreClock::new(&copier.from, &copier.to);
+        let mut merge = Merge::new(source, destination, comparison).with_clock(clock);
         if !arguments.allow_empty_source
             && let Some(error) = empty_source_error(&copier, arguments.delete)
         {

@@ -160,7 +160,10 @@ fn sync_and_recursive_commands_see_current_versions_only() {
     caller.run_ok(&["sync", "disk://bucket", "there"]);
     assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"22");
     assert!(caller.path("there/d/x").exists() && !caller.path("there/gone").exists());
-    assert_eq!(caller.run_ok(&["sync", "--delete", "--dry-run", "there", "disk://bucket"]), "");
+    assert_eq!(
+        caller.run_ok(&["sync", "--delete", "--size-only", "--dry-run", "there", "disk://bucket"]),
+        ""
+    );
     let current = "remove  disk://bucket/a\nremove  disk://bucket/d/x\n";
     assert_eq!(caller.run_ok(&["rm", "-r", "--dry-run", "disk://bucket"]), current);
 

@@ -1,13 +1,14 @@
 //! A runner of commands that access a store: in a temporary directory, with keys in the environment and no other
 //! configuration.
 
+use std::fs::File;
 use std::io::{Read, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value as Json;
@@ -92,6 +93,19 @@ impl CommandRunner {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, bytes).unwrap();
+    }
+
+    /// Makes the files of a tree as old as an hour, so that they are certainly older than their copies.
+    pub fn set_old(&self, root: impl AsRef<Path>) {
+        for entry in std::fs::read_dir(self.path(root)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                self.set_old(&path);
+            } else {
+                let old = SystemTime::now() - Duration::from_secs(3600);
+                File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+            }
+        }
     }
 
     /// Runs a command to its end.

@@ -27,6 +27,7 @@ fn sync_copies_by_size_and_time() {
     for name in ["same", "longer", "touched", "old"] {
         caller.write(format!("here/{name}"), "12345");
     }
+    caller.set_old("here");
     let up = ["here", "s3://bucket"];
     let all = ["longer", "old", "same", "touched"].map(|name| format!("copy here/{name}"));
     assert_eq!(dry_run(&scene, &up), all);
@@ -111,6 +112,7 @@ fn delete_removes_only_items_missing_in_the_source() {
     for name in ["keep", "gone", "d/gone", "d/e/gone", "f/keep", "f/gone"] {
         caller.write(format!("here/{name}"), name);
     }
+    caller.set_old("here");
     caller.run_ok(&["sync", "here", "s3://bucket"]);
     caller.run_ok(&["sync", "s3://bucket", "there"]);
     for name in ["gone", "f/gone"] {

@@ -67,6 +67,7 @@ fn second_sync_copies_nothing() {
     caller.write("here/large", [SECRET.repeat(900_000), content(2, 1 << 20)].concat());
     caller.write("here/small", "x");
     caller.write("here/empty", "");
+    caller.set_old("here");
     for (sync, to) in [(&["sync"][..], "s3://bucket"), (&["sync", "--class", "25"][..], "s3://bucket/mail/")]
     {
         let run = |more: &[&str]| caller.run_ok(&[sync, more, &["here", to]].concat());

@@ -269,6 +269,7 @@ impl VersionedQueue<'_> {
             name: member.name.clone(),
             size: member.size,
             modified: member.modified,
+            changed: None,
             version: None,
         };
         self.pending.put_back(members.iter().map(item));

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
-use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason};
 
 use super::Tree;
 use super::draft::UNFINISHED_SUFFIX;
 use crate::filter::Filter;
 use crate::names::path_to_key;
+use crate::preserve::FileTimes;
 use crate::workers::MAX_QUEUED_ITEMS;
 use crate::{Extent, Item, ItemFeed, ListedItem, Unlisted};
 
@@ -150,9 +150,14 @@ impl Walk {
         match path_to_key(relative) {
             Ok(name) => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
-                let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
-                let millis = stat.st_mtime.saturating_mul(1000).saturating_add(nanos / 1_000_000);
-                self.send(Ok(Item { name, size, modified: Timestamp::from_millis(millis), version: None }))
+                let times = FileTimes::from_stat(&stat);
+                self.send(Ok(Item {
+                    name,
+                    size,
+                    modified: times.modified.to_timestamp(),
+                    changed: Some(times.changed.to_timestamp()),
+                    version: None,
+                }))
             }
             Err(e) => self.fail(relative, e, false),
         }

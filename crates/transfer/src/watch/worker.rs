@@ -15,6 +15,7 @@ use crate::copy::Resolved;
 use crate::endpoint::Endpoint;
 use crate::files::{Links, file_error, find_below};
 use crate::filter::Filter;
+use crate::freshness::StoreClock;
 use crate::merge::{Action, Comparison, Merge};
 use crate::names::key_to_path;
 use crate::workers::{ActionFeed, ActionResult, sync_actions};
@@ -50,6 +51,7 @@ impl Worker {
                     name: name.to_owned(),
                     size: version.0,
                     modified: Default::default(),
+                    changed: None,
                     version: None,
                 };
                 let copied = self.copier.copy(&item).await.map(ActionResult::Copied);
@@ -194,7 +196,8 @@ impl Worker {
             }
             files => self.list_below(files, Path::new(tree), &filter),
         };
-        let merge = Merge::new(source, destination, comparison);
+        let clock = StoreClock::new(&self.copier.from, &self.copier.to);
+        let merge = Merge::new(source, destination, comparison).with_clock(clock);
         sync_actions(merge, filter, self.mounts.is_some(), self.copier.progress.clone())
     }
 }

@@ -351,7 +351,7 @@ impl MemoryState {
         let info = UploadInfo {
             id: id.clone(),
             key: key.clone(),
-            initiated: now,
+            initiated: Some(now),
             metadata: request.metadata,
             checksum: request.checksum,
         };
@@ -383,7 +383,7 @@ impl MemoryState {
             number,
             size: committed.size,
             etag: committed.etag.clone(),
-            modified: now,
+            modified: Some(now),
             checksums: committed.checksums.clone(),
         };
         upload.parts.insert(number, (info, content));

@@ -257,6 +257,21 @@ async fn background_changes_leave_out_a_read_only_volume() {
 }
 
 #[tokio::test]
+async fn volumes_that_use_a_service_are_not_local() {
+    let far = "[store.far]\ntype = \"s3\"\nendpoint = \"http://127.0.0.1:1\"\n";
+    let tiered = "{ routed = { tiers = [\"far\"], classes = { far = [25] } } }";
+    for (stack, local) in
+        [("\"disk\"".to_owned(), 1), ("\"far\"".to_owned(), 0), (format!("{tiered}, \"disk\""), 0)]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let served = serve(&directory, &format!("{DISK}{far}[volume.v]\nstack = [{stack}]\n")).await;
+        assert_eq!(served.each_writable_volume().len(), 1, "{stack}");
+        assert_eq!(served.each_writable_local_volume().len(), local, "{stack}");
+        served.store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn requests_are_limited_by_the_smallest_service() {
     let directory = tempfile::tempdir().unwrap();
     let service = |name: &str, connections: usize| {
