@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    fn at(name: &str, token: &str) -> ListPosition {
+    fn position(name: &str, token: &str) -> ListPosition {
         ListPosition { name: name.to_owned(), token: Some(token.to_owned()) }
     }
 
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn name_is_found_in_the_page_that_has_it() {
         let pages = ListedPages::default();
-        record(&pages, None, "f", at("f", "1"));
-        record(&pages, Some(at("f", "1")), "m", at("m", "2"));
-        record(&pages, Some(at("m", "2")), "z", ListPosition::after("z"));
+        record(&pages, None, "f", position("f", "1"));
+        record(&pages, Some(position("f", "1")), "m", position("m", "2"));
+        record(&pages, Some(position("m", "2")), "z", ListPosition::after("z"));
         assert_eq!(find(&pages, "c"), Some((None, 10)), "in the first page, which is as large");
-        assert_eq!(find(&pages, "f"), Some((Some(at("f", "1")), 3)));
-        assert_eq!(find(&pages, "g"), Some((Some(at("f", "1")), 10)));
-        assert_eq!(find(&pages, "m"), Some((Some(at("m", "2")), 3)));
+        assert_eq!(find(&pages, "f"), Some((Some(position("f", "1")), 3)));
+        assert_eq!(find(&pages, "g"), Some((Some(position("f", "1")), 10)));
+        assert_eq!(find(&pages, "m"), Some((Some(position("m", "2")), 3)));
         assert_eq!(find(&pages, "n"), None, "a page without a token");
         let other = ListRequest { prefix: "c".to_owned(), ..request(Some(ListPosition::after("c"))) };
         assert_eq!(pages.find(&bucket(), &other), None, "another listing");
@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn page_with_names_before_those_of_the_previous_page_is_not_skipped() {
         let pages = ListedPages::default();
-        record(&pages, None, "logs/9", at("logs/9", "1"));
-        record(&pages, Some(at("logs/9", "1")), "logs-old", at("logs/9", "2"));
-        assert_eq!(find(&pages, "logs/9"), Some((Some(at("logs/9", "1")), 3)));
+        record(&pages, None, "logs/9", position("logs/9", "1"));
+        record(&pages, Some(position("logs/9", "1")), "logs-old", position("logs/9", "2"));
+        assert_eq!(find(&pages, "logs/9"), Some((Some(position("logs/9", "1")), 3)));
         assert!(pages.is_unordered(&bucket()));
     }
 
@@ -165,7 +165,7 @@ mod tests {
         let pages = ListedPages::default();
         let name = |number: usize| format!("{number:06}");
         for number in (0..2 * MAX_PAGES).chain(MAX_PAGES..2 * MAX_PAGES) {
-            record(&pages, Some(at(&name(number), "t")), &name(number + 1), at(&name(number + 1), "t"));
+            record(&pages, Some(position(&name(number), "t")), &name(number + 1), position(&name(number + 1), "t"));
         }
         assert_eq!(pages.pages.lock().len(), MAX_PAGES);
         let is_known = |number: usize| find(&pages, &(name(number) + "x")).is_some();
