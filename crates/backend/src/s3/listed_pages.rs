@@ -165,7 +165,12 @@ mod tests {
         let pages = ListedPages::default();
         let name = |number: usize| format!("{number:06}");
         for number in (0..2 * MAX_PAGES).chain(MAX_PAGES..2 * MAX_PAGES) {
-            record(&pages, Some(position(&name(number), "t")), &name(number + 1), position(&name(number + 1), "t"));
+            record(
+                &pages,
+                Some(position(&name(number), "t")),
+                &name(number + 1),
+                position(&name(number + 1), "t"),
+            );
         }
         assert_eq!(pages.pages.lock().len(), MAX_PAGES);
         let is_known = |number: usize| find(&pages, &(name(number) + "x")).is_some();
