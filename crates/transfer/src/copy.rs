@@ -39,6 +39,9 @@ const DESCRIPTOR_WAIT_STEP: Duration = Duration::from_millis(100);
 /// Maximum time to wait before an item is copied again. More would be needed only if clocks are wrong.
 const MAX_RACE_WAIT: Duration = Duration::from_secs(6);
 
+/// The number of uploads of a file that changes during each of them.
+const MAX_UPLOADS_OF_A_FILE: u32 = 3;
+
 /// Copies items from one endpoint to the other.
 #[derive(Debug)]
 pub struct Copier {
@@ -181,6 +184,8 @@ impl Copier {
         }
     }
 
+    /// Uploads a file. One that changes after its last byte was read, and before the store has it, is older than its object: it is
+    /// uploaded again.
     async fn upload(
         &self,
         (from, links): (&Directory, Links),
@@ -188,6 +193,25 @@ impl Copier {
         to: &Objects,
         to_name: &str,
     ) -> Result<u64> {
+        let mut attempts = 0..MAX_UPLOADS_OF_A_FILE;
+        loop {
+            attempts.next();
+            let (size, source) = self.upload_once((from, links), name, to, to_name).await?;
+            match source.check_unchanged() {
+                Err(_) if !attempts.is_empty() => {}
+                unchanged => return unchanged.map(|()| size),
+            }
+        }
+    }
+
+    /// Returns the size of the object, and the opened file.
+    async fn upload_once(
+        &self,
+        (from, links): (&Directory, Links),
+        name: &str,
+        to: &Objects,
+        to_name: &str,
+    ) -> Result<(u64, Arc<FileSource>)> {
         let address = to.address(to_name)?;
         let source = FileSource::open(&from.tree()?, name, links, self.progress.clone())?;
         let size = source.size();
@@ -210,7 +234,7 @@ impl Copier {
         if stored.as_ref().map_or_else(|e| !e.is_resumable(), |_| true) {
             source.remove_journal();
         }
-        Ok(stored?.size)
+        Ok((stored?.size, source))
     }
 
     async fn download(

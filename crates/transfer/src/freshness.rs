@@ -2,7 +2,8 @@
 //!
 //! Times are compared as each side has them; the time of a listed object may be truncated to its second. If both are in
 //! one second, either item may have been written last. Such a pair is *racy* if the file was also last changed (ctime)
-//! about then, and always between two stores. The name is then copied again, no earlier than its new time tells the two
+//! about then, and always between two stores. The clock of a store may be ahead: a file that was written about the time of its
+//! object is racy, too. The name is then copied again, no earlier than its new time tells the two
 //! apart. So no change is missed, and an unchanged item is copied twice at most.
 
 use tradewind_core::Timestamp;
@@ -60,15 +61,16 @@ impl StoreClock {
 pub(crate) fn compare_times(source: &Item, destination: &Item, clock: ObjectClock) -> Freshness {
     let (new, old) = (source.modified, destination.modified);
     let is_rounded = destination.changed.is_some_and(|changed| is_rounded(new, old, changed));
-    let (is_newer, is_same_second) = (new > old && !is_rounded, new.seconds() == old.seconds());
+    let is_newer = (new > old || is_newer_by_clock(source, destination, clock)) && !is_rounded;
+    let is_same_second = new.seconds() == old.seconds();
     if is_newer && !is_same_second {
         return Freshness::Newer;
     }
     let is_racy = match (source.changed, destination.changed) {
-        _ if !is_same_second && !is_rounded => false,
-        (_, Some(changed)) => may_race_with_copy(changed, old, new, clock),
-        (Some(changed), None) => is_close(changed, old, clock),
-        (None, None) => true,
+        (Some(changed), None) => is_close(changed, old, clock) && is_close(new, old, clock),
+        // A copy has the time of its source. Another time is that of a later change of the copy.
+        (_, Some(changed)) => (new == old || is_rounded) && may_race_with_copy(changed, old, new, clock),
+        (None, None) => is_same_second,
     };
     if is_racy {
         Freshness::Racy
@@ -77,6 +79,15 @@ pub(crate) fn compare_times(source: &Item, destination: &Item, clock: ObjectCloc
     } else {
         Freshness::Current
     }
+}
+
+/// Returns true if a file is newer than its object by the clock of a store that is ahead, although its time is earlier.
+fn is_newer_by_clock(source: &Item, destination: &Item, clock: ObjectClock) -> bool {
+    if source.changed.is_none() || destination.changed.is_some() {
+        return false;
+    }
+    let ahead = clock.offset_ms.unwrap_or(0).saturating_sub(OFFSET_ERROR_MS + OFFSET_ERROR_MS / 2).max(0);
+    source.modified.millis().saturating_add(ahead) > destination.modified.millis()
 }
 
 /// Returns true if an object whose time was rounded up may have been written in the second of an earlier source.
@@ -100,7 +111,7 @@ pub(crate) fn may_race_with_copy(
     changed != modified && is_close(changed, written, clock)
 }
 
-/// Returns true if a file's ctime is within [`MAX_RACE_SECONDS`] of the second of `written`.
+/// Returns true if a time of a file is within [`MAX_RACE_SECONDS`] of the second of `written`.
 pub(crate) fn is_close(changed: Timestamp, written: Timestamp, clock: ObjectClock) -> bool {
     let changed = changed.millis().saturating_add(clock.offset_ms.unwrap_or(0));
     Timestamp::from_millis(changed).seconds().abs_diff(written.seconds()) <= MAX_RACE_SECONDS
@@ -118,8 +129,14 @@ pub(crate) fn end_of_race(source: &Item, destination: &Item, clock: ObjectClock)
         Some(offset) => OFFSET_ERROR_MS.saturating_sub(offset),
         None => 0,
     };
-    let millis = second.saturating_add(after).saturating_mul(MILLIS_PER_SECOND);
-    Timestamp::from_millis(millis.saturating_add(margin).saturating_add(FILE_CLOCK_LAG_MS))
+    let millis = second.saturating_add(after).saturating_mul(MILLIS_PER_SECOND).saturating_add(margin);
+    // The new object is not about as old as the file.
+    let close = (MAX_RACE_SECONDS.cast_signed() + 1) * MILLIS_PER_SECOND + OFFSET_ERROR_MS;
+    let millis = match (source.changed, destination.changed) {
+        (Some(changed), None) => millis.max(changed.millis().saturating_add(close)),
+        _ => millis,
+    };
+    Timestamp::from_millis(millis.saturating_add(FILE_CLOCK_LAG_MS))
 }
 
 /// Returns true if `stored` is `time` as a coarse file system has it. Such a file system rounds `changed` as well.
