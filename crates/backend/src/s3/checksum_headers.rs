@@ -312,7 +312,12 @@ impl S3Store {
     ) -> Result<StoreResponse> {
         let bare = without_checksums(call)?;
         let sent = self.send_corrected(context, &bare.call, guard).await;
-        self.record_omission_outcome(RequestKind::from_method(&call.method), omission, sent.as_ref().err());
+        // A request that never carries the headers, such as a DELETE, proves nothing.
+        let is_write_of_object = call.method == Method::PUT && call.key.is_some();
+        if is_write_of_object || call.headers.keys().any(is_checksum_header) {
+            let kind = RequestKind::from_method(&call.method);
+            self.record_omission_outcome(kind, omission, sent.as_ref().err());
+        }
         sent.map(|mut response| {
             response.omitted_checksums = Some(bare.omitted);
             response
