@@ -340,7 +340,7 @@ fn listed_keys(client: &mut S3, version: &str, position: [&'static str; 2]) -> R
 #[test]
 fn listing_of_a_service_in_another_order_is_complete_or_rejected() {
     let mixed = (0..9).flat_map(|n| ["/x", "-x", "/y/z", "0"].map(|rest| format!("d{n}{rest}"))).collect();
-    // Directory by directory, each page is in order, but the last one has a name before those of the others.
+    // Directory by directory, each page is in order, but a name of the last page sorts before the names of earlier pages.
     let late = (0..10).map(|n| format!("logs/{n}")).chain(["logs-old".to_owned()]).collect();
     assert_listed_or_rejected(mixed);
     assert_listed_or_rejected(late);

@@ -167,7 +167,7 @@ fn assert_all_is_copied_between(caller: &CommandRunner, from: &str, to: &str) {
     let would = |more: &[&str]| {
         caller.run_ok(&[&["sync", "--delete", "--dry-run", &here("x"), &there("y")], more].concat())
     };
-    // What was copied within a second is copied again.
+    // Objects that were copied within a second are copied again.
     sync(&[]);
     assert_eq!(would(&[]), "");
     caller.write("one", "!");

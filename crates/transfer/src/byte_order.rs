@@ -1,7 +1,7 @@
 //! Listings in byte order, for a merge.
 //!
-//! A service may list in an order of its own, and only its last page shows that it does not. So its listing is read to the end
-//! first. What is not in byte order is sorted: in memory, and beyond a bound in an unnamed file.
+//! A service may list in an order of its own, and only its last page shows that it does not. So its listing is read to the
+//! end first. What is not in byte order is sorted: in memory, and beyond a bound in an unnamed file.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -236,7 +236,8 @@ struct MergedRuns {
     heads: BinaryHeap<Head>,
 }
 
-/// The next item of a run. The greatest one of the heap is the first in byte order, and of one name that of the first run.
+/// The next item of a run. The greatest item of the heap is the first in byte order; of equal names, the item of the
+/// first run.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     item: Item,

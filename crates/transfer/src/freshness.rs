@@ -30,7 +30,7 @@ pub(crate) enum Freshness {
     Newer,
     /// The source is newer, but both times are in one second. No race explains that.
     NewerWithinSecond,
-    /// Either item may have been written last, whatever the times within their second are.
+    /// Either item may have been written last: the times are too close to tell.
     Racy,
     /// The destination is up to date.
     Current,

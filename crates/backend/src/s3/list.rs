@@ -223,7 +223,7 @@ fn drop_repeated(entries: &mut Vec<ListEntry<ObjectSummary>>, after: &ListPositi
     Ok(is_repeated_key)
 }
 
-/// Returns true unless the position of the next page is that of the page itself.
+/// Returns true unless the next page begins where this page began.
 fn makes_progress(after: &ListPosition, next: &ListPosition) -> bool {
     match &next.token {
         Some(_) => next.token != after.token,

@@ -276,9 +276,8 @@ impl S3Store {
         }
     }
 
-    /// Parses the object's description from a response, and the span that the response contains. `length` is that of its
-    /// body, in bytes. Fails if that is not
-    /// what was requested.
+    /// Parses the object's description from a response, and the span that the response contains. `length` is the length of
+    /// the body in bytes. Fails if the span is not the requested one.
     async fn describe(
         &self,
         context: &Context,

@@ -1,6 +1,6 @@
 //! The operations ListObjects and ListObjectsV2.
 //!
-//! A page of a service that lists in another order than that of bytes is passed on as it comes: the token of ListObjectsV2
+//! A page of a service that does not list in byte order is passed on as it comes: the token of ListObjectsV2
 //! contains the service's own. The marker of ListObjects is a key, which is no position in another order. So ListObjects
 //! rejects such a listing, unless it is one page.
 

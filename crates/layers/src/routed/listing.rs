@@ -1,4 +1,5 @@
-//! Listings, merged from those of all tiers. Pages of a tier that does not list in byte order cannot be merged: they are rejected.
+//! Listings, merged from the listings of all tiers. Pages of a tier that does not list in byte order cannot be merged: they
+//! are rejected.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

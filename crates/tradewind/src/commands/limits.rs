@@ -28,7 +28,7 @@ pub(super) fn raise_file_limit() {
     }
 }
 
-/// Files that a transfer has open beside those of its items: standard streams, the runtime, stores, listed directories.
+/// Open files of a transfer that belong to no item: standard streams, the runtime, stores, listed directories.
 const OTHER_TRANSFER_FILES: usize = 48;
 /// Files of an item in flight: a connection, the file, its journal, and its directory.
 const FILES_PER_ITEM: usize = 4;

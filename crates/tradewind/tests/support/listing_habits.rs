@@ -40,7 +40,7 @@ impl ListingHabit {
         }
     }
 
-    /// Returns true if the order is that of bytes.
+    /// Returns true if the service lists in byte order.
     pub const fn is_ordered(self) -> bool {
         matches!(self, Self::WithoutTokens | Self::WithoutStartAfter)
     }

@@ -1,4 +1,4 @@
-//! Services that list in another order than that of bytes, or that continue a listing in their own way: nothing is missed,
+//! Services that do not list in byte order, or that continue a listing in their own way: nothing is missed,
 //! and nothing is removed or replaced that the listing has not shown yet.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use crate::support::command_runner::CommandRunner;
 use crate::support::listing_habits::ListingHabit;
 use crate::support::scripted_server::{Reply, ScriptedResponse, ScriptedServer};
 
-/// Keys whose order by directory is not that of their bytes: `/` sorts after `-` and before `0`.
+/// Keys whose order by directory is not byte order: `/` sorts after `-` and before `0`.
 fn keys() -> Vec<String> {
     (0..9).flat_map(|n| ["/x", "-x", "/y/z", "0"].map(|rest| format!("d{n}{rest}"))).collect()
 }

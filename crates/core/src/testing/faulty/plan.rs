@@ -135,7 +135,7 @@ pub enum Fault {
     IgnorePrefix,
     /// Listings of objects only: the page is empty.
     EmptyListing,
-    /// Listings of objects only: the entries of the page have another order than that of bytes.
+    /// Listings of objects only: the entries of the page are not in byte order.
     UnorderedListing,
     /// Deletes only: success is reported, but nothing is deleted.
     PretendSuccess,
