@@ -26,7 +26,7 @@ def run(command, environment, check=True, **options):
 
 def binary(name):
     """The path of a program; skips the test if it is not installed."""
-    path = shutil.which(name) or shutil.which(name, path=BINARIES)
+    path = shutil.which(name) or shutil.which(name, path=f"{BINARIES}{os.pathsep}{CACHE}")
     return path or pytest.skip(f"{name} is not installed")
 
 

@@ -2,8 +2,9 @@
 //! response, which the server logs once. They never leave the process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
-use http::Response;
+use http::{Response, StatusCode};
 
 use crate::error::WireError;
 
@@ -14,6 +15,23 @@ pub struct OperationName(pub &'static str);
 /// The error that caused an error response, for the log.
 #[derive(Debug, Clone)]
 pub struct LoggedError(pub Arc<WireError>);
+
+/// The status of an operation whose response had its head before the result was known, for the metrics.
+#[derive(Debug, Clone, Default)]
+pub struct LateStatus(Arc<AtomicU16>);
+
+impl LateStatus {
+    /// Sets the status of the result.
+    pub fn set(&self, status: StatusCode) {
+        self.0.store(status.as_u16(), Ordering::Relaxed);
+    }
+
+    /// The status of the result; `None` if it is not known yet.
+    #[must_use]
+    pub fn get(&self) -> Option<StatusCode> {
+        StatusCode::from_u16(self.0.load(Ordering::Relaxed)).ok()
+    }
+}
 
 /// Attaches the operation's name to a response.
 pub fn set_operation<B>(response: &mut Response<B>, operation: &'static str) {

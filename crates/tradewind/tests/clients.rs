@@ -6,9 +6,14 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use support::http_server::{self, HttpServer};
 use support::server::{Server, ServerSetup};
 
 const DOMAIN: &str = "s3.tradewind.test";
@@ -52,6 +57,12 @@ const VERSIONED_TOPICS: &[&str] = &[
     "test_ranges.py",
     "test_tagging.py",
 ];
+
+/// The topic that needs a service with slow copies.
+const LONG_COPIES: &[&str] = &["test_long_copies.py"];
+
+/// The time of a copy at that service: the server sends the head of its response after 5 s.
+const LONG_OPERATION_TIME: Duration = Duration::from_secs(7);
 
 /// One run of the suite.
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +112,15 @@ fn start(directory: &Path, run: SuiteRun, more: &str, environment: &[(&str, &str
     start.start().unwrap()
 }
 
+/// Starts a server whose store is the service at an address.
+fn start_in_front(directory: &Path, run: SuiteRun, service: SocketAddr) -> Server {
+    let root = support::server::root_key();
+    let store =
+        format!("\n[store.behind]\ntype = \"s3\"\nendpoint = \"http://{service}\"\nregion = \"us-east-1\"\n");
+    let keys = [("AWS_ACCESS_KEY_ID", &*root.id), ("AWS_SECRET_ACCESS_KEY", &*root.secret)];
+    start(&directory.join("front"), run, &store, &keys)
+}
+
 /// The command that runs the suite against a server.
 fn suite(server: &Server, run: SuiteRun) -> Command {
     let root = support::server::root_key();
@@ -124,6 +144,7 @@ fn suite(server: &Server, run: SuiteRun) -> Command {
         .env("TW_VERSIONING", run.versioning)
         .env("TW_NO_PRESIGNED_SIGV2", flag(!run.presigned_sigv2))
         .env("TW_OVER_SERVICE", flag(run.is_over_service))
+        .env("TW_LONG_COPIES", flag(run.topics == LONG_COPIES))
         .stdin(Stdio::null());
     command
 }
@@ -191,6 +212,39 @@ fn third_party_clients_are_served_from_volumes() {
     run_suite(&mut start(directory.path(), run, volumes, &default), run);
 }
 
+/// Delays copies and completions, and then rejects those of keys that contain `fails`.
+fn slow_service(behind: &Server) -> HttpServer {
+    let behind = behind.endpoint;
+    HttpServer::start(None, move |request: Request<Incoming>| async move {
+        let uri = request.uri();
+        let is_completion = request.method() == Method::POST
+            && uri.query().is_some_and(|query| query.split('&').any(|field| field.starts_with("uploadId=")));
+        if is_completion || request.headers().contains_key("x-amz-copy-source") {
+            tokio::time::sleep(LONG_OPERATION_TIME).await;
+            if uri.path().contains("fails") {
+                return http_server::empty(StatusCode::FORBIDDEN);
+            }
+        }
+        http_server::forward(request, behind).await
+    })
+}
+
+/// Results and errors of copies and completions after the head of their response.
+#[test]
+fn clients_read_results_after_an_early_head() {
+    if let Some(reason) = missing() {
+        return support::skip("clients of long copies", &reason);
+    }
+    let run = SuiteRun { topics: LONG_COPIES, is_over_service: true, ..WHOLE_SUITE };
+    let directory = tempfile::tempdir().unwrap();
+    let mut behind = start(&directory.path().join("service"), run, "", &[]);
+    let service = slow_service(&behind);
+    let mut server = start_in_front(directory.path(), run, service.address);
+    run_suite(&mut server, run);
+    let status = behind.terminate().unwrap();
+    assert!(status.success(), "{status}:\n{}", behind.logged());
+}
+
 /// The suite against a server whose store is another server.
 #[test]
 fn third_party_clients_are_served_from_a_service() {
@@ -200,13 +254,7 @@ fn third_party_clients_are_served_from_a_service() {
     let run = SuiteRun { is_over_service: true, ..WHOLE_SUITE };
     let directory = tempfile::tempdir().unwrap();
     let mut service = start(&directory.path().join("service"), run, "", &[]);
-    let root = support::server::root_key();
-    let store = format!(
-        "\n[store.behind]\ntype = \"s3\"\nendpoint = \"http://{}\"\nregion = \"us-east-1\"\n",
-        service.endpoint
-    );
-    let keys = [("AWS_ACCESS_KEY_ID", &*root.id), ("AWS_SECRET_ACCESS_KEY", &*root.secret)];
-    let mut server = start(&directory.path().join("front"), run, &store, &keys);
+    let mut server = start_in_front(directory.path(), run, service.endpoint);
     run_suite(&mut server, run);
     let status = service.terminate().unwrap();
     assert!(status.success(), "{status}:\n{}", service.logged());

@@ -1,12 +1,14 @@
-//! Conditions in headers, converted for the port. Only the store evaluates them.
+//! Conditions in headers, converted for the port. Only the store evaluates them at the commit.
 
 use tradewind_core::clock::Timestamp;
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::object::ETag;
-use tradewind_core::{Precondition, ReadConditions, Reason};
+use tradewind_core::store::GetRequest;
+use tradewind_core::{Address, ErrorKind, Precondition, ReadConditions, Reason};
 
 use super::call::Call;
 use super::failure::{Failure, Result};
+use super::service_context::ServiceContext;
 use crate::error::Code;
 
 /// The conditions of a read: `If-Match` and related headers.
@@ -73,6 +75,28 @@ pub(super) fn write_precondition(call: &Call) -> Result<Precondition> {
         },
         (Some(text), None) => one_tag(&text),
     }
+}
+
+/// Evaluates the condition of a copy or a completion before the operation, in addition to the store, which evaluates it at
+/// the commit. An operation that takes long has sent the status of its response by then.
+pub(super) async fn check_destination(
+    service: &ServiceContext,
+    call: &Call,
+    destination: &Address,
+    precondition: &Precondition,
+) -> Result<()> {
+    if *precondition == Precondition::None {
+        return Ok(());
+    }
+    let found = match service.store.head(&call.context, destination, GetRequest::default()).await {
+        Ok(found) => Some(found.info),
+        Err(error) if matches!(error.reason(), Reason::NoSuchKey | Reason::DeleteMarker) => None,
+        // The client may write the object, and this server may not be allowed to read it.
+        Err(error) if error.kind() == ErrorKind::Denied => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let current = found.as_ref().map(|info| (&info.etag, info.generation));
+    Ok(precondition.check(destination.key.as_str(), current)?)
 }
 
 /// The condition of a delete: `If-Match` alone.

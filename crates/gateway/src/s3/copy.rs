@@ -161,6 +161,7 @@ async fn execute(
         precondition: conditions::write_precondition(call)?,
         etag: service.options.etag,
     };
+    conditions::check_destination(service, call, destination, &request.precondition).await?;
     if !parameters.needs_source_metadata() {
         return service.store.copy(&call.context, request).await.map_err(conditions::source_failure);
     }

@@ -148,7 +148,9 @@ async fn complete_in_store(
         parts,
         identity: None,
     };
-    Ok(service.store.complete_upload(&call.context, &call.address()?, &call.upload_id(), request).await?)
+    let address = call.address()?;
+    conditions::check_destination(&service, call, &address, &request.precondition).await?;
+    Ok(service.store.complete_upload(&call.context, &address, &call.upload_id(), request).await?)
 }
 
 /// Checks that each part has a checksum, which S3 requires for a composite one, and that it is of the upload's

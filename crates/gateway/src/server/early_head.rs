@@ -2,7 +2,7 @@
 //!
 //! A client waits for the first byte of a response for a limited time only, and a copy of a large object takes longer. As in
 //! S3, the head then has status 200. The body begins with the XML declaration. A blank follows every few seconds, and then the
-//! document with the result, or with an error. Such a response names no version, because its headers were sent before. From
+//! document with the result, or with an error; for a client that would ignore it, the response ends early. Such a response names no version, because its headers were sent before. From
 //! then on, the operation runs to its end even if its client disconnects, within a limit of such operations. A shutdown waits
 //! for it as for a request in flight.
 
@@ -24,11 +24,18 @@ use super::connection_state::ConnectionState;
 use super::service;
 use crate::body::{BoxError, RequestBody, ResponseBody};
 use crate::error::{Code, WireError};
-use crate::outcome::{self, LoggedError};
+use crate::outcome::{self, LateStatus, LoggedError};
 use crate::request_id::RequestId;
 use crate::s3::LongOperation;
 
 const XML_DECLARATION: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+
+/// The beginning of the user agents of MinIO's libraries. minio-go takes any document after status 200 for the result of a
+/// copy, also `<Error>`.
+const IGNORES_ERRORS: &[u8] = b"MinIO ";
+
+/// The number of times that the reception of the body is checked in `early_head_time`.
+const RECEPTION_CHECKS: u32 = 10;
 
 /// Operations whose clients have disconnected, of all clients together. Their memory cannot be taken for other requests.
 pub(super) const MAX_ABANDONED_OPERATIONS: usize = 16;
@@ -66,7 +73,7 @@ pub(super) struct LongRequest {
 }
 
 impl LongRequest {
-    /// Executes the operation. Its head is early if its body was read and the result is not known after `early_head_time`.
+    /// Executes the operation. Its head is early if the result is not known `early_head_time` after its body was read.
     pub(super) async fn respond(
         self,
         shared: &Arc<GatewayState>,
@@ -75,6 +82,8 @@ impl LongRequest {
         let Self { operation, id, mut request } = self;
         let interval = shared.config.early_head_time;
         let resource = request.uri().path().to_owned();
+        let agent = request.headers().get(header::USER_AGENT);
+        let ignores_errors = agent.is_some_and(|agent| agent.as_bytes().starts_with(IGNORES_ERRORS));
         // The body follows blanks that are not compressed.
         request.headers_mut().remove(header::ACCEPT_ENCODING);
         let mut work = Box::pin({
@@ -82,28 +91,34 @@ impl LongRequest {
             let call = async move { shared.operations.call(request).await };
             AssertUnwindSafe(call).catch_unwind()
         });
+        let mut received = None;
         loop {
-            let is_received = !(operation.reads_body && connection.is_body_unread());
-            let wait = shared.clock.sleep_until(shared.clock.now() + interval);
+            let now = shared.clock.now();
+            if received.is_none() && !(operation.reads_body && connection.is_body_unread()) {
+                received = Some(now);
+            }
+            let until = received.map_or(now + interval / RECEPTION_CHECKS, |received| received + interval);
+            if until <= now {
+                break;
+            }
             tokio::select! {
                 biased;
                 response = &mut work => match response {
                     Ok(response) => return response,
                     Err(panic) => std::panic::resume_unwind(panic),
                 },
-                () = wait => {}
-            }
-            if is_received {
-                break;
+                () = shared.clock.sleep_until(until) => {}
             }
         }
         let (sender, receiver) = mpsc::channel(2);
         let state = shared.clone();
+        let status = LateStatus::default();
+        let late_status = status.clone();
         let follow = async move {
             let mut next = Bytes::from_static(XML_DECLARATION);
             let response = loop {
                 // A client that does not read needs no blank.
-                let _ = sender.try_send(next);
+                let _ = sender.try_send(Ok(next));
                 tokio::select! {
                     biased;
                     response = &mut work => break response,
@@ -122,21 +137,32 @@ impl LongRequest {
                 }
                 next = Bytes::from_static(b" ");
             };
+            let result = match response {
+                Ok(ref response) => response.status(),
+                Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            status.set(result);
             let document = match response {
                 Ok(response) => document(id, operation, &resource, response).await,
-                Err(_) => error_document(id, &resource, StatusCode::INTERNAL_SERVER_ERROR),
+                Err(_) => error_document(id, &resource, result),
+            };
+            let end = match result.is_success() || !ignores_errors {
+                true => Ok(document),
+                false => Err("the operation failed, and its client ignores errors in documents".into()),
             };
             // Sending fails only if the client has disconnected.
-            let _ = sender.send(document).await;
+            let _ = sender.send(end).await;
         };
         shared.early_heads.tasks.spawn(follow.in_current_span());
-        let frames = stream::unfold(receiver, async |mut receiver| {
-            let bytes = receiver.recv().await?;
-            Some((Ok::<_, BoxError>(Frame::data(bytes)), receiver))
-        });
+        let frames =
+            stream::unfold(receiver, async |mut receiver: mpsc::Receiver<Result<Bytes, BoxError>>| {
+                let bytes = receiver.recv().await?;
+                Some((bytes.map(Frame::data), receiver))
+            });
         let mut response = Response::new(ResponseBody::boxed(StreamBody::new(frames)));
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
         outcome::set_operation(&mut response, operation.name);
+        response.extensions_mut().insert(late_status);
         response
     }
 }

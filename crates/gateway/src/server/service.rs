@@ -28,7 +28,7 @@ use crate::body::{BoxError, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::fast;
 use crate::metrics::OperationMetrics;
-use crate::outcome::{self, LoggedError, OperationName};
+use crate::outcome::{self, LateStatus, LoggedError, OperationName};
 use crate::payload::{self, UnreadBody, WireBody};
 use crate::request_id::{RequestId, host_id};
 use crate::s3::{Operations, Preflight, anonymous_rejection};
@@ -304,6 +304,7 @@ impl Exchange {
         headers.insert(header::SERVER, SERVER);
         let operation = response.extensions_mut().remove::<OperationName>().map_or("Unknown", |name| name.0);
         let logged_error = response.extensions_mut().remove::<LoggedError>();
+        let late_status = response.extensions_mut().remove::<LateStatus>();
         let status = response.status();
         if !span.is_disabled() {
             span.record("operation", operation);
@@ -322,6 +323,7 @@ impl Exchange {
             _memory: self.memory.into_inner(),
             started,
             status,
+            late_status,
             received_bytes: head.body_bytes,
             sent_bytes: 0,
         };
@@ -433,6 +435,7 @@ struct ResponseGuard {
     _memory: Option<Arc<Window>>,
     started: Duration,
     status: StatusCode,
+    late_status: Option<LateStatus>,
     /// Length of the request's body as declared by `Content-Length`.
     received_bytes: u64,
     /// Bytes of the response's body.
@@ -442,7 +445,8 @@ struct ResponseGuard {
 impl Drop for ResponseGuard {
     fn drop(&mut self) {
         let duration = self.shared.clock.now().saturating_sub(self.started);
-        self.metrics.count(self.status, duration, self.received_bytes, self.sent_bytes);
+        let status = self.late_status.as_ref().and_then(LateStatus::get).unwrap_or(self.status);
+        self.metrics.count(status, duration, self.received_bytes, self.sent_bytes);
         self.connection.end_request();
     }
 }

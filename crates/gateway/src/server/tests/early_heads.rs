@@ -108,6 +108,9 @@ async fn slow_completion_and_slow_copy_of_a_part_send_their_heads_early() {
     );
     let completed = client.request("POST", &complete, &[], body.as_bytes()).await;
     assert!(completed.header("transfer-encoding").is_some(), "{completed:?}");
+    let blanks =
+        completed.text().split_once("?>\n").unwrap().1.bytes().take_while(|byte| *byte == b' ').count();
+    assert!(blanks >= 2, "the head was late: {completed:?}");
     assert!(completed.text().contains("<CompleteMultipartUploadResult"), "{completed:?}");
     store.set_plan(FaultPlan::none());
     let repeated = client.request("POST", &complete, &[], body.as_bytes()).await;
@@ -157,4 +160,75 @@ async fn abandoned_copies_beyond_the_limit_are_cancelled() {
         copied += usize::from(store.head(&context(), &copy, GetRequest::default()).await.is_ok());
     }
     assert_eq!(copied, MAX_ABANDONED_OPERATIONS);
+}
+
+#[tokio::test]
+async fn condition_on_the_destination_of_a_slow_copy_fails_with_412() {
+    let (_server, store, mut client) = gateway_with_object().await;
+    assert_eq!(client.request("PUT", "/bucket/present", &[], b"old").await.status, 200);
+    store.set_plan(slow(Operation::Copy));
+    for (condition, destination, status) in [
+        (("if-none-match", "*"), "present", 412),
+        (("if-match", "\"0\""), "present", 412),
+        (("if-match", "\"0\""), "absent", 404),
+        (("if-none-match", "*"), "absent", 200),
+    ] {
+        let copied =
+            client.request("PUT", &format!("/bucket/{destination}"), &[COPY[0], condition], b"").await;
+        assert_eq!(copied.status, status, "{condition:?} on {destination}: {copied:?}");
+    }
+    assert_eq!(client.request("GET", "/bucket/present", &[], b"").await.text(), "old");
+}
+
+#[tokio::test]
+async fn condition_on_a_slow_completion_fails_with_412() {
+    let (_server, store, mut client) = gateway_with_object().await;
+    let created = client.request("POST", "/bucket/source?uploads", &[], b"").await;
+    let upload = created.text().split_once("<UploadId>").unwrap().1.split_once('<').unwrap().0.to_owned();
+    let part = format!("/bucket/source?partNumber=1&uploadId={upload}");
+    let etag = client.request("PUT", &part, &[], b"part").await.header("etag").unwrap().to_owned();
+    store.set_plan(slow(Operation::CompleteUpload));
+    let body = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+    );
+    let complete = format!("/bucket/source?uploadId={upload}");
+    let rejected = client.request("POST", &complete, &[("if-none-match", "*")], body.as_bytes()).await;
+    assert_eq!((rejected.status, rejected.code()), (412, "PreconditionFailed"), "{rejected:?}");
+    let completed = client.request("POST", &complete, &[], body.as_bytes()).await;
+    assert!(completed.text().contains("<CompleteMultipartUploadResult"), "{completed:?}");
+}
+
+#[tokio::test]
+async fn error_after_an_early_head_counts_as_an_error() {
+    let (server, store, mut client) = gateway_with_object().await;
+    store.set_plan(FaultPlan::none().with_fault(
+        Operation::Copy,
+        FaultSchedule::Always,
+        Fault::DelayedFailure(4 * EARLY, Reason::Io),
+    ));
+    let copied = client.request("PUT", "/bucket/copy", &COPY, b"").await;
+    assert_eq!((copied.status, copied.code()), (200, "SlowDown"));
+    // The request ends when the connection drops its response, before it accepts the next request.
+    client.request("GET", "/bucket/source", &[], b"").await;
+    let text = crate::metrics::to_text(server.gateway.metrics());
+    let copies: Vec<_> = text
+        .lines()
+        .filter(|l| l.starts_with("tradewind_s3_requests_total{operation=\"CopyObject\""))
+        .collect();
+    assert_eq!(copies, ["tradewind_s3_requests_total{operation=\"CopyObject\",status=\"5xx\"} 1"]);
+}
+
+#[tokio::test]
+async fn late_error_ends_the_response_early_for_minio_go() {
+    let (server, store, _client) = gateway_with_object().await;
+    store.set_plan(FaultPlan::none().with_fault(
+        Operation::Copy,
+        FaultSchedule::Always,
+        Fault::DelayedFailure(4 * EARLY, Reason::Io),
+    ));
+    let mut client = Client::new(&server).await;
+    let agent = ("user-agent", "MinIO (linux; amd64) minio-go/v7.4.1");
+    let headers = [COPY[0], ("content-length", "0"), agent];
+    client.send(signed("PUT", "/bucket/copy", &headers, UNSIGNED).0).await;
+    assert_eq!(client.read_response(false).await.map(|response| response.status), None, "no end of the body");
 }
