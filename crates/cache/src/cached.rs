@@ -40,7 +40,7 @@ use tradewind_core::{
 
 use crate::changes::Scope;
 use crate::counters::{CacheCounters, Counters};
-use crate::disk::{CacheDirectory, Device, DirectoryError, Disk, FileDevice, Verifier};
+use crate::disk::{CacheDirectory, Device, DirectoryError, Disk, FileDevice, Verifier, lack_of_space};
 use crate::fill::{SharedFills, WholeFills};
 use crate::fingerprint::Fingerprints;
 use crate::flights::Flights;
@@ -245,6 +245,9 @@ fn open_disk(
     wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
 ) -> Result<Option<OpenedDisk>, DirectoryError> {
     let Some(path) = &options.directory else { return Ok(None) };
+    if let Some(lack) = lack_of_space(path, options.disk_bytes)? {
+        return Err(DirectoryError::Rejected(Error::new(Reason::InvalidArgument, lack.to_string())));
+    }
     let directory = CacheDirectory::open(path, &options.volume_id)?;
     let device = wrap(Arc::new(FileDevice::open(&directory.extents_path(), options.disk_bytes)?));
     let (bytes, cache_id) = (options.disk_bytes, directory.cache_id);

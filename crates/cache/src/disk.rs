@@ -17,6 +17,7 @@ mod load;
 mod reads;
 mod removals;
 mod session_record;
+mod space;
 #[cfg(test)]
 mod tests;
 mod verification;
@@ -61,6 +62,7 @@ pub(crate) use fill_run::FillRun;
 use reads::UnreadableExtent;
 pub(crate) use reads::{DiskRead, MAX_READ_EXTENTS};
 pub(crate) use removals::Removal;
+pub use space::{LackOfSpace, lack_of_space};
 pub(crate) use verification::Verifier;
 
 /// Threads for the I/O of the SSD.

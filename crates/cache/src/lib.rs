@@ -30,7 +30,7 @@ mod write_back;
 
 pub use cached::{Cached, CachedPart, OccupiedClass};
 pub use counters::{CacheCounters, NamedCount};
-pub use disk::MAX_SSD_BYTES;
+pub use disk::{LackOfSpace, MAX_SSD_BYTES, lack_of_space};
 pub use options::{
     CachedOptions, DEFAULT_MAX_COMPARISON_WAIT, DEFAULT_VERIFY_BYTES_PER_SECOND, OutageOptions, TierOptions,
     Validation,

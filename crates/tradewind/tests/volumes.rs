@@ -361,3 +361,19 @@ fn settings_check_reports_ambiguous_volumes() {
     }
     assert!(!scene.path("ssd").exists() && !scene.path("disk").exists());
 }
+
+#[test]
+fn cache_larger_than_the_free_space_is_rejected_at_the_start() {
+    let scene = Scene::new(
+        "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
+         [volume.main]\nstack = [{ cached = { disk = \"cache\", size = \"6TiB\", memory = \"1MiB\" } }, \"disk\"]\n",
+    );
+    let checked = scene.run(&["settings", "check"]);
+    let text = String::from_utf8_lossy(&checked.stdout);
+    assert!(text.contains("note: ") && text.contains("does not fit on this machine"), "{text}");
+    let started = scene.run(&["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let error = String::from_utf8_lossy(&started.stderr);
+    assert_eq!(started.status.code(), Some(1), "{error}");
+    assert!(error.contains("the cache has 6TiB") && error.contains("set a size of at most"), "{error}");
+    assert!(!scene.path("cache/extents").exists(), "nothing is allocated");
+}

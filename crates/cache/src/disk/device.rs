@@ -30,7 +30,7 @@ pub(crate) struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens or creates the file and allocates `bytes` for it.
+    /// Opens or creates the file and allocates `bytes` for it. A failure leaves the file as large as before.
     pub fn open(path: &Path, bytes: u64) -> io::Result<Self> {
         let options = |flags: OFlags| {
             let flags = i32::try_from(flags.bits()).unwrap_or(0);
@@ -44,12 +44,12 @@ impl FileDevice {
                 .open(path)
         };
         let file = options(OFlags::empty())?;
-        file.set_len(bytes)?;
-        match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-            Ok(()) => {}
-            // The file stays sparse, and a write may find the file system full.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-            Err(e) => return Err(e.into()),
+        let previous_bytes = file.metadata()?.len();
+        let allocated = file.set_len(bytes).and_then(|()| allocate(&file, bytes));
+        if let Err(error) = allocated {
+            // A failed allocation keeps the blocks that it got.
+            file.set_len(previous_bytes.min(bytes))?;
+            return Err(error);
         }
         // Some file systems accept the flag and reject the reads.
         let direct = options(OFlags::DIRECT).map(|file| Self { file });
@@ -58,6 +58,14 @@ impl FileDevice {
             bytes < BLOCK_BYTES as u64 || device.read(buffer.as_mut_slice(), 0).is_ok()
         };
         Ok(direct.ok().filter(is_usable).unwrap_or(Self { file }))
+    }
+}
+
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // The file stays sparse, and a write may find the file system full.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+        allocated => Ok(allocated?),
     }
 }
 

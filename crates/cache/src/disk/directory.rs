@@ -33,6 +33,9 @@ use super::session_record::{SessionRecord, SessionState};
 /// cache without a directory.
 const MAX_RESERVED_SESSION: u64 = 1;
 
+/// The name of the file of the frames.
+pub(super) const EXTENTS: &str = "extents";
+
 /// The reason for which a directory cannot be used.
 #[derive(Debug)]
 pub(crate) enum DirectoryError {
@@ -87,7 +90,7 @@ impl CacheDirectory {
         let cache_id = match checkpoint {
             Some(header) => header.cache_id,
             None => {
-                warn_of_empty_start(path, identity);
+                warn_of_empty_start(path, identity, index_path.exists());
                 // Extents of an index that is lost must never be taken for those of the new one.
                 let cache_id = random()?;
                 Identity::write(path, cache_id, volume_id)?;
@@ -115,7 +118,7 @@ impl CacheDirectory {
 
     /// The file of the frames.
     pub fn extents_path(&self) -> PathBuf {
-        self.path.join("extents")
+        self.path.join(EXTENTS)
     }
 
     /// The file of the index.
@@ -174,12 +177,15 @@ fn lock(path: &Path) -> Result<File, DirectoryError> {
     }
 }
 
-fn warn_of_empty_start(path: &Path, identity: Identity) {
+fn warn_of_empty_start(path: &Path, identity: Identity, has_index: bool) {
     let directory = path.display();
     match identity {
         Identity::Absent => {}
+        Identity::Current(_) if has_index => {
+            tracing::warn!(%directory, "the index of the cache is damaged; it starts empty");
+        }
         Identity::Current(_) => {
-            tracing::warn!(%directory, "the index of the cache is missing or damaged; it starts empty");
+            tracing::info!(%directory, "new cache: it was ended before its index was first written, or the index was removed");
         }
         Identity::Outdated(version) => {
             tracing::warn!(

@@ -48,7 +48,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
         Command::Check { flags } => {
             let settings = flags.read()?;
             let volumes = super::volume::list_text(&settings)?;
-            let notes: String = settings.named.notes().iter().map(|note| format!("note: {note}\n")).collect();
+            let notes = settings.named.notes().into_iter().chain(settings.named.caches_without_space());
+            let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
             write!(stdout, "the settings are valid\n{notes}{volumes}")?;
         }
         Command::Show { flags, json: true } => writeln!(stdout, "{:#}", flags.read()?.to_json())?,

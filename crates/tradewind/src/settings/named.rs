@@ -192,6 +192,12 @@ impl NamedSettings {
         volume_checks::notes(&self.volumes, &self.classes)
     }
 
+    /// The caches for which this machine lacks space, a sentence each. `serve` rejects them at its start.
+    #[must_use]
+    pub fn caches_without_space(&self) -> Vec<String> {
+        volume_checks::caches_without_space(&self.volumes)
+    }
+
     /// The policies of classes: the default ones with the changes of these settings.
     #[must_use]
     pub fn class_policies(&self) -> ClassPolicyTable {

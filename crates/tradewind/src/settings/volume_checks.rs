@@ -155,6 +155,23 @@ pub(super) fn notes(volumes: &[Volume], classes: &[ClassSettings]) -> Vec<String
     ignoring.map(note).collect()
 }
 
+/// The caches for which this machine lacks space, a sentence each. `serve` rejects them at its start.
+pub(super) fn caches_without_space(volumes: &[Volume]) -> Vec<String> {
+    let caches = volumes.iter().flat_map(|volume| {
+        let caches = volume.layers.iter().filter_map(VolumeLayer::cached);
+        caches.map(|set| (&volume.name.value, set))
+    });
+    let lacking = caches.filter_map(|(volume, set)| {
+        // The directory may be one of another machine, and cannot be examined then.
+        let lack = tradewind_cache::lack_of_space(&set.disk.value, set.size.value.0).ok()??;
+        Some(format!(
+            "{}: the cache of the volume {volume:?} does not fit on this machine: {lack}",
+            set.size.source
+        ))
+    });
+    lacking.collect()
+}
+
 /// Checks that no other volume without layers uses a store with chunks, whose bucket it would show.
 fn check_deduplicated(volume: &Volume, volumes: &[Volume], problems: &mut Problems) {
     let Some(set) = volume.layers.iter().find_map(VolumeLayer::deduplicated) else { return };
