@@ -10,6 +10,8 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use tradewind_core::cache_status::CacheOutcome;
 
 pub use self::payload::Payload;
 use self::timeline::CurrentSecond;
@@ -116,6 +118,8 @@ pub struct OperationStats {
     pub bytes: u64,
     /// Bytes that passed within the window, of all successful requests, whenever they completed.
     pub passed_bytes: u64,
+    /// Reads within the window by what the caches of the store said of them.
+    pub cached: CacheCounts,
     /// Requests that were cancelled, in flight or before they started. Their recorded latencies are lower bounds.
     pub truncated: u64,
     /// Latencies of requests scheduled to start within the window, in microseconds.
@@ -128,6 +132,35 @@ pub struct OperationStats {
     pub failures: BTreeMap<String, u64>,
     /// Messages of some failures.
     pub failure_samples: Vec<String>,
+}
+
+/// Numbers of reads by the header `Cache-Status` of their responses (RFC 9211).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheCounts {
+    /// Reads that a cache served.
+    pub hits: u64,
+    /// Reads that all caches forwarded.
+    pub misses: u64,
+}
+
+impl CacheCounts {
+    /// Returns true if no response had the header.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.hits == 0 && self.misses == 0
+    }
+
+    /// Adds other counts.
+    pub const fn add(&mut self, other: Self) {
+        self.hits = self.hits.saturating_add(other.hits);
+        self.misses = self.misses.saturating_add(other.misses);
+    }
+
+    /// The share of hits, from 0 to 1; `None` without reads.
+    #[must_use]
+    pub fn hit_ratio(&self) -> Option<f64> {
+        (!self.is_empty()).then(|| self.hits as f64 / self.hits.saturating_add(self.misses) as f64)
+    }
 }
 
 /// Creates an empty, auto-resizing histogram.
@@ -148,6 +181,7 @@ impl Default for OperationStats {
             operations: 0,
             bytes: 0,
             passed_bytes: 0,
+            cached: CacheCounts::default(),
             truncated: 0,
             latency: new_histogram(),
             first_byte: new_histogram(),
@@ -223,6 +257,7 @@ impl OperationStats {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.passed_bytes += other.passed_bytes;
+        self.cached.add(other.cached);
         self.truncated += other.truncated;
         // Auto-resizing histograms cannot fail here.
         let _ = self.latency.add(&other.latency);
@@ -269,6 +304,24 @@ impl LoadRecord {
             self.second(operation, window.second(timing.ended)).add(&second);
             self.interval(window.interval(timing.ended)).operations += 1;
         }
+    }
+
+    /// Counts a read, if it ended within the window, by what the caches of the store said of it.
+    pub fn record_cache(
+        &mut self,
+        window: MeasurementWindow,
+        operation: Operation,
+        ended: Duration,
+        outcome: CacheOutcome,
+    ) {
+        if !window.contains(ended) {
+            return;
+        }
+        let (hits, misses) = match outcome {
+            CacheOutcome::Hit => (1, 0),
+            CacheOutcome::Miss => (0, 1),
+        };
+        self.stats.entry(operation).or_default().cached.add(CacheCounts { hits, misses });
     }
 
     /// Counts a request that was cancelled at `now`.

@@ -17,7 +17,7 @@ pub use crate::figures::{LatencySummary, Rate};
 use crate::load::{ArrivalMode, Load};
 use crate::load_spec::LoadSpec;
 use crate::operation::{Mix, Operation};
-use crate::record::OperationStats;
+use crate::record::{CacheCounts, OperationStats};
 use crate::replay::{Replay, TraceInfo};
 use crate::samples::SampleCounts;
 use crate::size_distribution::SizeDistribution;
@@ -208,6 +208,9 @@ pub struct OperationFigures {
     /// Throughput, in bytes per second: bytes that passed within the window, also those of requests that began before
     /// it or completed after it.
     pub bytes_per_second: f64,
+    /// Reads by what the caches of the store said of them.
+    #[serde(default, skip_serializing_if = "CacheCounts::is_empty")]
+    pub cached: CacheCounts,
     /// Cancelled requests. They are in the latency histogram with the time waited, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub truncated: u64,
@@ -240,6 +243,7 @@ impl OperationFigures {
             bytes: stats.bytes,
             requests_per_second: rate(stats.operations as f64),
             bytes_per_second: rate(stats.passed_bytes as f64),
+            cached: stats.cached,
             truncated: stats.truncated,
             failures: stats.failures.clone(),
             failure_samples: stats.failure_samples.clone(),

@@ -7,6 +7,7 @@
 
 pub mod body;
 pub mod budget;
+pub mod cache_status;
 pub mod checksum;
 pub mod class;
 pub mod clock;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cache_status::CacheOutcome;
 use crate::class::Class;
 
 /// One request as measured by the store that served it.
@@ -25,6 +26,8 @@ pub struct Observation {
     pub body_bytes: u64,
     /// The handling of the read by a cache; `None` if none was asked.
     pub cache: Option<CacheStatus>,
+    /// The handling of the read by the caches of a remote store, as its response says.
+    pub remote_cache: Option<CacheOutcome>,
 }
 
 /// The handling of a read by a cache. Formats as the value of `Cache-Status` (RFC 9211).

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use http::header::{CONTENT_LENGTH, HOST, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use tradewind_core::cache_status::CacheOutcome;
 use tradewind_core::context::OnUnknownOutcome;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random};
@@ -300,6 +301,11 @@ impl FailedAttempt {
 }
 
 /// Returns true for an error that a store causes which is being restarted, or a path that is interrupted.
+/// What the caches of the service say of a read.
+fn remote_cache(headers: &HeaderMap) -> Option<CacheOutcome> {
+    CacheOutcome::parse(headers.get("cache-status")?.to_str().ok()?)
+}
+
 fn is_network_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -555,6 +561,7 @@ impl Client {
             first_byte: self.clock.now().saturating_sub(request_info.sent_at),
             body_bytes: request_info.body_bytes,
             cache: None,
+            remote_cache: remote_cache(response.headers()),
         };
         let held = HeldConnection { pool: self.pool.clone(), connection };
         let response = StoreResponse::new(response, held, self.stall_timeout, observation);

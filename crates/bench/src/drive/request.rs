@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tradewind_core::cache_status::CacheOutcome;
 use tradewind_core::error::{Error, ErrorKind, Reason};
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
@@ -39,6 +40,8 @@ pub(crate) struct Completion {
     pub last_byte: Duration,
     /// Bytes of the object, and when they passed.
     pub payload: Payload,
+    /// Of a read: whether a cache of the store had the object, if it says so.
+    pub cache: Option<CacheOutcome>,
 }
 
 impl Completion {
@@ -49,7 +52,7 @@ impl Completion {
 
     /// The response to an upload.
     pub const fn upload(completed: Duration, payload: Payload) -> Self {
-        Self { first_byte: completed, last_byte: completed, payload }
+        Self { first_byte: completed, last_byte: completed, payload, cache: None }
     }
 }
 
@@ -122,11 +125,14 @@ pub(crate) async fn execute_recorded<T>(
     let window = shared.window();
     shared.record_completion(ended);
     let response = match result {
-        Ok(Completion { first_byte, payload, .. }) => {
+        Ok(Completion { first_byte, payload, cache, .. }) => {
             let bytes = payload.total();
             shared.progress.record_success(bytes);
             let timing = RequestTiming { scheduled, first_byte, ended };
             record.record_success(window, operation, timing, &payload);
+            if let Some(cache) = cache {
+                record.record_cache(window, operation, ended, cache);
+            }
             Ok((first_byte, bytes))
         }
         Err(RequestFailure { kind, message, is_missing_bucket, .. }) => {

@@ -166,6 +166,7 @@ impl Worker {
             None => None,
         };
         let mut found = self.env.store.get(&self.context, &address, GetRequest::default()).await?;
+        let cache = found.observation.remote_cache;
         let (mut first_byte, mut received) = (None, 0);
         let mut meter = self.shared.payload_meter();
         while let Some(chunk) = found.body.next().await {
@@ -190,7 +191,12 @@ impl Worker {
             )));
         }
         let last_byte = self.shared.now();
-        Ok(Completion { first_byte: first_byte.unwrap_or(last_byte), last_byte, payload: meter.finish() })
+        Ok(Completion {
+            first_byte: first_byte.unwrap_or(last_byte),
+            last_byte,
+            payload: meter.finish(),
+            cache,
+        })
     }
 
     async fn head(&self, number: u64) -> Result<Completion, RequestFailure> {

@@ -261,6 +261,7 @@ impl ReplayWorker {
             Ok(found) => found,
             Err(e) => return self.check_error(e, &possible, offset),
         };
+        let cache = found.observation.remote_cache;
         let (key, size) = (address.key.as_str(), found.info.size);
         // The possible versions of this size whose bytes match all those received so far.
         let mut numbers: Vec<u32> = possible
@@ -300,7 +301,12 @@ impl ReplayWorker {
             )));
         }
         let last_byte = self.shared.now();
-        Ok(Completion { first_byte: first_byte.unwrap_or(last_byte), last_byte, payload: meter.finish() })
+        Ok(Completion {
+            first_byte: first_byte.unwrap_or(last_byte),
+            last_byte,
+            payload: meter.finish(),
+            cache,
+        })
     }
 
     async fn head(&mut self, object: usize, start: u64) -> Result<Completion, RequestFailure> {

@@ -162,6 +162,7 @@ fn add_figures(
     merged.bytes = merged.bytes.saturating_add(other.bytes);
     merged.requests_per_second += other.requests_per_second;
     merged.bytes_per_second += other.bytes_per_second;
+    merged.cached.add(other.cached);
     merged.truncated = merged.truncated.saturating_add(other.truncated);
     for (kind, count) in other.failures {
         let sum = merged.failures.entry(kind).or_default();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::support::command_runner::CommandRunner;
 use super::support::content::content;
 use super::support::s3::{Request, Response, S3};
 use super::support::server::{ServerSetup, root_key, run};
@@ -10,6 +11,20 @@ use super::{Scene, client, metrics, put, read};
 /// A local store with a cache.
 const CACHED: &str = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n\
     [volume.v]\nstack = [{ cached = { disk = \"ssd\", size = \"64MiB\", memory = \"8MiB\" } }, \"disk\"]\n";
+
+#[test]
+fn benchmarks_print_the_hits_of_the_cache() {
+    let scene = Scene::new(CACHED);
+    let server = scene.start();
+    put(&mut client(&server), "bkt", &[]);
+    let caller = CommandRunner::new(server.endpoint);
+    let load = ["bench", "object", "s3://bkt", "--mix", "get", "--size", "4KiB", "--concurrency", "1"];
+    let ran = caller.run(&[&load[..], &["--objects", "8", "--count", "400"]].concat());
+    let printed = String::from_utf8_lossy(&ran.out);
+    let line = printed.lines().find(|line| line.contains("were hits, by Cache-Status"));
+    let share: f64 = line.and_then(|line| line.split(' ').nth(3)).expect(&printed).parse().unwrap();
+    assert!((95.0..=100.0).contains(&share), "{printed}");
+}
 
 /// Settings of a cache in front of a service.
 fn cached_service(endpoint: &str, validate: &str) -> String {

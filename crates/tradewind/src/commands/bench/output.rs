@@ -375,6 +375,11 @@ fn rows(measurement: &Measurement) -> Vec<String> {
         let (operations, bytes) = (agent.operations_per_second, agent.bytes_per_second / 1e6);
         format!("  {:<47} {operations:>11.1} {:>5} {bytes:>8.1}", agent.address, "")
     }));
+    rows.extend(measurement.operations.iter().filter_map(|(operation, figures)| {
+        let (hits, ratio) = (figures.cached.hits, figures.cached.hit_ratio()?);
+        let reads = hits + figures.cached.misses;
+        Some(format!("  cache: {:.1} % of {reads} {operation} were hits, by Cache-Status", 100.0 * ratio))
+    }));
     let samples = measurement.operations.values().filter_map(|figures| figures.failure_samples.first());
     rows.extend(samples.map(|sample| format!("  failed: {sample}")));
     rows.extend(measurement.notes.iter().map(|note| format!("  note: {note}")));
