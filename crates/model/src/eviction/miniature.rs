@@ -121,6 +121,7 @@ pub(super) struct MiniatureSimulations {
     miniatures: Vec<Miniature>,
     current: usize,
     miss_cost: MissCost,
+    live_capacity: Capacity,
     /// Keys whose hash is below this are in the sample.
     sample_below: u64,
     capacity_blocks: u64,
@@ -158,6 +159,7 @@ impl MiniatureSimulations {
                 .collect(),
             current: if policies.is_some() { DECLARED } else { PLAIN },
             miss_cost,
+            live_capacity: capacity,
             sample_below: sample.below,
             capacity_blocks: sample.capacity.blocks,
             capacity_slots: u64::from(sample.capacity.slots),
@@ -188,6 +190,24 @@ impl MiniatureSimulations {
     /// The order of classes in the present mode.
     pub(super) fn ranking(&self) -> Ranking {
         self.ranking_for(self.mode().class_order)
+    }
+
+    /// Limits the number of entries of the live cache. Must precede requests and policies of classes.
+    pub(super) fn set_max_entries(&mut self, max_entries: u32) {
+        let max_slots = if self.is_classed() { MAX_CLASSED_SAMPLE_SLOTS } else { MAX_SAMPLE_SLOTS };
+        let capacity = Capacity { slots: max_entries.min(self.live_capacity.slots), ..self.live_capacity };
+        let sample = Sample::new(capacity, max_slots);
+        self.sample_below = sample.below;
+        self.capacity_blocks = sample.capacity.blocks;
+        self.capacity_slots = u64::from(sample.capacity.slots);
+        for miniature in &mut self.miniatures {
+            *miniature = Miniature::new(miniature.mode, sample.capacity);
+        }
+        self.set_size_unit(self.size_unit);
+    }
+
+    fn is_classed(&self) -> bool {
+        self.miniatures.iter().any(|miniature| miniature.mode.class_order == ClassOrder::Declared)
     }
 
     /// Changes the blocks of a size unit. Must precede requests.
