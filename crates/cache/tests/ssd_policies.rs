@@ -6,6 +6,8 @@
 
 #[path = "ssd_policies/simulation.rs"]
 mod simulation;
+#[path = "ssd_policies/wrong_labels.rs"]
+mod wrong_labels;
 
 use std::sync::Arc;
 
