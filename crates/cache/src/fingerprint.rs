@@ -54,14 +54,15 @@ impl Fingerprints {
         }
     }
 
-    fn content_tag(self, content: ContentId) -> ContentTag {
+    /// Of a content, as the index of the SSD has it.
+    pub fn content_tag(self, content: ContentId) -> ContentTag {
         let hash = xxh3_64_with_seed(&content.0.to_le_bytes(), self.seed);
         ContentTag((hash & u64::from(ContentTag::MAX)).max(1) as u32)
     }
 }
 
 /// A hash of the id of a content: 31 bits, never 0. Two contents may share one: the header on the SSD decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ContentTag(pub u32);
 
 impl ContentTag {

@@ -81,7 +81,8 @@ struct FreeBlocks {
 #[derive(Debug, Clone, Copy)]
 struct ClosedFrame {
     frame: u32,
-    /// The bits of the blocks that count as used for this reason only.
+    /// The bits of the blocks that count as used for this reason only: those that were free when it was closed, and those
+    /// that were freed since.
     held: u32,
 }
 
@@ -90,7 +91,7 @@ struct ClosedFrame {
 pub(crate) struct Frames {
     /// A set bit is a used block.
     used: Vec<u32>,
-    /// Frames in which nothing is allocated, and the blocks that were free when they were closed.
+    /// Frames in which nothing is allocated.
     closed: Vec<ClosedFrame>,
     used_blocks: u64,
     /// Frames that are free as a whole.
@@ -288,7 +289,8 @@ impl Frames {
         (self.used[space.frame() as usize] & space.mask()).count_ones()
     }
 
-    /// Takes all free blocks of a frame, and those that are freed, until [`Self::open`]. Returns false if it is closed.
+    /// Keeps all free blocks of a frame from being allocated until [`Self::open`], also those that are freed until then: no
+    /// space of an extent there is used a second time. Returns false if the frame is closed already.
     pub fn close(&mut self, frame: u32) -> bool {
         if self.closed.iter().any(|closed| closed.frame == frame) {
             return false;
@@ -299,7 +301,7 @@ impl Frames {
         true
     }
 
-    /// Frees the blocks that [`Self::close`] of a frame took, and those that were freed since.
+    /// Frees the blocks that [`Self::close`] kept.
     pub fn open(&mut self, frame: u32) {
         let Some(index) = self.closed.iter().position(|closed| closed.frame == frame) else { return };
         let ClosedFrame { held, .. } = self.closed.swap_remove(index);

@@ -1,7 +1,7 @@
 //! Heads on the SSD whose data is apart. The eviction policy does not rank them: a block of a head saves as much as the 18
 //! of an extent, so that heads of data that is gone would take the place of data. A head follows its data: beyond a part
-//! of the index, heads are freed that have no data on the SSD when they are examined twice in a row. Data may be written
-//! after its head.
+//! of the index, heads are freed that have no data on the SSD when they are examined twice in a row, unless data was read in
+//! between. Data may be written after its head.
 
 use tradewind_model::eviction::Slot;
 
@@ -18,8 +18,11 @@ const ENTRIES_PER_UNCHECKED_HEAD: usize = 32;
 /// data then.
 const MAX_EXAMINED_SLOTS: Slot = 128;
 
-/// Places of the data of a head that are looked up at most, evenly spread over the object.
-const MAX_EXAMINED_PLACES: u32 = 1024;
+/// Places that are looked up at each insertion of a head at most, because the lock is held: enough to free several heads.
+const MAX_LOOKUPS: u32 = 512;
+
+/// Places of the data of a head that are looked up at most, evenly spread over the object. Other ones in each round.
+const MAX_EXAMINED_PLACES: u32 = 64;
 
 /// The number and size of the heads, and the position of the search for those without data.
 #[derive(Debug, Default)]
@@ -27,6 +30,8 @@ pub(super) struct StoredHeads {
     count: u32,
     blocks: u64,
     next_slot: Slot,
+    /// Rounds through the index so far.
+    rounds: u32,
 }
 
 impl StoredHeads {
@@ -54,14 +59,21 @@ impl DiskState {
     /// Frees some heads without data, if heads have more than their part of the index.
     pub(super) fn free_stale_heads(&mut self, fingerprints: Fingerprints) {
         let unchecked = self.index.max_entries() / ENTRIES_PER_UNCHECKED_HEAD;
-        for _ in 0..MAX_EXAMINED_SLOTS {
-            if self.heads.count as usize <= unchecked {
+        let mut lookups = 0;
+        // A head that was just written is not examined twice by one call.
+        for _ in 0..MAX_EXAMINED_SLOTS.min(self.index.slots() / 2) {
+            if self.heads.count as usize <= unchecked || lookups >= MAX_LOOKUPS {
                 return;
             }
             let slot = self.heads.next_slot;
-            self.heads.next_slot = if slot + 1 < self.index.slots() { slot + 1 } else { 0 };
+            self.heads.next_slot = slot + 1;
+            if self.heads.next_slot >= self.index.slots() {
+                self.heads.next_slot = 0;
+                self.heads.rounds = self.heads.rounds.wrapping_add(1);
+            }
             let Some(entry) = self.index.get(slot) else { continue };
             let ExtentKind::Head { extents, is_stale: was_stale } = entry.kind else { continue };
+            lookups += extents.min(MAX_EXAMINED_PLACES) + 1;
             let is_stale = !self.has_data(entry.place, extents, fingerprints);
             if is_stale && was_stale {
                 self.release_slot(slot);
@@ -83,10 +95,22 @@ impl DiskState {
         (0..self.index.slots()).filter_map(|slot| self.index.get(slot)).map(blocks_of).sum()
     }
 
-    /// Returns true if the index has data of an object, as far as is examined.
+    /// Records that data of an object is read: its head has data, also where that is not examined.
+    pub(super) fn record_data_of(&mut self, address: u64) {
+        let Some(slot) = self.index.find(address) else { return };
+        if let Some(ExtentKind::Head { extents, is_stale: true }) =
+            self.index.get(slot).map(|entry| entry.kind)
+        {
+            self.index.set_kind(slot, ExtentKind::Head { extents, is_stale: false });
+        }
+    }
+
+    /// Returns true if the index has data of an object, as far as is examined: at some places, and at the end.
     fn has_data(&self, address: u64, extents: u32, fingerprints: Fingerprints) -> bool {
         let step = extents.div_ceil(MAX_EXAMINED_PLACES).max(1);
-        let mut places = (0..extents).step_by(step as usize).map(|number| Place { address, number });
+        let first = self.heads.rounds % step;
+        let numbers = (first..extents).step_by(step as usize).chain(extents.checked_sub(1));
+        let mut places = numbers.map(|number| Place { address, number });
         places.any(|place| self.index.find(fingerprints.place(place)).is_some())
     }
 }

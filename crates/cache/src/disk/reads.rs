@@ -75,6 +75,9 @@ impl Disk {
         let extents: Vec<Located> = {
             let state = &mut *self.state.lock();
             let extents: Vec<Located> = state.locate(self.fingerprints, keys).collect();
+            if let Some(ExtentKey::Data(place, _)) = extents.first().map(|extent| extent.key) {
+                state.record_data_of(place.address);
+            }
             for extent in &extents {
                 if let Some(entry) = state.index.get(extent.slot).filter(IndexEntry::is_ranked) {
                     state.policy.hit(extent.slot, &entry.as_entry());

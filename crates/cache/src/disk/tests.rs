@@ -2,6 +2,7 @@
 
 mod faults;
 mod fill_runs;
+mod moves;
 
 use std::io::IoSliceMut;
 use std::sync::atomic::AtomicUsize;

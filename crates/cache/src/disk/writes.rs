@@ -12,6 +12,7 @@ use super::{Disk, DiskState, StoreRequest};
 use crate::aligned::BLOCK_BYTES;
 use crate::counters::Counters;
 use crate::extent::{EXTENT_SIZES_BLOCKS, ExtentKey, FRAME_BLOCKS};
+use crate::fingerprint::{ContentTag, ExtentName};
 use crate::policy::{MAX_EXCESS_EVICTIONS, PinReason};
 
 /// Victims of one allocation at most: as many of one block as a frame has, and some more, because other writes take
@@ -34,10 +35,20 @@ impl Disk {
             permit,
             claim,
         } = request;
-        let is_valid = || validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token));
+        let is_valid = || {
+            validity.as_ref().is_none_or(|(changes, token)| changes.is_current(token))
+                && content_use.as_ref().is_none_or(|content_use| content_use.is_current())
+        };
         let name = self.fingerprints.name(extent.key);
         let is_present = matches!(extent.key, ExtentKey::Data(..)) && self.contains(name);
-        if is_present || !is_valid() {
+        // A reader delivers one content to its end, and needs its extents until then.
+        let replaces_used = |state: &DiskState| {
+            let replaced = state.replaced_content(name);
+            replaced.is_some_and(|tag| {
+                content_use.as_ref().is_some_and(|content_use| content_use.is_tag_in_use(tag))
+            })
+        };
+        if is_present || !is_valid() || replaces_used(&self.state.lock()) {
             return;
         }
         let kind = match (name.content, data_extents) {
@@ -79,7 +90,7 @@ impl Disk {
         }
         let mut state = self.state.lock();
         // Under the lock, under which a change removes the extent after it made the token obsolete.
-        if !is_written || !is_valid() {
+        if !is_written || !is_valid() || replaces_used(&state) {
             state.frames.release(space);
             return;
         }
@@ -154,7 +165,7 @@ impl Disk {
                 self.gather_space(&mut frames, size);
             }
         }
-        None
+        self.state.lock().frames.allocate(size)
     }
 }
 
@@ -174,6 +185,15 @@ impl DiskState {
                 true
             }
             None => self.policy.admits(&requested) || may_pin(self),
+        }
+    }
+
+    /// The content of the data that an extent of another content would replace.
+    fn replaced_content(&self, name: ExtentName) -> Option<ContentTag> {
+        let entry = self.index.find(name.place).and_then(|slot| self.index.get(slot))?;
+        match entry.kind {
+            ExtentKind::Data(tag) if name.content.is_some_and(|content| content != tag) => Some(tag),
+            _ => None,
         }
     }
 
