@@ -10,10 +10,12 @@ mod device;
 mod directory;
 mod fill_run;
 mod frames;
+mod heads;
 mod health;
 mod identity;
 mod index;
 mod load;
+mod moves;
 mod reads;
 mod removals;
 mod session_record;
@@ -42,7 +44,7 @@ use crate::changes::{Changes, Token};
 use crate::claims::ExtentClaim;
 use crate::counters::Counters;
 use crate::extent::{ExtentKey, FRAME_BLOCKS, FRAME_BYTES, SealedExtent, blocks_for, verify};
-use crate::fingerprint::Fingerprints;
+use crate::fingerprint::{ExtentName, Fingerprints};
 use crate::io_threads::{IoThreads, Urgency};
 use crate::policy::{
     AppliedPolicies, Eviction, MAX_EXCESS_EVICTIONS, MAX_STEP_ENTRIES, PinReason, Policy, TierCapacity,
@@ -51,6 +53,7 @@ use crate::policy::{
 use crate::ram::{Candidate, Placement};
 use crate::tiers::ContentUse;
 use frames::{Frames, Space};
+use heads::StoredHeads;
 use health::Health;
 use index::{Index, IndexEntry};
 use removals::Removals;
@@ -118,9 +121,11 @@ struct DiskState {
     frames: Frames,
     policy: Policy,
     class_policies: AppliedPolicies,
+    /// The heads without data, which the policy does not rank.
+    heads: StoredHeads,
     /// Frames that fills have taken for extents that are not written yet.
     reserved_frames: u32,
-    /// Fingerprints removed since the load of a checkpoint began. Nothing is stored and found until it ended.
+    /// Places removed since the load of a checkpoint began. Nothing is stored and found until it ended.
     removed_while_loading: Option<Vec<u64>>,
 }
 
@@ -131,6 +136,8 @@ pub(crate) struct StoreRequest {
     pub pin: Option<PinReason>,
     /// Let the extent be dropped if the token is no longer current.
     pub validity: Option<(Arc<Changes>, Token)>,
+    /// Of a head without data: the number of the data extents.
+    pub data_extents: Option<u32>,
     /// Equal each time that the extent is read from the backing store; see [`WriteBudget::admits`].
     pub miss_key: Option<u64>,
     /// Of data: the fingerprint of its head, which may be written if the data is.
@@ -227,8 +234,8 @@ impl Disk {
     }
 
     /// Returns true if the index has the extent and the SSD is not switched off, or is due for a trial.
-    pub fn has_readable(&self, fingerprint: u64) -> bool {
-        self.health.is_usable() && self.contains(fingerprint)
+    pub fn has_readable(&self, name: ExtentName) -> bool {
+        self.health.is_usable() && self.contains(name)
     }
 
     /// Returns true if the last operation of the SSD failed, or it is switched off.
@@ -237,22 +244,30 @@ impl Disk {
     }
 
     /// Returns true if the index has the extent.
-    pub fn contains(&self, fingerprint: u64) -> bool {
-        self.state.lock().index.find(fingerprint).is_some()
+    pub fn contains(&self, name: ExtentName) -> bool {
+        self.state.lock().index.find_extent(name).is_some()
+    }
+
+    /// Returns true if the index has the head of the address with this fingerprint.
+    pub fn contains_head(&self, address: u64) -> bool {
+        self.contains(ExtentName::of_head(address))
     }
 
     /// Pins an extent, if the bound of pins has room.
-    pub fn pin(&self, fingerprint: u64, reason: PinReason) {
+    pub fn pin(&self, name: ExtentName, reason: PinReason) {
         let state = &mut *self.state.lock();
-        let Some(slot) = state.index.find(fingerprint) else { return };
+        let Some(slot) = state.index.find_extent(name) else { return };
         state.pin(slot, Some(reason), &self.counters);
     }
 
     /// Moves an extent to the class of its present placement, and unpins it if only its former class was pinned.
-    pub fn reclassify(&self, fingerprint: u64, placement: Placement) {
+    pub fn reclassify(&self, name: ExtentName, placement: Placement) {
         let state = &mut *self.state.lock();
-        let Some(slot) = state.index.find(fingerprint) else { return };
+        let Some(slot) = state.index.find_extent(name) else { return };
         let Some(entry) = state.index.get(slot) else { return };
+        if !entry.is_ranked() {
+            return state.index.set_class(slot, placement.class);
+        }
         let keeps_pin = state.class_policies.is_to_pin(placement.class, placement.pin);
         let is_same = entry.class == placement.class;
         if is_same && !(entry.class == FIRST_SLICES && !keeps_pin && state.policy.is_pinned(slot)) {
@@ -320,9 +335,20 @@ impl Disk {
         }
     }
 
-    /// Removes the extent with a fingerprint. Returns its location if there was one.
-    pub fn remove(&self, fingerprint: u64) -> Option<FreedLocation> {
-        self.state.lock().remove(fingerprint).map(|entry| FreedLocation(entry.space))
+    /// Removes an extent whose object has changed: neither the policy nor its simulations have it any longer, unless a
+    /// newer content is in its place. Returns its location if there was one.
+    pub fn remove(&self, name: ExtentName) -> Option<FreedLocation> {
+        let mut state = self.state.lock();
+        let removed = state.release(name);
+        if state.index.find(name.place).is_none() {
+            state.policy.forget(name.place);
+        }
+        removed.map(|entry| FreedLocation(entry.space))
+    }
+
+    /// Removes an extent in whose place an equal one is about to be stored. Returns its location if there was one.
+    pub fn release(&self, name: ExtentName) -> Option<FreedLocation> {
+        self.state.lock().release(name).map(|entry| FreedLocation(entry.space))
     }
 
     /// Runs `job` on an I/O thread after the reads of requests. The caller bounds the number of such jobs.
@@ -350,9 +376,9 @@ impl Disk {
 
     /// Reads an extent. Not a use of it. `None`, too, if the SSD is switched off. Blocks.
     pub fn read_blocking(&self, key: ExtentKey) -> Option<Bytes> {
-        let fingerprint = self.fingerprints.extent(key);
+        let name = self.fingerprints.name(key);
         let state = self.state.lock();
-        let space = state.index.find(fingerprint).and_then(|slot| state.index.get(slot))?.space;
+        let space = state.index.find_extent(name).and_then(|slot| state.index.get(slot))?.space;
         drop(state);
         self.read_freed(key, FreedLocation(space))
     }
@@ -376,6 +402,12 @@ impl Disk {
     /// Bytes that extents occupy.
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().frames.used_blocks() * BLOCK_BYTES as u64
+    }
+
+    /// Bytes of heads whose data is apart, and of data whose head is in the index.
+    #[cfg(test)]
+    pub fn headed_bytes(&self) -> u64 {
+        self.state.lock().headed_blocks(self.fingerprints) * BLOCK_BYTES as u64
     }
 
     /// Number of jobs that wait for an I/O thread.
@@ -404,7 +436,7 @@ fn frame_count(bytes: u64) -> u32 {
 /// The view of the eviction policy of an extent that may be stored.
 fn disk_entry(candidate: Candidate) -> Entry {
     let blocks = u32::try_from(blocks_for(candidate.payload_bytes)).unwrap_or(u32::MAX);
-    Entry { key: candidate.fingerprint, blocks, class: candidate.placement.class }
+    Entry { key: candidate.reuse_key, blocks, class: candidate.placement.class }
 }
 
 /// The location of an extent that was removed from the index.
@@ -428,7 +460,15 @@ impl DiskState {
         );
         let class_policies = AppliedPolicies::new();
         let frames = Frames::new(frames);
-        Self { index, frames, policy, class_policies, reserved_frames: 0, removed_while_loading: None }
+        Self {
+            index,
+            frames,
+            policy,
+            class_policies,
+            heads: StoredHeads::default(),
+            reserved_frames: 0,
+            removed_while_loading: None,
+        }
     }
 
     fn set_policies(&mut self, policies: TierPolicies) {
@@ -448,7 +488,7 @@ impl DiskState {
 
     /// Pins an entry if its class is pinned, or for its prefix, as far as the bound of pins has room.
     fn pin(&mut self, slot: Slot, reason: Option<PinReason>, counters: &Counters) {
-        let Some(entry) = self.index.get(slot) else { return };
+        let Some(entry) = self.index.get(slot).filter(IndexEntry::is_ranked) else { return };
         let is_to_pin = self.class_policies.is_to_pin(entry.class, reason);
         if is_to_pin && !self.policy.pin(slot, &entry.as_entry()) {
             counters.pins_ignored.increment();
@@ -457,33 +497,48 @@ impl DiskState {
 
     /// Adds an entry of a checkpoint, unless it contradicts another.
     fn restore(&mut self, entry: IndexEntry) {
-        if self.index.is_full()
-            || self.index.find(entry.fingerprint).is_some()
-            || !self.frames.claim(entry.space)
-        {
+        if self.index.is_full() || self.index.find(entry.place).is_some() || !self.frames.claim(entry.space) {
             return;
         }
-        if let Some(slot) = self.index.insert(entry) {
-            self.policy.insert(slot, &entry.as_entry());
-            if self.class_policies.is_older_to_pin(entry.class) {
-                self.policy.pin(slot, &entry.as_entry());
-            }
+        if let Some(slot) = self.insert(&entry)
+            && entry.is_ranked()
+            && self.class_policies.is_older_to_pin(entry.class)
+        {
+            self.policy.pin(slot, &entry.as_entry());
         }
     }
 
-    fn remove(&mut self, fingerprint: u64) -> Option<IndexEntry> {
+    /// Adds an entry of a place that the index does not have. `None` if the index is full.
+    fn insert(&mut self, entry: &IndexEntry) -> Option<Slot> {
+        let slot = self.index.insert(*entry)?;
+        if entry.is_ranked() {
+            self.policy.insert(slot, &entry.as_entry());
+        } else {
+            self.heads.add(entry);
+            self.policy.set_unranked(self.heads.blocks(), self.heads.count());
+        }
+        Some(slot)
+    }
+
+    /// Removes an extent. The simulations of the policy keep it.
+    fn release(&mut self, name: ExtentName) -> Option<IndexEntry> {
         if let Some(removed) = &mut self.removed_while_loading
             && removed.len() < MAX_REMOVALS_WHILE_LOADING
         {
-            removed.push(fingerprint);
+            removed.push(name.place);
         }
-        let slot = self.index.find(fingerprint)?;
-        self.remove_slot(slot)
+        let slot = self.index.find_extent(name)?;
+        self.release_slot(slot)
     }
 
-    fn remove_slot(&mut self, slot: Slot) -> Option<IndexEntry> {
+    fn release_slot(&mut self, slot: Slot) -> Option<IndexEntry> {
         let entry = self.index.remove(slot)?;
-        self.policy.remove(slot, &entry.as_entry());
+        if entry.is_ranked() {
+            self.policy.release(slot, &entry.as_entry());
+        } else {
+            self.heads.remove(&entry);
+            self.policy.set_unranked(self.heads.blocks(), self.heads.count());
+        }
         self.frames.release(entry.space);
         Some(entry)
     }

@@ -3,9 +3,10 @@
 //!
 //! ```text
 //! magic u32 | checksum u64 (CRC-64/NVME of all that follows) | cache id u64 | kind u8 | class u8 | reserved u16 |
-//! number u32 | identity u64 | length u32 | payload
+//! number u32 | address u64 | content u64 | length u32 | payload
 //! ```
-//! The identity is the content's id for data, and the fingerprint of the address for a head. Numbers are little-endian.
+//! The address is the fingerprint of the object's address. The content is the id of the content for data, and 0 for a
+//! head. Numbers are little-endian.
 
 use bytes::Bytes;
 use tradewind_core::checksum::crc64nvme;
@@ -25,7 +26,7 @@ pub(crate) const FRAME_BYTES: usize = FRAME_BLOCKS * BLOCK_BYTES;
 pub(crate) const EXTENT_SIZES_BLOCKS: [usize; 8] = [1, 2, 3, 4, 6, 9, 13, FRAME_BLOCKS];
 
 /// Bytes of the header.
-pub(crate) const HEADER_BYTES: usize = 40;
+pub(crate) const HEADER_BYTES: usize = 48;
 
 /// The largest payload of a head.
 pub(crate) const MAX_HEAD_BYTES: usize = FRAME_BYTES - HEADER_BYTES;
@@ -33,18 +34,28 @@ pub(crate) const MAX_HEAD_BYTES: usize = FRAME_BYTES - HEADER_BYTES;
 /// Bytes of an object in one data extent: the sectors of 512 bytes (the unit of classes) that fit into a frame.
 pub(crate) const EXTENT_BYTES: usize = (FRAME_BYTES - HEADER_BYTES) / 512 * 512;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TWx1");
+const MAGIC: u32 = u32::from_le_bytes(*b"TWx2");
 
 /// Offset of the bytes that the checksum covers.
 const COVERED_OFFSET: usize = 12;
+
+/// The place of a data extent: equal for all contents of an address. Reuse shows by it, because each fill is a new
+/// content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    /// The fingerprint of the object's address.
+    pub address: u64,
+    /// The number of the extent in the object.
+    pub number: u32,
+}
 
 /// The identity of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ExtentKey {
     /// The head of the address with this fingerprint.
     Head(u64),
-    /// One extent of a content.
-    Data(ContentId, u32),
+    /// The extent of one content at a place.
+    Data(Place, ContentId),
 }
 
 /// A header.
@@ -134,16 +145,17 @@ impl SealedExtent {
 
 fn covered_header(header: &ExtentHeader) -> Vec<u8> {
     let mut out = FieldWriter::default();
-    let (kind, number, identity) = match header.key {
-        ExtentKey::Head(fingerprint) => (0, 0, fingerprint),
-        ExtentKey::Data(content, number) => (1, number, content.0),
+    let (kind, place, content) = match header.key {
+        ExtentKey::Head(address) => (0, Place { address, number: 0 }, 0),
+        ExtentKey::Data(place, content) => (1, place, content.0),
     };
     out.u64(header.cache_id);
     out.u8(kind);
     out.u8(header.class);
     out.u16(0);
-    out.u32(number);
-    out.u64(identity);
+    out.u32(place.number);
+    out.u64(place.address);
+    out.u64(content);
     out.u32(u32::try_from(header.length).unwrap_or(u32::MAX));
     out.finish()
 }
@@ -157,11 +169,11 @@ pub(crate) fn read_header(bytes: &[u8]) -> Option<ExtentHeader> {
     let _checksum = fields.u64()?;
     let cache_id = fields.u64()?;
     let (kind, class, _reserved) = (fields.u8()?, fields.u8()?, fields.u16()?);
-    let (number, identity) = (fields.u32()?, fields.u64()?);
+    let (number, address, content) = (fields.u32()?, fields.u64()?, fields.u64()?);
     let length = usize::try_from(fields.u32()?).ok()?;
     let key = match kind {
-        0 => ExtentKey::Head(identity),
-        1 => ExtentKey::Data(ContentId(identity), number),
+        0 => ExtentKey::Head(address),
+        1 => ExtentKey::Data(Place { address, number }, ContentId(content)),
         _ => return None,
     };
     Some(ExtentHeader { cache_id, key, class, length })
@@ -184,7 +196,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KEY: ExtentKey = ExtentKey::Data(ContentId(5), 3);
+    const PLACE: Place = Place { address: 7, number: 3 };
+    const KEY: ExtentKey = ExtentKey::Data(PLACE, ContentId(5));
 
     fn sealed(payload: &[u8]) -> SealedExtent {
         let mut buffer = ExtentBuffer::new(payload.len());
@@ -206,9 +219,11 @@ mod tests {
         let extent = sealed(b"data");
         assert_eq!(verify(&extent.bytes, 9, KEY).unwrap(), "data");
         assert!(verify(&extent.bytes, 8, KEY).is_none());
-        assert!(verify(&extent.bytes, 9, ExtentKey::Data(ContentId(5), 4)).is_none());
-        assert!(verify(&extent.bytes, 9, ExtentKey::Data(ContentId(6), 3)).is_none());
-        assert!(verify(&extent.bytes, 9, ExtentKey::Head(5)).is_none());
+        for place in [Place { number: 4, ..PLACE }, Place { address: 8, ..PLACE }] {
+            assert!(verify(&extent.bytes, 9, ExtentKey::Data(place, ContentId(5))).is_none());
+        }
+        assert!(verify(&extent.bytes, 9, ExtentKey::Data(PLACE, ContentId(6))).is_none());
+        assert!(verify(&extent.bytes, 9, ExtentKey::Head(7)).is_none());
     }
 
     proptest! {

@@ -167,7 +167,7 @@ impl Filler {
             None => None,
         };
         // After the claim: an earlier one may have ended with the extent.
-        if self.tiers.locate(self.head.content, number).is_some() {
+        if self.tiers.locate(&self.head, number).is_some() {
             return None;
         }
         let candidate = self.tiers.candidate(&self.head, number);

@@ -303,8 +303,7 @@ pub(crate) struct RamExtent {
 /// another entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    pub fingerprint: u64,
-    /// Identifies it for the eviction policy of the memory tier.
+    /// Identifies it for the eviction policies of the tiers.
     pub reuse_key: u64,
     /// Bytes of memory.
     pub ram_bytes: usize,

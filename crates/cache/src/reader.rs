@@ -23,7 +23,7 @@ use self::opening_run::OpeningRun;
 use crate::cached::MAX_EXAMINED_EXTENTS;
 use crate::changes::KeyHash;
 use crate::disk::{DiskRead, MAX_READ_EXTENTS};
-use crate::extent::{EXTENT_BYTES, FRAME_BYTES};
+use crate::extent::{EXTENT_BYTES, FRAME_BYTES, Place};
 use crate::fill::{FillBody, Filler, SharedFills};
 use crate::head::Head;
 use crate::tiers::{ContentUse, Tier, Tiers};
@@ -82,6 +82,14 @@ impl Origin {
             number += u32::try_from(count).unwrap_or(0);
             sources.push(Source::Ssd { first, read });
         }
+        let is_on_ssd = |source: &Source| matches!(source, Source::Ssd { .. });
+        if sources.iter().any(is_on_ssd) {
+            for source in &sources {
+                if let Source::Ram { number, .. } = source {
+                    tiers.touch_on_ssd(head, *number);
+                }
+            }
+        }
         let mut pieces = VecDeque::new();
         for source in sources {
             let (first, found, counter) = match source {
@@ -117,7 +125,7 @@ impl Origin {
     fn start_read(&self, numbers: Range<u32>) -> Started {
         let first = numbers.start;
         let end = self.end_of_read(numbers);
-        let mut count = self.tiers.count_neighbours(self.head.content, first..end);
+        let mut count = self.tiers.count_neighbours(&self.head, first..end);
         while count > 0 {
             if let Some(reservation) =
                 self.context.window.try_reserve_leaving(count * FRAME_BYTES, FRAME_BYTES)
@@ -339,9 +347,11 @@ impl CachedReader {
     /// are the last ones or more than [`MAX_BRIDGED_EXTENTS`]. If the SSD failed to read an extent that it has, only
     /// memory counts: further errors would cost a request each.
     pub(crate) fn end_of_run(&self, first: u32) -> u32 {
-        let (tiers, content) = (&self.origin.tiers, self.origin.head.content);
-        let is_ssd_usable = tiers.locate(content, first).is_none();
-        let is_readable = |number: &u32| match tiers.locate(content, *number) {
+        let (tiers, head) = (&self.origin.tiers, &self.origin.head);
+        let place = tiers.place(head, first);
+        let locate = |number: u32| tiers.locate_place(Place { number, ..place }, head.content);
+        let is_ssd_usable = locate(first).is_none();
+        let is_readable = |number: &u32| match locate(*number) {
             Some(Tier::Ram) => true,
             Some(Tier::Ssd) => is_ssd_usable,
             None => false,
@@ -375,7 +385,10 @@ impl CachedReader {
         let (bytes, counter) = match self.take_finished(number) {
             Some(found) => (found?, &tiers.counters.ssd_bytes),
             None => match tiers.ram_data(&head, number) {
-                Some(bytes) => (bytes, &tiers.counters.ram_bytes),
+                Some(bytes) => {
+                    tiers.touch_on_ssd(&head, number);
+                    (bytes, &tiers.counters.ram_bytes)
+                }
                 None => {
                     let StartedRead { numbers, read, reservation } = self.started(number)?;
                     self.read_ahead(numbers.end);

@@ -16,9 +16,9 @@ use crate::changes::{Changes, KeyHash, Token};
 use crate::classes::CachePolicies;
 use crate::counters::Counters;
 use crate::disk::{Disk, DiskRead, FillRun, StoreRequest};
-use crate::extent::{EXTENT_BYTES, ExtentBuffer, ExtentKey, MAX_HEAD_BYTES, blocks_for};
+use crate::extent::{EXTENT_BYTES, ExtentBuffer, ExtentKey, MAX_HEAD_BYTES, Place, blocks_for};
 use crate::fill::ExtentFill;
-use crate::fingerprint::Fingerprints;
+use crate::fingerprint::{ExtentName, Fingerprints};
 use crate::head::{ContentId, Head, Stamp, decode_head, encode_head, encoded_bytes_with_data};
 use crate::ram::{Candidate, InsertedHead, Placement, RamExtent, RamTier, data_bytes, head_bytes};
 use crate::reader::{extents, extents_span};
@@ -48,6 +48,21 @@ const MAX_BATCH_EXTENTS: u32 = 1024;
 pub(crate) enum Tier {
     Ram,
     Ssd,
+}
+
+/// The names of an extent in the tiers.
+#[derive(Debug, Clone, Copy)]
+struct TierNames {
+    /// The fingerprint in memory.
+    ram: u64,
+    ssd: ExtentName,
+}
+
+impl TierNames {
+    /// The names of the head of the address with this fingerprint.
+    const fn of_head(address: u64) -> Self {
+        Self { ram: address, ssd: ExtentName::of_head(address) }
+    }
 }
 
 /// The reason for which an object is removed.
@@ -136,7 +151,7 @@ impl Tiers {
     pub async fn head(&self, address: &Address, token: &Token) -> Option<(Arc<Head>, Tier)> {
         let hash = token.hash();
         if let Some(head) = self.ram.head(hash.key, address) {
-            self.rank_again(&head, hash.key, || self.policies.of_head(&head));
+            self.rank_again(&head, TierNames::of_head(hash.key), || self.policies.of_head(&head));
             self.track(&head, token);
             return Some((head, Tier::Ram));
         }
@@ -148,7 +163,7 @@ impl Tiers {
             head.set_stamp(stamp);
         }
         let head = Arc::new(head);
-        self.rank_on_ssd(&head, hash.key, self.policies.of_head(&head));
+        self.rank_on_ssd(&head, TierNames::of_head(hash.key), self.policies.of_head(&head));
         self.track(&head, token);
         match self.insert_head(&head, token) {
             InsertedHead::Existing(head) => Some((head, Tier::Ram)),
@@ -224,9 +239,9 @@ impl Tiers {
         }
     }
 
-    /// Returns true if the index of the SSD has an entry.
-    pub fn is_on_ssd(&self, fingerprint: u64) -> bool {
-        self.disk.as_ref().is_some_and(|disk| disk.contains(fingerprint))
+    /// Returns true if the index of the SSD has the head of the address with this fingerprint.
+    pub fn is_on_ssd(&self, address: u64) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.contains_head(address))
     }
 
     /// Caches a head with the data that it has. Returns the head whose content the caller fills: another one if an
@@ -260,7 +275,7 @@ impl Tiers {
 
     /// Stores a head on the SSD unless it is there: without it, its data on the SSD is lost when memory is short.
     pub fn ensure_head_is_stored(&self, head: &Head, token: &Token, permit: OwnedSemaphorePermit) {
-        if self.disk.as_ref().is_some_and(|disk| !disk.contains(token.hash().key)) {
+        if self.disk.as_ref().is_some_and(|disk| !disk.contains_head(token.hash().key)) {
             self.store_head(head, token, permit, None);
         }
     }
@@ -289,10 +304,15 @@ impl Tiers {
         let validity = Some((self.changes.clone(), *token));
         // The budget of writes treats a head without data apart: it follows its data.
         let miss_key = head.data.as_ref().map(|_| hash.key);
+        let data_extents = match head.data {
+            Some(_) => None,
+            None => Some(extents(Span::whole(head.info.size)).end),
+        };
         disk.store(StoreRequest {
             extent,
             pin,
             validity,
+            data_extents,
             miss_key,
             head_key: None,
             run: None,
@@ -304,32 +324,32 @@ impl Tiers {
 
     /// Gives an entry its present class if that may have changed, and pins it if it was cached before its class or prefix
     /// was pinned.
-    fn rank_again(&self, head: &Head, fingerprint: u64, placement: impl FnOnce() -> Placement) {
+    fn rank_again(&self, head: &Head, names: TierNames, placement: impl FnOnce() -> Placement) {
         if !self.policies.may_change_class(head) {
             return;
         }
         let placement = placement();
-        self.reclassify(fingerprint, placement);
+        self.reclassify(names, placement);
         let Some(reason) = placement.pin else { return };
-        self.ram.pin(fingerprint, reason);
+        self.ram.pin(names.ram, reason);
         if let Some(disk) = &self.disk {
-            disk.pin(fingerprint, reason);
+            disk.pin(names.ssd, reason);
         }
     }
 
     /// Like [`Self::rank_again`], for what is read from the SSD: its class may be that of an earlier process.
-    fn rank_on_ssd(&self, head: &Head, fingerprint: u64, placement: Placement) {
+    fn rank_on_ssd(&self, head: &Head, names: TierNames, placement: Placement) {
         if self.policies.may_change_class(head) {
-            self.rank_again(head, fingerprint, || placement);
+            self.rank_again(head, names, || placement);
         } else if let Some(disk) = &self.disk {
-            disk.reclassify(fingerprint, placement);
+            disk.reclassify(names.ssd, placement);
         }
     }
 
-    fn reclassify(&self, fingerprint: u64, placement: Placement) {
-        self.ram.reclassify(fingerprint, placement);
+    fn reclassify(&self, names: TierNames, placement: Placement) {
+        self.ram.reclassify(names.ram, placement);
         if let Some(disk) = &self.disk {
-            disk.reclassify(fingerprint, placement);
+            disk.reclassify(names.ssd, placement);
         }
     }
 
@@ -342,18 +362,18 @@ impl Tiers {
         let now = self.policies.now();
         let retained = self.policies.retained();
         for (key, mut object) in retained.take_due(now) {
-            let is_cached =
-                self.ram.contains(key) || self.disk.as_ref().is_some_and(|disk| disk.contains(key));
+            let is_cached = self.ram.contains(key) || self.is_on_ssd(key);
             if is_cached && !object.is_rank_due {
                 continue;
             }
             if !is_cached {
                 object.classes.retention = None;
             }
-            self.reclassify(key, self.policies.of_retained(&object, None, now));
+            let of_head = self.policies.of_retained(&object, None, now);
+            self.reclassify(TierNames::of_head(key), of_head);
             for number in 0..object.extents() {
-                let fingerprint = self.fingerprints.data(object.content, number);
-                self.reclassify(fingerprint, self.policies.of_retained(&object, Some(number), now));
+                let names = self.names(Place { address: key, number }, object.content);
+                self.reclassify(names, self.policies.of_retained(&object, Some(number), now));
                 if number % MAX_BATCH_EXTENTS == MAX_BATCH_EXTENTS - 1 {
                     tokio::task::yield_now().await;
                 }
@@ -385,18 +405,30 @@ impl Tiers {
         let span = extents_span(&(number..number + 1), head.info.size);
         let payload_bytes = usize::try_from(span.length).unwrap_or(EXTENT_BYTES);
         Candidate {
-            fingerprint: self.fingerprints.data(head.content, number),
-            reuse_key: self.reuse_key(self.fingerprints.key(&head.address).key, number),
+            reuse_key: self.fingerprints.place(self.place(head, number)),
             ram_bytes: data_bytes(payload_bytes),
             payload_bytes,
             placement: self.policies.of_extent(head, number),
         }
     }
 
-    /// The name of an extent by the fingerprint of its address: equal for all contents. Each fill is another content, so
-    /// that reuse shows by this name only.
-    fn reuse_key(&self, head_fingerprint: u64, number: u32) -> u64 {
-        self.fingerprints.data(ContentId(head_fingerprint), number)
+    /// The place of a data extent.
+    pub fn place(&self, head: &Head, number: u32) -> Place {
+        Place { address: self.fingerprints.key(&head.address).key, number }
+    }
+
+    /// The names of a data extent.
+    fn names(&self, place: Place, content: ContentId) -> TierNames {
+        TierNames {
+            ram: self.fingerprints.data(content, place.number),
+            ssd: self.fingerprints.name(ExtentKey::Data(place, content)),
+        }
+    }
+
+    /// The identities of data extents.
+    fn extent_keys(&self, head: &Head, numbers: Range<u32>) -> impl Iterator<Item = ExtentKey> + use<> {
+        let (address, content) = (self.fingerprints.key(&head.address).key, head.content);
+        numbers.map(move |number| ExtentKey::Data(Place { address, number }, content))
     }
 
     /// The largest object that is cached together with its head.
@@ -408,7 +440,6 @@ impl Tiers {
     pub fn small_candidate(&self, head: &Head, hash: KeyHash) -> Candidate {
         let size = usize::try_from(head.info.size).unwrap_or(usize::MAX / 2);
         Candidate {
-            fingerprint: hash.key,
             reuse_key: hash.key,
             ram_bytes: head_bytes(head.memory_bytes() + size),
             payload_bytes: encoded_bytes_with_data(head),
@@ -437,46 +468,61 @@ impl Tiers {
     }
 
     /// Where a data extent can be read; an SSD that is switched off does not count. Not a use of it.
-    pub fn locate(&self, content: ContentId, number: u32) -> Option<Tier> {
-        let fingerprint = self.fingerprints.data(content, number);
-        if self.ram.contains(fingerprint) {
+    pub fn locate(&self, head: &Head, number: u32) -> Option<Tier> {
+        self.locate_place(self.place(head, number), head.content)
+    }
+
+    /// Where the extent of a content at a place can be read. See [`Self::locate`].
+    pub fn locate_place(&self, place: Place, content: ContentId) -> Option<Tier> {
+        let names = self.names(place, content);
+        if self.ram.contains(names.ram) {
             return Some(Tier::Ram);
         }
-        self.disk.as_ref().filter(|disk| disk.has_readable(fingerprint)).map(|_| Tier::Ssd)
+        self.disk.as_ref().filter(|disk| disk.has_readable(names.ssd)).map(|_| Tier::Ssd)
     }
 
     /// Returns true if the index of the SSD has a data extent, which an SSD that fails may have again later.
-    pub fn has_indexed(&self, content: ContentId, number: u32) -> bool {
-        self.is_on_ssd(self.fingerprints.data(content, number))
+    pub fn has_indexed(&self, head: &Head, number: u32) -> bool {
+        let names = self.names(self.place(head, number), head.content);
+        self.disk.as_ref().is_some_and(|disk| disk.contains(names.ssd))
     }
 
     /// Returns true if the SSD fails or is switched off, and its index has the head of a key.
     pub fn has_unreadable_head(&self, hash: KeyHash) -> bool {
-        self.disk.as_ref().is_some_and(|disk| disk.is_failing() && disk.contains(hash.key))
+        self.disk.as_ref().is_some_and(|disk| disk.is_failing() && disk.contains_head(hash.key))
     }
 
     /// A data extent in memory.
     pub fn ram_data(&self, head: &Head, number: u32) -> Option<Bytes> {
         let fingerprint = self.fingerprints.data(head.content, number);
         let found = self.ram.data(fingerprint, head.content, number)?;
-        self.rank_again(head, fingerprint, || self.policies.of_extent(head, number));
+        if self.policies.may_change_class(head) {
+            let names = self.names(self.place(head, number), head.content);
+            self.rank_again(head, names, || self.policies.of_extent(head, number));
+        }
         Some(found)
     }
 
+    /// Records a use of an extent on the SSD that was read from memory, because other extents of the object were not. Else
+    /// the extents of one object differ in rank, and it loses some of them.
+    pub fn touch_on_ssd(&self, head: &Head, number: u32) {
+        if let Some(disk) = &self.disk {
+            disk.touch(ExtentKey::Data(self.place(head, number), head.content));
+        }
+    }
+
     /// Number of the first of these data extents that one request to the SSD reads. Not a use of them.
-    pub fn count_neighbours(&self, content: ContentId, numbers: Range<u32>) -> usize {
-        let keys = numbers.map(|number| ExtentKey::Data(content, number));
-        self.disk.as_ref().map_or(0, |disk| disk.count_neighbours(keys))
+    pub fn count_neighbours(&self, head: &Head, numbers: Range<u32>) -> usize {
+        self.disk.as_ref().map_or(0, |disk| disk.count_neighbours(self.extent_keys(head, numbers)))
     }
 
     /// Begins to read the first of these data extents that one request to the SSD reads.
     pub fn start_read(&self, head: &Head, numbers: Range<u32>) -> Option<DiskRead> {
-        let content = head.content;
-        let keys = numbers.clone().map(|number| ExtentKey::Data(content, number));
-        let read = self.disk.as_ref()?.start_read(keys)?;
+        let read = self.disk.as_ref()?.start_read(self.extent_keys(head, numbers.clone()))?;
+        let address = self.fingerprints.key(&head.address).key;
         for number in numbers.take(read.count()) {
-            let fingerprint = self.fingerprints.data(content, number);
-            self.rank_on_ssd(head, fingerprint, self.policies.of_extent(head, number));
+            let names = self.names(Place { address, number }, head.content);
+            self.rank_on_ssd(head, names, self.policies.of_extent(head, number));
         }
         Some(read)
     }
@@ -503,7 +549,7 @@ impl Tiers {
             // The buffer of a smaller extent may have more blocks than its payload takes in memory.
             let is_whole = bytes.len() == EXTENT_BYTES;
             let cached = if is_whole { bytes.clone() } else { Bytes::copy_from_slice(bytes) };
-            let reuse_key = self.reuse_key(address, number);
+            let reuse_key = self.fingerprints.place(Place { address, number });
             let extent = RamExtent { fingerprint, reuse_key, content: head.content, number, bytes: cached };
             self.ram.insert_data(extent, placement);
         }
@@ -530,20 +576,21 @@ impl Tiers {
         content_use.add_filled(number);
         let cache_id = self.disk.as_ref().map_or(0, |disk| disk.cache_id());
         let placement = self.policies.of_extent(head, number);
-        let extent = buffer.seal(cache_id, ExtentKey::Data(head.content, number), placement.class);
+        let place = self.place(head, number);
+        let extent = buffer.seal(cache_id, ExtentKey::Data(place, head.content), placement.class);
         let (content, fingerprint) = (head.content, self.fingerprints.data(head.content, number));
-        let address = self.fingerprints.key(&head.address).key;
-        let reuse_key = self.reuse_key(address, number);
+        let reuse_key = self.fingerprints.place(place);
         let bytes = extent.payload();
         self.ram.insert_data(RamExtent { fingerprint, reuse_key, content, number, bytes }, placement);
         match &self.disk {
             Some(disk) => {
                 let pin = placement.pin;
-                let (miss_key, head_key) = (Some(reuse_key), Some(address));
+                let (miss_key, head_key) = (Some(reuse_key), Some(place.address));
                 disk.store(StoreRequest {
                     extent,
                     pin,
                     validity: None,
+                    data_extents: None,
                     miss_key,
                     head_key,
                     run,
@@ -554,5 +601,12 @@ impl Tiers {
             }
             None => self.counters.fills.increment(),
         }
+    }
+
+    /// Removes a data extent from the SSD.
+    #[cfg(test)]
+    pub fn remove_from_ssd(&self, head: &Head, number: u32) {
+        let names = self.names(self.place(head, number), head.content);
+        self.disk.as_ref().and_then(|disk| disk.remove(names.ssd));
     }
 }

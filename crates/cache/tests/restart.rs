@@ -13,13 +13,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tempfile::TempDir;
 use tradewind_cache::{Cached, CachedOptions, Validation};
-use tradewind_core::object::Expected;
+use tradewind_core::object::{ETag, Expected, Identity};
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::{
     Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock, context, drain, pattern,
     reason, write_all,
 };
-use tradewind_core::{Address, BucketName, Class, ObjectStore, Reason, Result, SystemClock};
+use tradewind_core::{Address, BucketName, Class, ObjectStore, Reason, Result, SystemClock, Timestamp};
 use tradewind_model::class_policy::{ClassChanges, ClassPolicyTable};
 
 use lasting::Lasting;
@@ -235,6 +235,42 @@ async fn write_of_a_session_without_clean_end_is_seen() {
     desk.read_all(&cached).await;
     assert!(cached.counters().stale == OBJECTS, "{:?}", cached.counters());
     assert_eq!(desk.read_all(&cached).await, NONE);
+    cached.close().await.unwrap();
+}
+
+/// The index of the last checkpoint has the places of the older object.
+#[tokio::test(flavor = "multi_thread")]
+async fn replacement_with_an_equal_tag_is_read_after_a_crash() {
+    const NUMBER: u64 = 4;
+    let desk = Desk::new().await;
+    let put_version = async |store: &dyn ObjectStore, version: u64| {
+        let identity = Identity { etag: ETag::from_tag("equal"), modified: Timestamp::from_millis(1) };
+        let request = StageRequest { identity: Some(identity), ..StageRequest::default() };
+        let mut staged = store.stage(&context(), &address(NUMBER), request).await.unwrap();
+        write_all(&mut *staged, pattern(300_000, 50 + version)).await.unwrap();
+        staged.commit(Expected::default()).await.unwrap();
+    };
+    let read = async |cached: &Cached| {
+        let found = cached.get(&context(), &address(NUMBER), GetRequest::default()).await.unwrap();
+        let bytes = drain(found.body).await.unwrap();
+        cached.flush().await;
+        (0..4).find(|version| bytes == pattern(300_000, 50 + version))
+    };
+    let cached = desk.open().await;
+    put_version(&*cached, 0).await;
+    assert_eq!(read(&cached).await, Some(0));
+    cached.close().await.unwrap();
+    for version in 1..4 {
+        let cached = desk.open().await;
+        put_version(&*cached, version).await;
+        assert_eq!((read(&cached).await, read(&cached).await), (Some(version), Some(version)));
+        drop(cached);
+        let cached = desk.open().await;
+        assert_eq!((read(&cached).await, read(&cached).await), (Some(version), Some(version)));
+        drop(cached);
+    }
+    let cached = desk.open().await;
+    assert_eq!(read(&cached).await, Some(3));
     cached.close().await.unwrap();
 }
 
@@ -466,8 +502,8 @@ async fn foreign_directory_is_rejected_by_name() {
     assert!(other.contains("\"photos\"") && other.contains("\"mail\""), "{other}");
     let identity = desk.directory().join("volume");
     let text = identity_without_checksum(&identity);
-    fs::write(&identity, text.replace("tradewind-cache 2", "tradewind-cache 3")).unwrap();
-    assert!(message("photos").contains("format version 3"));
+    fs::write(&identity, text.replace("tradewind-cache 3", "tradewind-cache 4")).unwrap();
+    assert!(message("photos").contains("format version 4"));
     // The content of one foreign file is worth more than the cache.
     fs::write(desk.directory().join("letters"), "x").unwrap();
     fs::write(&identity, "x").unwrap();
@@ -553,7 +589,7 @@ async fn directory_of_an_older_version_starts_empty() {
     drop(cached);
     let identity = desk.directory().join("volume");
     let text = identity_without_checksum(&identity);
-    fs::write(&identity, text.replace("tradewind-cache 2", "tradewind-cache 1")).unwrap();
+    fs::write(&identity, text.replace("tradewind-cache 3", "tradewind-cache 2")).unwrap();
     let other = desk.try_open("mail").map(drop).unwrap_err();
     assert!(other.message().contains("belongs to volume"), "{other}");
     let cached = desk.open().await;
@@ -563,7 +599,7 @@ async fn directory_of_an_older_version_starts_empty() {
     drop(cached);
     let id = |text: &str| text.lines().nth(1).unwrap().to_owned();
     let renewed = fs::read_to_string(&identity).unwrap();
-    assert!(renewed.starts_with("tradewind-cache 2\n") && id(&renewed) != id(&text), "{renewed}");
+    assert!(renewed.starts_with("tradewind-cache 3\n") && id(&renewed) != id(&text), "{renewed}");
 }
 
 /// Absent, read-only or full at the start: what the cache needs cannot be created.

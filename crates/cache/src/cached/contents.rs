@@ -41,18 +41,18 @@ impl Cached {
     }
 
     fn part_of(&self, head: &Head, hash: KeyHash) -> CachedPart {
-        let is_on_ssd = |fingerprint| self.tiers.disk.as_ref().is_none_or(|disk| disk.contains(fingerprint));
-        let mut is_stored = is_on_ssd(hash.key);
+        let has_ssd = self.tiers.disk.is_some();
+        let mut is_stored = !has_ssd || self.tiers.is_on_ssd(hash.key);
         if head.data.is_none() {
             // An empty object is read from the cache if its data, which is empty, is cached with its head.
             if head.info.size == 0 {
                 return CachedPart::Some;
             }
             for number in extents(Span::whole(head.info.size)) {
-                if self.tiers.locate(head.content, number).is_none() {
+                if self.tiers.locate(head, number).is_none() {
                     return CachedPart::Some;
                 }
-                is_stored = is_stored && is_on_ssd(self.tiers.fingerprints.data(head.content, number));
+                is_stored = is_stored && (!has_ssd || self.tiers.has_indexed(head, number));
             }
         }
         if is_stored { CachedPart::Stored } else { CachedPart::All }
@@ -62,7 +62,7 @@ impl Cached {
     /// index is loaded, although it is dropped. The space on the SSD is freed in the background.
     pub fn evict(&self, address: &Address) -> bool {
         let hash = self.tiers.fingerprints.key(address);
-        let is_on_ssd = self.tiers.disk.as_ref().is_some_and(|disk| disk.contains(hash.key));
+        let is_on_ssd = self.tiers.is_on_ssd(hash.key);
         let is_cached = is_on_ssd || self.tiers.ram.contains(hash.key);
         self.drop_head(hash);
         is_cached
@@ -263,7 +263,7 @@ mod tests {
         let token = scene.cached.tiers.changes.token(hash).unwrap();
         let (head, _) = scene.cached.tiers.head(&address, &token).await.unwrap();
         let fingerprint = scene.cached.tiers.fingerprints.data(head.content, 2);
-        scene.cached.tiers.disk.as_ref().unwrap().remove(fingerprint);
+        scene.cached.tiers.remove_from_ssd(&head, 2);
         assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::All, "it is in memory");
         scene.cached.tiers.ram.remove(fingerprint);
         assert_eq!(scene.cached.cached_part(&address, &etag).await, CachedPart::Some);

@@ -16,6 +16,7 @@ use tradewind_model::slices::{HEAD_BYTES, MAX_UNSLICED_BYTES};
 use super::Cached;
 use crate::changes::{KeyHash, Token};
 use crate::classes::Rank;
+use crate::extent::Place;
 use crate::fill::{FillBody, FillTarget, Filler, WholeFill};
 use crate::flights::Flight;
 use crate::head::{Head, Stamp, is_one_extent};
@@ -294,8 +295,7 @@ impl Cached {
             return Ok(Ok(self.hit(attempt, head, span, source, body)));
         }
         let is_whole = span == Span::whole(head.info.size);
-        if is_whole && span.length <= self.tiers.max_small_bytes() && !self.tiers.has_indexed(head.content, 0)
-        {
+        if is_whole && span.length <= self.tiers.max_small_bytes() && !self.tiers.has_indexed(head, 0) {
             return Ok(Err(ForwardReason::Miss));
         }
         let content_use = self.tiers.use_content(head, &attempt.token);
@@ -411,18 +411,19 @@ impl Cached {
     fn has_first_slice(&self, head: &Head, span: Span) -> bool {
         let is_stream = span.offset == 0 && span.length > MAX_UNSLICED_BYTES;
         let mut slice = extents(Span { offset: 0, length: HEAD_BYTES });
-        is_stream && slice.all(|number| self.tiers.locate(head.content, number).is_some())
+        is_stream && slice.all(|number| self.tiers.locate(head, number).is_some())
     }
 
     fn presence(&self, head: &Head, span: Span, tier: Tier) -> Presence {
         let mut presence = Presence { examined: 0, missing: 0, unreadable: 0, first_missing: None, tier };
+        let first = self.tiers.place(head, 0);
         for number in extents(span).take(MAX_EXAMINED_EXTENTS as usize) {
             presence.examined += 1;
-            match self.tiers.locate(head.content, number) {
+            match self.tiers.locate_place(Place { number, ..first }, head.content) {
                 Some(tier) => presence.tier = presence.tier.max(tier),
                 None => {
                     presence.missing += 1;
-                    presence.unreadable += u32::from(self.tiers.has_indexed(head.content, number));
+                    presence.unreadable += u32::from(self.tiers.has_indexed(head, number));
                     presence.first_missing.get_or_insert(number);
                 }
             }

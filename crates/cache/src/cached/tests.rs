@@ -2,6 +2,7 @@
 
 mod heads;
 mod removals;
+mod replacements;
 mod ssd;
 
 use std::io::{self, IoSliceMut};

@@ -3,9 +3,11 @@
 //!
 //! ```text
 //! header:  magic u32 | version u32 | cache id u64 | session u64 | CRC-64/NVME
-//! chunks:  count u32 | count x (fingerprint u64, first block u32, size << 5 | class u8)   count 0 ends them
+//! chunks:  count u32 | count x (place u64, first block u32, size << 5 | class u8, kind u32)   count 0 ends them
 //! trailer: CRC-64/NVME of all before it
 //! ```
+//! The kind is 0 for a small object, the tag of the content for data, and `1 << 31`, `1 << 30` and the number of data
+//! extents for a head without data; the second of these bits says that no extent was found.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -14,14 +16,14 @@ use std::path::{Path, PathBuf};
 use tradewind_core::checksum::{Algorithm, Hasher, crc64nvme};
 
 use super::frames::Space;
-use super::index::IndexEntry;
+use super::index::{ExtentKind, IndexEntry};
 use crate::fields::{FieldReader, FieldWriter};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TWci");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 32;
 const CRC_BYTES: usize = 8;
-const ENTRY_BYTES: usize = 13;
+const ENTRY_BYTES: usize = 17;
 
 /// Entries of a chunk are at most this many.
 pub(crate) const MAX_CHUNK_ENTRIES: usize = 1 << 14;
@@ -96,9 +98,10 @@ impl CheckpointWriter {
         let mut out = FieldWriter::default();
         out.u32(u32::try_from(entries.len()).unwrap_or(0));
         for entry in entries {
-            out.u64(entry.fingerprint);
+            out.u64(entry.place);
             out.u32(entry.space.block);
             out.u8(entry.space.size << 5 | entry.class & 31);
+            out.u32(entry.kind.encode());
         }
         self.write(&out.finish())
     }
@@ -158,8 +161,9 @@ pub(crate) fn read_checkpoint(path: &Path, mut add: impl FnMut(IndexEntry)) -> i
 
 fn decode_entry(bytes: &[u8]) -> Option<IndexEntry> {
     let mut fields = FieldReader::new(bytes);
-    let (fingerprint, block, kind) = (fields.u64()?, fields.u32()?, fields.u8()?);
-    Some(IndexEntry { fingerprint, space: Space { block, size: kind >> 5 }, class: kind & 31 })
+    let (place, block, size) = (fields.u64()?, fields.u32()?, fields.u8()?);
+    let kind = ExtentKind::decode(fields.u32()?);
+    Some(IndexEntry { place, space: Space { block, size: size >> 5 }, class: size & 31, kind })
 }
 
 fn damaged() -> io::Error {
@@ -174,9 +178,10 @@ mod tests {
 
     fn write(path: &Path) -> Vec<IndexEntry> {
         let entry = |n: u32| IndexEntry {
-            fingerprint: u64::from(n) + 1,
+            place: u64::from(n) + 1,
             space: Space { block: n, size: 0 },
             class: (n % 32) as u8,
+            kind: ExtentKind::decode((n % 3) << 30 | n),
         };
         let entries: Vec<_> = (0..40).map(entry).collect();
         let mut writer = CheckpointWriter::create(path, &HEADER).unwrap();

@@ -47,6 +47,16 @@ impl Space {
         self.block % FRAME_BLOCKS as u32
     }
 
+    /// Number of blocks that it shares with another space of the same frame.
+    pub const fn common_blocks(self, other: Self) -> u32 {
+        (self.mask() & other.mask()).count_ones()
+    }
+
+    /// Returns true if it shares blocks with another space of the same frame.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.common_blocks(other) > 0
+    }
+
     /// The bits of the frame's state.
     const fn mask(self) -> u32 {
         ((1 << self.blocks()) - 1) << self.offset()
@@ -67,11 +77,22 @@ struct FreeBlocks {
     count: u32,
 }
 
+/// A frame in which nothing is allocated for now, also not in blocks that are freed in the meantime.
+#[derive(Debug, Clone, Copy)]
+struct ClosedFrame {
+    frame: u32,
+    /// The bits of the blocks that count as used for this reason only: those that were free when it was closed, and those
+    /// that were freed since.
+    held: u32,
+}
+
 /// The allocator.
 #[derive(Debug)]
 pub(crate) struct Frames {
     /// A set bit is a used block.
     used: Vec<u32>,
+    /// Frames in which nothing is allocated.
+    closed: Vec<ClosedFrame>,
     used_blocks: u64,
     /// Frames that are free as a whole.
     free_frames: u32,
@@ -87,6 +108,7 @@ impl Frames {
     pub fn new(count: u32) -> Self {
         Self {
             used: vec![0; count as usize],
+            closed: Vec::new(),
             used_blocks: 0,
             free_frames: count,
             hints: Default::default(),
@@ -216,6 +238,10 @@ impl Frames {
 
     fn release_blocks(&mut self, frame: u32, mask: u32) {
         debug_assert_eq!(self.used[frame as usize] & mask, mask, "blocks of frame {frame} are freed twice");
+        if let Some(closed) = self.closed.iter_mut().find(|closed| closed.frame == frame) {
+            closed.held |= mask;
+            return;
+        }
         let before = self.max_run(frame);
         self.mark(frame, self.used[frame as usize] & !mask);
         if self.max_run(frame) == before {
@@ -248,6 +274,38 @@ impl Frames {
     /// Number of blocks in use.
     pub const fn used_blocks(&self) -> u64 {
         self.used_blocks
+    }
+
+    /// The space of a size in a frame that has the fewest used blocks.
+    pub fn emptiest_space(&self, frame: u32, size: u8) -> Space {
+        let first = Space::at_frame(frame, size);
+        let last = FRAME_BLOCKS as u32 - first.blocks();
+        let spaces = (0..=last).map(|offset| Space { block: first.block + offset, size });
+        spaces.min_by_key(|space| self.used_blocks_in(*space)).unwrap_or(first)
+    }
+
+    /// Number of used blocks of a space.
+    pub fn used_blocks_in(&self, space: Space) -> u32 {
+        (self.used[space.frame() as usize] & space.mask()).count_ones()
+    }
+
+    /// Keeps all free blocks of a frame from being allocated until [`Self::open`], also those that are freed until then: no
+    /// space of an extent there is used a second time. Returns false if the frame is closed already.
+    pub fn close(&mut self, frame: u32) -> bool {
+        if self.closed.iter().any(|closed| closed.frame == frame) {
+            return false;
+        }
+        let used = self.used[frame as usize];
+        self.closed.push(ClosedFrame { frame, held: FRAME_MASK & !used });
+        self.mark(frame, FRAME_MASK);
+        true
+    }
+
+    /// Frees the blocks that [`Self::close`] kept.
+    pub fn open(&mut self, frame: u32) {
+        let Some(index) = self.closed.iter().position(|closed| closed.frame == frame) else { return };
+        let ClosedFrame { held, .. } = self.closed.swap_remove(index);
+        self.release_blocks(frame, held);
     }
 
     /// Number of used blocks of a frame.
@@ -308,6 +366,18 @@ mod tests {
         let tail = Space::at_frame(6, 2);
         frames.release_rest(tail);
         assert_eq!(frames.used_blocks_of(6), tail.blocks());
+    }
+
+    #[test]
+    fn blocks_freed_in_a_closed_frame_are_free_when_it_opens() {
+        let mut frames = Frames::new(1);
+        let spaces: Vec<Space> = (0..3).map(|_| frames.allocate(3).unwrap()).collect();
+        assert!(frames.close(0) && !frames.close(0));
+        frames.release(spaces[1]);
+        assert!(frames.allocate(0).is_none());
+        frames.open(0);
+        assert_eq!(frames.used_blocks(), 8);
+        assert_eq!(frames.allocate(3), Some(spaces[1]));
     }
 
     proptest! {

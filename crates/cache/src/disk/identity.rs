@@ -23,7 +23,7 @@ use super::directory::{DirectoryError, rejected, replace};
 use super::session_record::begins_as_record;
 
 /// The version of the format of the directory.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 const TITLE: &str = "tradewind-cache";
 const FILE_NAME: &str = "volume";
 const LOCK_NAME: &str = "lock";
@@ -218,6 +218,6 @@ mod tests {
         let text = encode(ID, "photos");
         let earlier: String = text.split_inclusive('\n').take(3).collect();
         assert!(is_intact(&earlier));
-        assert!(matches!(parse(&earlier.replace("cache 2", "cache 3")), Parsed::Newer(3)));
+        assert!(matches!(parse(&earlier.replace("cache 3", "cache 4")), Parsed::Newer(4)));
     }
 }

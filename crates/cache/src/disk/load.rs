@@ -68,8 +68,10 @@ impl Disk {
             );
             loaded = DiskState::empty(self.bytes, self.eviction);
         }
-        for fingerprint in removed {
-            loaded.remove(fingerprint);
+        for place in removed {
+            if let Some(slot) = loaded.index.find(place) {
+                loaded.release_slot(slot);
+            }
         }
         loaded.class_policies.inherit_prefix_generation(&state.class_policies);
         loaded.set_policies(state.class_policies.current());

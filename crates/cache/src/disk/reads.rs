@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tradewind_model::eviction::{EvictionPolicy, Slot};
 
 use super::frames::Space;
+use super::index::IndexEntry;
 use super::{Disk, DiskState};
 use crate::aligned::{AlignedBuffer, BLOCK_BYTES};
 use crate::extent::{ExtentHeader, ExtentKey, read_header, verify};
@@ -30,7 +31,7 @@ const MAX_LAST_UNREADABLE: usize = 2 * MAX_READ_EXTENTS;
 /// An extent that could not be read.
 #[derive(Debug)]
 pub(super) struct UnreadableExtent {
-    fingerprint: u64,
+    place: u64,
     /// Recoveries of the SSD before that.
     recoveries: u64,
 }
@@ -74,14 +75,26 @@ impl Disk {
         let extents: Vec<Located> = {
             let state = &mut *self.state.lock();
             let extents: Vec<Located> = state.locate(self.fingerprints, keys).collect();
+            if let Some(ExtentKey::Data(place, _)) = extents.first().map(|extent| extent.key) {
+                state.record_data_of(place.address);
+            }
             for extent in &extents {
-                if let Some(entry) = state.index.get(extent.slot) {
+                if let Some(entry) = state.index.get(extent.slot).filter(IndexEntry::is_ranked) {
                     state.policy.hit(extent.slot, &entry.as_entry());
                 }
             }
             extents
         };
         self.start_located(extents)
+    }
+
+    /// Records a use of an extent that was read from memory.
+    pub fn touch(&self, key: ExtentKey) {
+        let state = &mut *self.state.lock();
+        let Some(slot) = state.index.find_extent(self.fingerprints.name(key)) else { return };
+        if let Some(entry) = state.index.get(slot).filter(IndexEntry::is_ranked) {
+            state.policy.hit(slot, &entry.as_entry());
+        }
     }
 
     /// Reads an extent. Not a use of it.
@@ -154,7 +167,7 @@ impl Disk {
         };
         if let [extent] = extents {
             self.health.record_error(&error);
-            self.record_unreadable(self.fingerprints.extent(extent.key), extent.space);
+            self.record_unreadable(self.fingerprints.name(extent.key).place, extent.space);
             return vec![None];
         }
         self.read_one_by_one(extents, &error, is_abandoned)
@@ -189,7 +202,7 @@ impl Disk {
                 Ok(bytes) => *found = self.verified(extent.key, extent.space, &bytes),
                 Err(error) => {
                     tracing::debug!(%error, block = extent.space.block, "an extent is unreadable and is dropped");
-                    self.drop_damaged(self.fingerprints.extent(extent.key), extent.space);
+                    self.drop_damaged(self.fingerprints.name(extent.key).place, extent.space);
                 }
             }
         }
@@ -213,19 +226,19 @@ impl Disk {
     fn verified(&self, key: ExtentKey, space: Space, bytes: &Bytes) -> Option<Bytes> {
         let payload = verify(bytes, self.cache_id, key);
         if payload.is_none() {
-            self.drop_unverified(self.fingerprints.extent(key), space, bytes);
+            self.drop_unverified(self.fingerprints.name(key).place, space, bytes);
         }
         payload
     }
 
     /// Drops the entry of an extent that failed its verification. Returns true if it is damaged, and false if its entry
     /// was outdated or is gone.
-    pub(super) fn drop_unverified(&self, fingerprint: u64, space: Space, bytes: &Bytes) -> bool {
+    pub(super) fn drop_unverified(&self, place: u64, space: Space, bytes: &Bytes) -> bool {
         if self.is_outdated(bytes) {
-            self.drop_entry(fingerprint, space);
+            self.drop_entry(place, space);
             return false;
         }
-        self.drop_damaged(fingerprint, space)
+        self.drop_damaged(place, space)
     }
 
     /// True if bytes that are not the extent of an entry are no sign of damage: the entry is of an older checkpoint, or
@@ -236,8 +249,8 @@ impl Disk {
     }
 
     /// Drops the entry of a damaged or unreadable extent. Returns false if it is gone.
-    fn drop_damaged(&self, fingerprint: u64, space: Space) -> bool {
-        let is_dropped = self.drop_entry(fingerprint, space);
+    fn drop_damaged(&self, place: u64, space: Space) -> bool {
+        let is_dropped = self.drop_entry(place, space);
         if is_dropped {
             self.counters.ssd_corrupt.increment();
         }
@@ -245,45 +258,42 @@ impl Disk {
     }
 
     /// Drops an entry, unless it moved since: then it is another extent.
-    fn drop_entry(&self, fingerprint: u64, space: Space) -> bool {
+    fn drop_entry(&self, place: u64, space: Space) -> bool {
         let mut state = self.state.lock();
-        let slot = state.index.find(fingerprint);
-        let is_there = slot.and_then(|slot| state.index.get(slot)).is_some_and(|entry| entry.space == space);
-        if is_there {
-            state.remove(fingerprint);
-        }
-        is_there
+        let slot = state.index.find(place);
+        let slot = slot.filter(|slot| state.index.get(*slot).is_some_and(|entry| entry.space == space));
+        slot.and_then(|slot| state.release_slot(slot)).is_some()
     }
 
     /// Records that an extent could not be read on its own. It is dropped at the second time, unless all of the SSD fails, or
     /// [`MAX_LAST_UNREADABLE`] others were recorded meanwhile. Returns true if it was dropped.
-    pub(super) fn record_unreadable(&self, fingerprint: u64, space: Space) -> bool {
-        let is_second = self.note_unreadable(fingerprint).is_some();
-        is_second && !self.health.is_off() && self.drop_damaged(fingerprint, space)
+    pub(super) fn record_unreadable(&self, place: u64, space: Space) -> bool {
+        let is_second = self.note_unreadable(place).is_some();
+        is_second && !self.health.is_off() && self.drop_damaged(place, space)
     }
 
     /// Records that neighbours could not be read, nor one of them. They are dropped at the second time if the SSD has worked
     /// in between: otherwise all of it may fail.
     fn record_unreadable_run(&self, extents: &[Located]) {
         for extent in extents {
-            let fingerprint = self.fingerprints.extent(extent.key);
-            let before = self.note_unreadable(fingerprint);
+            let place = self.fingerprints.name(extent.key).place;
+            let before = self.note_unreadable(place);
             if before.is_some_and(|recoveries| recoveries < self.health.recoveries()) {
-                self.drop_damaged(fingerprint, extent.space);
+                self.drop_damaged(place, extent.space);
             }
         }
     }
 
     /// Records an extent that could not be read. Returns the recoveries of the SSD at the first time, if there was one.
-    fn note_unreadable(&self, fingerprint: u64) -> Option<u64> {
+    fn note_unreadable(&self, place: u64) -> Option<u64> {
         let mut last = self.last_unreadable.lock();
-        if let Some(extent) = last.iter().find(|extent| extent.fingerprint == fingerprint) {
+        if let Some(extent) = last.iter().find(|extent| extent.place == place) {
             return Some(extent.recoveries);
         }
         if last.len() == MAX_LAST_UNREADABLE {
             last.pop_front();
         }
-        last.push_back(UnreadableExtent { fingerprint, recoveries: self.health.recoveries() });
+        last.push_back(UnreadableExtent { place, recoveries: self.health.recoveries() });
         None
     }
 
@@ -317,7 +327,7 @@ impl DiskState {
     ) -> impl Iterator<Item = Located> {
         let mut next_block = None;
         let located = keys.map_while(move |key| {
-            let slot = self.index.find(fingerprints.extent(key))?;
+            let slot = self.index.find_extent(fingerprints.name(key))?;
             let space = self.index.get(slot)?.space;
             let is_neighbour = next_block.is_none_or(|next| next == space.block);
             next_block = Some(space.block + space.blocks());

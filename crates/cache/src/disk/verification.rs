@@ -139,18 +139,17 @@ impl Verifier {
 impl Disk {
     /// Reads and verifies an extent; drops it if it is damaged, or unreadable twice in a row.
     pub(super) fn verify_entry(&self, entry: IndexEntry) -> Verified {
-        if !self.contains(entry.fingerprint) || !self.health.may_use() {
+        if self.state.lock().index.find(entry.place).is_none() || !self.health.may_use() {
             return Verified::Done;
         }
         let Some(bytes) = self.read_space(entry.space) else {
-            let is_dropped = self.record_unreadable(entry.fingerprint, entry.space);
+            let is_dropped = self.record_unreadable(entry.place, entry.space);
             return if is_dropped { Verified::Damaged } else { Verified::Unreadable };
         };
-        let header =
-            read_header(&bytes).filter(|header| self.fingerprints.extent(header.key) == entry.fingerprint);
+        let header = read_header(&bytes).filter(|header| entry.has_name(self.fingerprints.name(header.key)));
         let is_whole = header.is_some_and(|header| verify(&bytes, self.cache_id, header.key).is_some());
         self.counters.ssd_verified_bytes.add(bytes.len() as u64);
-        let is_damaged = !is_whole && self.drop_unverified(entry.fingerprint, entry.space, &bytes);
+        let is_damaged = !is_whole && self.drop_unverified(entry.place, entry.space, &bytes);
         if is_damaged { Verified::Damaged } else { Verified::Done }
     }
 }

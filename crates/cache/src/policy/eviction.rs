@@ -91,6 +91,13 @@ impl Policy {
         }
     }
 
+    /// Sets the part of the tier that entries have which the policy does not rank. Baselines need not know it.
+    pub fn set_unranked(&mut self, blocks: u64, entries: u32) {
+        if let Self::ClassAware(policy) = self {
+            policy.set_unranked(blocks, entries);
+        }
+    }
+
     /// Returns true if the tier would admit an entry. Unlike [`admits`](EvictionPolicy::admits), it records no request.
     pub fn would_admit(&self, entry: &Entry) -> bool {
         match self {

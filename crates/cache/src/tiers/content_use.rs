@@ -2,6 +2,7 @@
 //! ends: a reader delivers one content to its end, and extents that a fill still stores must not stay behind.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,11 +11,19 @@ use parking_lot::Mutex;
 use super::Tiers;
 use super::removal::OrphanedContent;
 use crate::changes::Token;
+use crate::fingerprint::ContentTag;
 use crate::head::{ContentId, Head};
 
-/// The contents in use, by id. See the module's head.
+/// The contents in use. See the module's head.
 #[derive(Debug, Default)]
-pub(super) struct ContentUses(Mutex<HashMap<u64, UsedContent>>);
+pub(super) struct ContentUses(Mutex<UsedContents>);
+
+#[derive(Debug, Default)]
+struct UsedContents {
+    by_id: HashMap<u64, UsedContent>,
+    /// Their number by the tag that the index of the SSD has.
+    tags: HashMap<ContentTag, u32>,
+}
 
 #[derive(Debug, Default)]
 struct UsedContent {
@@ -39,26 +48,45 @@ impl FilledExtents {
 }
 
 impl ContentUses {
-    fn begin(&self, content: ContentId) {
-        self.0.lock().entry(content.0).or_default().uses += 1;
+    fn begin(&self, content: ContentId, tag: ContentTag) {
+        let UsedContents { by_id, tags } = &mut *self.0.lock();
+        let used = by_id.entry(content.0).or_default();
+        if used.uses == 0 {
+            *tags.entry(tag).or_default() += 1;
+        }
+        used.uses += 1;
     }
 
     /// Ends a use. Returns the content if it was the last one.
-    fn end(&self, content: ContentId) -> Option<UsedContent> {
-        let mut contents = self.0.lock();
-        let used = contents.get_mut(&content.0)?;
+    fn end(&self, content: ContentId, tag: ContentTag) -> Option<UsedContent> {
+        let UsedContents { by_id, tags } = &mut *self.0.lock();
+        let used = by_id.get_mut(&content.0)?;
         used.uses -= 1;
-        if used.uses > 0 { None } else { contents.remove(&content.0) }
+        if used.uses > 0 {
+            return None;
+        }
+        if let Entry::Occupied(mut count) = tags.entry(tag) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        by_id.remove(&content.0)
+    }
+
+    /// Returns true if a content with this tag is in use.
+    fn has_tag(&self, tag: ContentTag) -> bool {
+        self.0.lock().tags.contains_key(&tag)
     }
 
     fn add_filled(&self, content: ContentId, number: u32) {
-        if let Some(used) = self.0.lock().get_mut(&content.0) {
+        if let Some(used) = self.0.lock().by_id.get_mut(&content.0) {
             used.filled.add(number);
         }
     }
 
     fn discard(&self, content: ContentId) {
-        if let Some(used) = self.0.lock().get_mut(&content.0) {
+        if let Some(used) = self.0.lock().by_id.get_mut(&content.0) {
             used.is_discarded = true;
         }
     }
@@ -66,7 +94,7 @@ impl ContentUses {
     /// Leaves a content to its last use. Returns false if it is not in use.
     pub fn defer(&self, orphan: OrphanedContent) -> bool {
         let mut contents = self.0.lock();
-        let used = contents.get_mut(&orphan.content().0);
+        let used = contents.by_id.get_mut(&orphan.content().0);
         used.is_some_and(|used| {
             used.orphan = Some(orphan);
             true
@@ -94,6 +122,16 @@ impl ContentUse {
         &self.head
     }
 
+    /// Returns true if the key has not changed since the head was cached, or began to be put into the cache.
+    pub fn is_current(&self) -> bool {
+        self.tiers.changes.is_current(&self.token)
+    }
+
+    /// Returns true if a reader or a fill uses a content with this tag.
+    pub fn is_tag_in_use(&self, tag: ContentTag) -> bool {
+        self.tiers.content_uses.has_tag(tag)
+    }
+
     /// Records that an extent is filled.
     pub fn add_filled(&self, number: u32) {
         self.head.set_has_extents();
@@ -109,7 +147,7 @@ impl ContentUse {
 impl Tiers {
     /// Begins a use of the content of a head.
     pub fn use_content(self: &Arc<Self>, head: &Arc<Head>, token: &Token) -> Arc<ContentUse> {
-        self.content_uses.begin(head.content);
+        self.content_uses.begin(head.content, self.fingerprints.content_tag(head.content));
         Arc::new(ContentUse { tiers: self.clone(), head: head.clone(), token: *token })
     }
 }
@@ -117,7 +155,10 @@ impl Tiers {
 impl Drop for ContentUse {
     fn drop(&mut self) {
         let Self { tiers, head, token } = self;
-        let Some(used) = tiers.content_uses.end(head.content) else { return };
+        let Some(used) = tiers.content_uses.end(head.content, tiers.fingerprints.content_tag(head.content))
+        else {
+            return;
+        };
         match (used.orphan, used.filled.0) {
             (Some(orphan), _) => tiers.free(orphan),
             (None, None) => {}

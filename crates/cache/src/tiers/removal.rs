@@ -9,7 +9,8 @@ use tokio::runtime::Handle;
 use super::{RemovalReason, Tiers};
 use crate::changes::KeyHash;
 use crate::disk::Removal;
-use crate::extent::{EXTENT_BYTES, ExtentKey};
+use crate::extent::{EXTENT_BYTES, ExtentKey, Place};
+use crate::fingerprint::ExtentName;
 use crate::head::{ContentId, Head, decode_head};
 
 /// Extents that are freed before other work has its turn.
@@ -59,11 +60,12 @@ impl Tiers {
 
     fn remove(self: &Arc<Self>, hash: KeyHash, reason: RemovalReason, replacement: Option<ContentId>) {
         self.policies.retained().remove(hash.key);
-        let head = match reason {
-            RemovalReason::Changed => self.ram.remove(hash.key),
-            RemovalReason::Refilled => self.ram.release(hash.key),
+        let name = ExtentName::of_head(hash.key);
+        let disk = self.disk.as_ref();
+        let (head, location) = match reason {
+            RemovalReason::Changed => (self.ram.remove(hash.key), disk.and_then(|disk| disk.remove(name))),
+            RemovalReason::Refilled => (self.ram.release(hash.key), disk.and_then(|disk| disk.release(name))),
         };
-        let location = self.disk.as_ref().and_then(|disk| disk.remove(hash.key));
         if let Some(head) = head {
             // A read may have tracked it since.
             self.policies.retained().forget(hash.key, head.content);
@@ -101,7 +103,7 @@ impl Tiers {
         if let Some(content) = self.ram.head_content(hash.key, &head.address) {
             return content == head.content;
         }
-        let Some(disk) = self.disk.as_ref().filter(|disk| disk.contains(hash.key)) else { return false };
+        let Some(disk) = self.disk.as_ref().filter(|disk| disk.contains_head(hash.key)) else { return false };
         let payload = disk.read_blocking(ExtentKey::Head(hash.key));
         let present = payload.and_then(|payload| decode_head(&payload));
         present.is_none_or(|present| present.content == head.content)
@@ -123,7 +125,7 @@ impl Tiers {
         let Some(orphan) = OrphanedContent::of_head(head, hash.key, reason) else { return };
         let disk = match (self.ram.head_content(hash.key, &head.address), &self.disk) {
             (Some(content), _) if content == orphan.content => return,
-            (None, Some(disk)) if disk.contains(hash.key) => disk,
+            (None, Some(disk)) if disk.contains_head(hash.key) => disk,
             _ => return self.free_unused(orphan, head),
         };
         let Some(removal) = disk.begin_removal() else {
@@ -201,14 +203,17 @@ impl Tiers {
         let disk = self.disk.as_ref().filter(|disk| disk.is_loaded());
         for number in orphan.first..end {
             let fingerprint = self.fingerprints.data(orphan.content, number);
+            let place = Place { address: orphan.head_fingerprint, number };
+            let name = self.fingerprints.name(ExtentKey::Data(place, orphan.content));
             match orphan.reason {
                 RemovalReason::Changed => {
-                    self.ram.remove_data(fingerprint, self.reuse_key(orphan.head_fingerprint, number));
+                    self.ram.remove_data(fingerprint, name.place);
+                    disk.and_then(|disk| disk.remove(name));
                 }
-                RemovalReason::Refilled => self.ram.release_data(fingerprint),
-            }
-            if let Some(disk) = disk {
-                disk.remove(fingerprint);
+                RemovalReason::Refilled => {
+                    self.ram.release_data(fingerprint);
+                    disk.and_then(|disk| disk.release(name));
+                }
             }
         }
         OrphanedContent { first: end, ..orphan }

@@ -1,6 +1,6 @@
 //! The default policy: an LRU window and a clock, in the mode that miniature simulations find best.
 
-use super::classes::{CLASSES, ClassOccupancy, ClassPolicies, SizeUnit};
+use super::classes::{CLASSES, ClassOccupancy, ClassPolicies, SizeUnit, Usage};
 use super::miniature::{GHOST_PERCENT, MiniatureSimulations, MissCost};
 
 use super::window_clock::{Shape, WindowClock, WindowOrder};
@@ -13,7 +13,8 @@ use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
 ///
 /// With policies for classes, the order in which classes lose entries is chosen in the same way: that of the declared
 /// priorities, that of the observed reuse of classes and sizes, that of sizes alone, or none. Labels that predict nothing,
-/// or the contrary, are obeyed only until their misses have cost more than those of no labels. Classes that are ranked by reuse
+/// or the contrary, are obeyed only until their misses have cost more than those of no labels. A class without reuse has no
+/// precedence over a labelled one that is reused. Classes that are ranked by reuse
 /// ([`ClassPolicies::rank_by_reuse`]) have no declared priority: among the declared ones they take the rank that they earn.
 #[derive(Debug)]
 pub struct AdaptiveWindow {
@@ -64,6 +65,13 @@ impl AdaptiveWindow {
     /// [`set_class_policies`](Self::set_class_policies) applies limits of occupancy to it.
     pub fn set_max_entries(&mut self, max_entries: u32) {
         self.live.set_max_entries(max_entries);
+        self.simulations.set_max_entries(max_entries);
+    }
+
+    /// Sets the blocks and entries of the cache that are used by entries which the policy does not rank: they were never
+    /// inserted, and the caller removes them.
+    pub fn set_unranked(&mut self, blocks: u64, entries: u32) {
+        self.live.set_unranked(Usage { blocks, slots: u64::from(entries) });
     }
 
     /// Changes the blocks of a size unit, 1 by default, up to 2^24. Entries of a class that differ in size may differ in

@@ -121,12 +121,17 @@ pub(super) struct MiniatureSimulations {
     miniatures: Vec<Miniature>,
     current: usize,
     miss_cost: MissCost,
+    live_capacity: Capacity,
     /// Keys whose hash is below this are in the sample.
     sample_below: u64,
     capacity_blocks: u64,
     capacity_slots: u64,
     requested_blocks: u64,
     reuse: [Reuse; CELLS],
+    /// The reuse of each class in the cache that obeys the declared priorities.
+    declared_reuse: [Reuse; CLASSES],
+    /// Requests since the evidence on the declared priorities was evaluated last.
+    unevaluated_blocks: u64,
     size_unit: SizeUnit,
     /// The priorities of the settings.
     priorities: [u8; CLASSES],
@@ -136,6 +141,8 @@ pub(super) struct MiniatureSimulations {
     reserve_evidence: ReserveEvidence,
     is_reserve_earned: bool,
     declared: Ranking,
+    /// Like `declared`, without the precedence of classes that are not reused.
+    earned: Ranking,
     observed: Ranking,
     sizes: Ranking,
 }
@@ -158,11 +165,14 @@ impl MiniatureSimulations {
                 .collect(),
             current: if policies.is_some() { DECLARED } else { PLAIN },
             miss_cost,
+            live_capacity: capacity,
             sample_below: sample.below,
             capacity_blocks: sample.capacity.blocks,
             capacity_slots: u64::from(sample.capacity.slots),
             requested_blocks: 0,
             reuse: [Reuse::default(); CELLS],
+            declared_reuse: [Reuse::default(); CLASSES],
+            unevaluated_blocks: 0,
             size_unit: SizeUnit(1),
             priorities: [0; CLASSES],
             by_reuse: ClassSet::EMPTY,
@@ -170,6 +180,7 @@ impl MiniatureSimulations {
             reserve_evidence: ReserveEvidence::default(),
             is_reserve_earned: true,
             declared: Ranking::NONE,
+            earned: Ranking::NONE,
             observed: Ranking::NONE,
             sizes: Ranking::NONE,
         };
@@ -187,7 +198,28 @@ impl MiniatureSimulations {
 
     /// The order of classes in the present mode.
     pub(super) fn ranking(&self) -> Ranking {
-        self.ranking_for(self.mode().class_order)
+        match self.mode().class_order {
+            ClassOrder::Declared => self.earned,
+            order => self.ranking_for(order),
+        }
+    }
+
+    /// Limits the number of entries of the live cache. Must precede requests and policies of classes.
+    pub(super) fn set_max_entries(&mut self, max_entries: u32) {
+        let max_slots = if self.is_classed() { MAX_CLASSED_SAMPLE_SLOTS } else { MAX_SAMPLE_SLOTS };
+        let capacity = Capacity { slots: max_entries.min(self.live_capacity.slots), ..self.live_capacity };
+        let sample = Sample::new(capacity, max_slots);
+        self.sample_below = sample.below;
+        self.capacity_blocks = sample.capacity.blocks;
+        self.capacity_slots = u64::from(sample.capacity.slots);
+        for miniature in &mut self.miniatures {
+            *miniature = Miniature::new(miniature.mode, sample.capacity);
+        }
+        self.set_size_unit(self.size_unit);
+    }
+
+    fn is_classed(&self) -> bool {
+        self.miniatures.iter().any(|miniature| miniature.mode.class_order == ClassOrder::Declared)
     }
 
     /// Changes the blocks of a size unit. Must precede requests.
@@ -205,7 +237,7 @@ impl MiniatureSimulations {
         self.priorities = policies.priorities();
         self.by_reuse = policies.by_reuse();
         self.reserved = policies.reserved();
-        self.declared = self.declared_ranking();
+        self.rank_declared();
         for miniature in &mut self.miniatures {
             miniature.cache.policy_mut().set_class_policies(policies);
         }
@@ -225,24 +257,39 @@ impl MiniatureSimulations {
             return false;
         }
         let cost = self.miss_cost.of_entry(entry);
-        let mut is_hit_in_plain = false;
+        let (mut is_hit_in_plain, mut is_hit_in_declared) = (false, false);
         for (number, miniature) in self.miniatures.iter_mut().enumerate() {
             let is_hit = miniature.cache.request(entry) == Lookup::Hit;
             if !is_hit {
                 miniature.cost += cost;
                 miniature.missed_blocks += f64::from(entry.blocks);
             }
-            if number == PLAIN {
-                is_hit_in_plain = is_hit;
+            match number {
+                PLAIN => is_hit_in_plain = is_hit,
+                DECLARED => is_hit_in_declared = is_hit,
+                _ => {}
             }
         }
         self.reuse[self.size_unit.cell(entry)].record(entry, is_hit_in_plain, cost);
         self.record_reserve(entry, is_hit_in_plain, cost);
+        self.declared_reuse[class_index(entry)].record(entry, is_hit_in_declared, cost);
         self.requested_blocks += u64::from(entry.blocks);
+        self.unevaluated_blocks += u64::from(entry.blocks);
         if self.requested_blocks * COMPARISONS_PER_CAPACITY < self.capacity_blocks {
-            return false;
+            return self.evaluate_priorities();
         }
         self.compare()
+    }
+
+    /// Updates the order of the declared priorities, more often than costs are compared: what a class without reuse
+    /// displaces shows in misses much later. Returns true if the order of the live cache changed.
+    fn evaluate_priorities(&mut self) -> bool {
+        if (self.unevaluated_blocks as f64) < self.capacity_blocks as f64 * MIN_OBSERVED_SHARE {
+            return false;
+        }
+        let before = self.ranking();
+        self.rank_declared();
+        before != self.ranking()
     }
 
     /// Records that the entry of a key was removed.
@@ -272,7 +319,7 @@ impl MiniatureSimulations {
         self.is_reserve_earned = self.reserved.is_none() || self.reserve_evidence.is_reserve_earned();
         self.observed = observed_ranking(&self.reuse);
         self.sizes = observed_ranking(&reuse_by_size(&self.reuse));
-        self.declared = self.declared_ranking();
+        self.rank_declared();
         self.apply_rankings();
         self.age(self.requested_blocks as f64 / self.capacity_blocks as f64);
         self.requested_blocks = 0;
@@ -308,7 +355,7 @@ impl MiniatureSimulations {
             miniature.cost *= weight;
             miniature.missed_blocks *= weight;
         }
-        for reuse in &mut self.reuse {
+        for reuse in self.reuse.iter_mut().chain(&mut self.declared_reuse) {
             reuse.saved_cost *= weight;
             reuse.missed_cost *= weight;
             reuse.inserted_blocks *= weight;
@@ -327,18 +374,46 @@ impl MiniatureSimulations {
         cells_of_class(class).map(|cell| self.reuse[cell]).fold(Reuse::default(), Reuse::plus)
     }
 
+    fn rank_declared(&mut self) {
+        self.unevaluated_blocks = 0;
+        self.declared = self.declared_ranking(&self.priorities);
+        self.earned = self.declared_ranking(&self.earned_priorities());
+    }
+
+    /// The declared priorities of classes that are reused. A class that has brought in a part of the cache and is not
+    /// reused has no precedence over the labelled classes that are: it takes the lowest of their priorities, unless its own
+    /// is lower. Which classes those are shows without labels: in the cache that obeys the labels, they may have no place.
+    fn earned_priorities(&self) -> [u8; CLASSES] {
+        let min_blocks = self.capacity_blocks as f64 * MIN_OBSERVED_SHARE;
+        let unlabelled: [Reuse; CLASSES] = std::array::from_fn(|class| self.reuse_of_class(class));
+        let saved_cost: f64 = unlabelled.iter().map(|reuse| reuse.saved_cost).sum();
+        let is_reused = |class: &usize| {
+            let reuse = unlabelled[*class].plus(self.declared_reuse[*class]);
+            let has_evidence = reuse.saved_cost > saved_cost * MIN_SAVED_COST_SHARE;
+            has_evidence && reuse.is_reused() && !self.by_reuse.contains(*class)
+        };
+        let lowest = (0..CLASSES).filter(is_reused).map(|class| self.priorities[class]).max();
+        std::array::from_fn(|class| {
+            let reuse = &self.declared_reuse[class];
+            let is_known = reuse.inserted_blocks >= min_blocks;
+            let is_unused = is_known && !reuse.is_reused() && !self.by_reuse.contains(class);
+            let priority = self.priorities[class];
+            lowest.filter(|_| is_unused).map_or(priority, |lowest| lowest.max(priority))
+        })
+    }
+
     /// The declared priorities, with a rank among them for each class that is ranked by reuse: that of the highest
     /// priority whose reuse it equals, or the lowest one without reuse. Before its reuse is known, it is the highest one
     /// that is in use.
-    fn declared_ranking(&self) -> Ranking {
+    fn declared_ranking(&self, priorities: &[u8; CLASSES]) -> Ranking {
         let reuse: [Reuse; CLASSES] = std::array::from_fn(|class| self.reuse_of_class(class));
-        let mut ranks = self.priorities;
+        let mut ranks = *priorities;
         let min_blocks = self.capacity_blocks as f64 * MIN_OBSERVED_SHARE;
         let is_known = |class: usize| reuse[class].inserted_blocks >= min_blocks;
         let is_labelled =
             |class: &usize| reuse[*class].inserted_blocks > 0.0 && !self.by_reuse.contains(*class);
         let labelled = || (0..CLASSES).filter(is_labelled);
-        let rank = |class: usize| self.priorities[class];
+        let rank = |class: usize| priorities[class];
         let highest = labelled().map(rank).min().unwrap_or(0);
         let lowest = labelled().map(rank).max().unwrap_or(0);
         for class in self.by_reuse.iter() {

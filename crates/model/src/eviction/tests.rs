@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod first_slices;
+mod scan_of_the_best_class;
 mod wrong_labels;
 
 /// A hash of a small number with uniformly distributed bits.

@@ -80,6 +80,8 @@ pub(super) struct WindowClock {
     pinned_blocks: u64,
     pinned_slots: u64,
     queued_slots: u64,
+    /// The part of the cache of entries in no queue and not pinned, which the caller removes.
+    unranked: Usage,
     window_epoch: Epoch,
     main_epoch: Epoch,
     /// True once an entry was evicted. Until then, a full window overflows into the main queue.
@@ -171,6 +173,7 @@ impl WindowClock {
             pinned_blocks: 0,
             pinned_slots: 0,
             queued_slots: 0,
+            unranked: Usage::NONE,
             window_epoch: Epoch::new(1),
             main_epoch: Epoch::new(capacity.blocks / MAIN_EPOCHS),
             is_warm: false,
@@ -192,6 +195,11 @@ impl WindowClock {
     /// Limits the number of entries, if the caller cannot fill all slots. Must precede other limits and entries.
     pub(super) fn set_max_entries(&mut self, max_entries: u32) {
         self.max_entries = max_entries.min(self.max_entries);
+    }
+
+    /// Sets the part of the cache that entries have which are in no queue and not pinned.
+    pub(super) const fn set_unranked(&mut self, unranked: Usage) {
+        self.unranked = unranked;
     }
 
     /// Changes the blocks of a size unit. Must precede entries.
@@ -310,12 +318,12 @@ impl WindowClock {
 
     /// The blocks that the queues share.
     const fn queue_capacity(&self) -> u64 {
-        self.capacity_blocks - self.pinned_blocks
+        self.capacity_blocks.saturating_sub(self.pinned_blocks + self.unranked.blocks)
     }
 
     /// Returns true if an entry would be admitted. Unlike [`EvictionPolicy::admits`], it records nothing.
     pub(super) fn would_admit(&self, entry: &Entry) -> bool {
-        let used = self.queued().plus(self.pinned());
+        let used = self.queued().plus(self.pinned()).plus(self.unranked);
         let missing = Usage::of_entry(entry).saturating_minus(self.capacity().saturating_minus(used));
         let cell = self.size_unit.cell(entry);
         let (class, rank) = (class_of_cell(cell), self.ranking.rank(cell));

@@ -4,6 +4,7 @@ use tradewind_core::{Classes, Metadata, ObjectInfo, Retention, Timestamp};
 
 use super::*;
 use crate::changes::{Scope, UNCERTAIN_WINDOW};
+use crate::fingerprint::ExtentName;
 use crate::head::{Head, Stamp};
 
 const AGE: Duration = Duration::from_secs(60);
@@ -198,7 +199,7 @@ async fn renewed_head_replaces_no_newer_one_and_no_absent_one() {
     let (read, tier) = tiers.head(&large(0), &token).await.unwrap();
     assert_eq!((read.content, tier), (newer.content, crate::tiers::Tier::Ssd));
     tiers.ram.remove(hash.key);
-    tiers.disk.as_ref().unwrap().remove(hash.key).unwrap();
+    tiers.disk.as_ref().unwrap().remove(ExtentName::of_head(hash.key)).unwrap();
     tiers.store_renewed_head(&older, &token);
     desk.cached.flush().await;
     assert!(tiers.head(&large(0), &token).await.is_none());
@@ -273,7 +274,7 @@ async fn small_object_that_was_written_comes_to_the_ssd_with_its_first_read() {
     write_all(&mut *staged, vec![9; 100].into()).await.unwrap();
     staged.commit(Expected::default()).await.unwrap();
     let key = desk.cached.tiers.fingerprints.key(&address(90)).key;
-    let is_on_ssd = || desk.cached.tiers.disk.as_ref().unwrap().contains(key);
+    let is_on_ssd = || desk.cached.tiers.disk.as_ref().unwrap().contains_head(key);
     desk.cached.flush().await;
     assert!(!is_on_ssd(), "only what is read is worth a write");
     let found = desk.cached.get(&context(), &address(90), GetRequest::default()).await.unwrap();

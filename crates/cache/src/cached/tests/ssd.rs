@@ -230,7 +230,7 @@ async fn slice_evicted_before_it_is_read_comes_from_the_store() {
     let hash = tiers.fingerprints.key(&address(100));
     let token = tiers.changes.token(hash).unwrap();
     let (head, _) = tiers.head(&address(100), &token).await.unwrap();
-    tiers.disk.as_ref().unwrap().remove(tiers.fingerprints.data(head.content, 2));
+    tiers.remove_from_ssd(&head, 2);
     assert!(drain(found.body).await.unwrap() == pattern(STREAM_BYTES, 100));
     assert_eq!(desk.store.calls(Operation::Get), gets + 2);
     assert_eq!(desk.cached.counters().ssd_bytes, 2 * EXTENT_BYTES as u64);
@@ -361,4 +361,31 @@ async fn large_read_after_one_error_of_the_ssd_is_one_request() {
     let reader = CachedReader::new(origin, Span::whole(STREAM_BYTES as u64));
     assert_eq!(reader.end_of_run(3), extents, "the SSD has extent 3, and did not read it");
     desk.cached.close().await.unwrap();
+}
+
+/// Heads of data that is gone take no place of data, and no data is left without its head.
+#[tokio::test(flavor = "multi_thread")]
+async fn ssd_is_full_of_data_that_has_its_head() {
+    const DISK_BYTES: u64 = 16 << 20;
+    for size in [66 << 10, 140 << 10, 1 << 20] {
+        for eviction in [Eviction::AdaptiveWindow, Eviction::S3Fifo, Eviction::Lru] {
+            let tiers = TierOptions { eviction, verify_bytes_per_second: 0, ..TierOptions::default() };
+            let desk = Desk::open_with(0, DISK_BYTES, tiers).await;
+            let capacity = DISK_BYTES / size as u64;
+            for number in 0..capacity * 4 {
+                desk.write(1000 + number, size).await;
+                desk.read(1000 + number, size).await;
+                desk.cached.flush().await;
+                // Some objects are used again.
+                if number % 3 == 0 {
+                    desk.read(1000 + number / 2, size).await;
+                    desk.cached.flush().await;
+                }
+            }
+            let disk = desk.cached.tiers.disk.as_ref().unwrap();
+            let percent = disk.headed_bytes() * 100 / DISK_BYTES;
+            assert!(percent >= 90, "{eviction:?}, {size} bytes: {percent} %");
+            desk.cached.close().await.unwrap();
+        }
+    }
 }

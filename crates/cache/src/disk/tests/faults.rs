@@ -27,7 +27,7 @@ impl Desk {
         let state = self.disk.state.lock();
         state
             .index
-            .find(self.disk.fingerprints.extent(data_key(number)))
+            .find_extent(self.disk.fingerprints.name(data_key(number)))
             .and_then(|slot| state.index.get(slot))
     }
 
@@ -207,7 +207,7 @@ fn checkpoint_of_an_unchanged_index_is_recognized() {
     let header = CheckpointHeader { cache_id: 1, session: 1 };
     assert!(desk.disk.write_checkpoint(&path, &header).unwrap());
     assert!(desk.disk.is_checkpointed());
-    desk.disk.remove(desk.entry(0).unwrap().fingerprint);
+    desk.disk.remove(desk.disk.fingerprints.name(data_key(0)));
     assert!(!desk.disk.is_checkpointed());
 }
 

@@ -111,7 +111,7 @@ fn first_extent_that_is_written_late_stays_with_its_neighbours() {
     }
     let state = disk.state.lock();
     let block = |number: u32| {
-        let slot = state.index.find(disk.fingerprints.extent(data_key(number))).unwrap();
+        let slot = state.index.find_extent(disk.fingerprints.name(data_key(number))).unwrap();
         state.index.get(slot).unwrap().space.block
     };
     for neighbours in [0..3, 16..17] {
