@@ -222,7 +222,7 @@ impl StreamingRequest {
     /// Records that the store accepted no bytes in time. Returns the error.
     fn record_stall(&self) -> Error {
         if let Some(InFlight { connection, .. }) = &self.in_flight {
-            self.client.pool.record_failure(connection);
+            self.client.pool.record_loss(connection, self.request_info.lost(true));
         }
         let (what, seconds) = (self.request_info.description(), self.client.stall_timeout.as_secs());
         Error::new(Reason::Io, format!("{what}: the store accepted no bytes for {seconds} s"))
