@@ -1,5 +1,7 @@
 //! HeadObject, GetObject and GetObjectAttributes.
 
+use std::sync::Arc;
+
 use http::header::{ACCEPT_ENCODING, ETAG, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
@@ -9,10 +11,12 @@ use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
 
 use super::S3Store;
-use super::checksum_headers::{SubstituteProof, etag_md5};
+use super::etag_checks::{ETagJudge, etag_md5};
+use super::etag_kinds::{ETagEvidence, ETagKind};
 use super::headers::{self, ConditionTarget};
 use super::list::{MAX_PAGE_BYTES, parse_page};
 use super::partial_part::{PartialPart, invalid_part_error};
+use super::substitute_proofs::SubstituteProof;
 use super::versions::version_query;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
@@ -99,11 +103,10 @@ impl S3Store {
         let mut expected = expected.map(ExpectedDigest::Checksum);
         if expected.is_none() && response.omitted_checksums.is_some() {
             let is_all = request.select == Select::Whole && span == Span::whole(info.size);
-            expected = etag_md5(&response.head.headers).filter(|_| is_all).map(ExpectedDigest::Md5);
-            self.record_proof(match expected {
-                Some(_) => SubstituteProof::ETag,
-                None => SubstituteProof::Length,
-            });
+            expected = if is_all { self.expect_etag(context, address, &mut response, length) } else { None };
+            if expected.is_none() {
+                self.record_proof(SubstituteProof::Length);
+            }
         }
         let observation = response.observation.clone();
         let body = response.into_body(context.clone(), length, expected)?;
@@ -111,6 +114,42 @@ impl S3Store {
             self.confirm_empty(context, address, request, &info).await?;
         }
         Ok(GetResponse { info, span, body, observation })
+    }
+
+    /// The MD5 that a whole object of `size` bytes without a checksum must have, according to its ETag. Counts the proof; for
+    /// a body with bytes, this happens at its end. `None` if only the length proves the body.
+    fn expect_etag(
+        &self,
+        context: &Context,
+        address: &Address,
+        response: &mut StoreResponse,
+        size: u64,
+    ) -> Option<ExpectedDigest> {
+        let expected = etag_md5(&response.head.headers)?;
+        let bucket = address.bucket.as_str();
+        match size {
+            0 if expected == MD5_OF_EMPTY => {
+                self.etag_kinds.record(bucket, ETagEvidence::Match);
+                self.record_proof(SubstituteProof::ETag);
+            }
+            // There is no end of a body that could wait for a decision. The HEAD confirms that the object is empty.
+            0 if self.etag_kinds.kind(bucket) != ETagKind::Md5 => return None,
+            0 => {}
+            _ => {
+                let (store, etag) = (self.this.upgrade()?, response.head.headers.get(ETAG)?.clone());
+                let (context, address) = (context.clone(), address.clone());
+                let judge = ETagJudge { store, context, address, etag, expected, size };
+                response.md5_judge = Some(Arc::new(judge));
+            }
+        }
+        Some(ExpectedDigest::Md5(expected))
+    }
+
+    /// The GET of a whole object or version, without conditions.
+    pub(super) fn whole_read_call<'a>(&self, address: &'a Address) -> Call<'a> {
+        let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
+        call.query = version_query(address);
+        call
     }
 
     /// Confirms an empty response without a checksum by requesting the object's head: a response whose body was lost

@@ -24,6 +24,7 @@ pub(super) struct UploadCache {
 #[derive(Default)]
 pub(super) struct UploadProperties {
     pub algorithm: Option<Algorithm>,
+    pub verifies_checksums: bool,
     pub tags: Tags,
     pub write_id: Option<HeaderValue>,
     pub omits_checksums: bool,
@@ -38,8 +39,11 @@ pub(super) struct CachedUpload {
     pub tags: Tags,
     /// The id of the write that its completion is, if it was created here with one.
     pub write_id: Option<HeaderValue>,
-    /// It was created here without the checksum headers that it should have, so its parts and its completion have none.
+    /// It was created here without the checksum headers that it should have, or the service has refused them in a part:
+    /// its parts and its completion have none.
     pub omits_checksums: bool,
+    /// The service has named the algorithm.
+    pub verifies_checksums: bool,
     parts: BTreeMap<PartNumber, CachedPart>,
 }
 
@@ -62,9 +66,16 @@ impl UploadCache {
             *self = Self::default();
         }
         let cached = self.uploads.entry(upload.clone()).or_default();
-        let UploadProperties { algorithm, tags, write_id, omits_checksums } = properties;
+        let UploadProperties { algorithm, verifies_checksums, tags, write_id, omits_checksums } = properties;
         (cached.algorithm, cached.tags, cached.write_id) = (algorithm, tags, write_id);
-        cached.omits_checksums = omits_checksums;
+        (cached.omits_checksums, cached.verifies_checksums) = (omits_checksums, verifies_checksums);
+    }
+
+    /// Omits checksums from the other parts of an upload, and from its completion.
+    pub fn omit_checksums(&mut self, upload: &UploadId) {
+        if let Some(cached) = self.uploads.get_mut(upload) {
+            (cached.algorithm, cached.omits_checksums) = (None, true);
+        }
     }
 
     pub fn remove(&mut self, upload: &UploadId) -> Option<CachedUpload> {

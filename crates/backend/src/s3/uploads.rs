@@ -18,6 +18,7 @@ use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
 use super::ambiguous_outcome::{IdentifiedWrite, VersionFilter};
+use super::checksum_headers::{HeaderKind, HeaderNeed};
 use super::dialect::Dialect;
 use super::headers::{self, ResponseChecksums, WRITE_ID};
 use super::list::MAX_PAGE_BYTES;
@@ -37,13 +38,24 @@ const COMPLETION: DocumentKind =
     DocumentKind { name: "a completed upload", roots: &["CompleteMultipartUploadResult", "Error"] };
 const PARTS: DocumentKind = DocumentKind { name: "a list of parts", roots: &["ListPartsResult"] };
 
+/// The bodies of an upload's parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartBodies {
+    /// In memory when they are sent.
+    InMemory,
+    /// Streamed, if they are large.
+    Streamed,
+}
+
 impl S3Store {
-    /// CreateMultipartUpload.
+    /// CreateMultipartUpload. The upload has no checksum algorithm if its parts could not have checksums: all checksum
+    /// headers are omitted now, or the trailers of streamed parts.
     pub(super) async fn start_upload(
         &self,
         context: &Context,
         address: &Address,
         request: CreateUpload,
+        bodies: PartBodies,
     ) -> Result<UploadId> {
         request.check()?;
         let mut call = Call::object(Method::POST, &address.bucket, address.key.as_str());
@@ -56,14 +68,18 @@ impl S3Store {
         // The completed object gets this id. Two attempts of this request create two uploads with the same id, and one
         // of them is completed.
         IdentifiedWrite::add_id(self, address, &Precondition::None, &mut call.headers)?;
-        if let Some((algorithm, scope)) = request.checksum {
+        let lacks_trailers = bodies == PartBodies::Streamed && self.omits_headers(HeaderKind::Trailer);
+        let checksum = request.checksum.filter(|_| !lacks_trailers);
+        if let Some((algorithm, scope)) = checksum {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
             call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));
         }
         let response = self.send(context, &call).await?;
-        let omits_checksums = response.omitted_checksums.is_some();
-        if request.checksum.is_some() && !omits_checksums {
-            self.set_verifies_checksums(response.header("x-amz-checksum-algorithm").is_some());
+        let checksum = checksum.filter(|_| response.omitted_checksums.is_none());
+        let omits_checksums = lacks_trailers || response.omitted_checksums.is_some();
+        let verifies_checksums = response.header("x-amz-checksum-algorithm").is_some();
+        if checksum.is_some() {
+            self.set_verifies_checksums(verifies_checksums);
         }
         let document = response.collect(MAX_PAGE_BYTES).await?;
         let mut id = String::new();
@@ -78,9 +94,10 @@ impl S3Store {
         let id = UploadId(id);
         let Metadata { tags, classes, .. } = request.metadata;
         let tags = self.mapped_classes.with_tag(tags, classes.object)?;
-        let algorithm = request.checksum.map(|(algorithm, _)| algorithm).filter(|_| !omits_checksums);
+        let algorithm = checksum.map(|(algorithm, _)| algorithm);
         let write_id = call.headers.get(WRITE_ID).cloned();
-        self.uploads.lock().insert(&id, UploadProperties { algorithm, tags, write_id, omits_checksums });
+        let properties = UploadProperties { algorithm, verifies_checksums, tags, write_id, omits_checksums };
+        self.uploads.lock().insert(&id, properties);
         Ok(id)
     }
 
@@ -97,13 +114,49 @@ impl S3Store {
         }
         let page = self.parts_page(context, address, upload, None, 1).await?;
         let algorithm = page.upload.checksum.map(|(algorithm, _)| algorithm);
-        self.uploads.lock().insert(upload, UploadProperties { algorithm, ..UploadProperties::default() });
+        let verifies_checksums = algorithm.is_some();
+        let properties = UploadProperties { algorithm, verifies_checksums, ..UploadProperties::default() };
+        self.uploads.lock().insert(upload, properties);
         Ok(algorithm)
     }
 
-    /// Returns true if an upload was created here without the checksum headers that it should have.
+    /// Returns true if the parts and the completion of an upload have no checksums, because of a refusal or the settings.
     pub(super) fn omits_checksums_of(&self, upload: &UploadId) -> bool {
         self.uploads.lock().get(upload).is_some_and(|cached| cached.omits_checksums)
+    }
+
+    /// Omits checksums from an upload, because the service has refused them in a part.
+    pub(super) fn omit_checksums_of(&self, upload: &UploadId) {
+        self.uploads.lock().omit_checksums(upload);
+    }
+
+    /// Returns true if the service has named the algorithm of an upload, so that it verifies the checksums of parts.
+    pub(super) fn verifies_checksums_of(&self, upload: &UploadId) -> bool {
+        self.uploads.lock().get(upload).is_some_and(|cached| cached.verifies_checksums)
+    }
+
+    /// Returns true if the completion of an upload has no checksums. The way in which the upload was created decides; if it
+    /// is unknown, a refusal does.
+    async fn completes_without_checksums(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+    ) -> bool {
+        if self.omits_checksums_of(upload) {
+            return true;
+        }
+        if !self.omits_headers(HeaderKind::Write) {
+            return false;
+        }
+        match self.part_checksum_algorithm(context, address, upload).await {
+            Ok(algorithm) => algorithm.is_none(),
+            Err(e) => {
+                // The completion fails, too, unless it has succeeded before.
+                tracing::debug!(error = %e, upload = %upload.0, "cannot determine the algorithm of an upload");
+                true
+            }
+        }
     }
 
     /// Caches a stored part, to verify the checksum of the completed object.
@@ -369,7 +422,7 @@ impl S3Store {
             self.parts_page(context, address, upload, None, 1).await?;
             return Err(Error::new(Reason::InvalidRequest, "a completion must list at least one part"));
         }
-        let omits_checksums = self.write_omission().is_some() || self.omits_checksums_of(upload);
+        let omits_checksums = self.completes_without_checksums(context, address, upload).await;
         let mut document = "<CompleteMultipartUpload>".to_owned();
         for part in &completion.parts {
             let _ = write!(document, "<Part><PartNumber>{}</PartNumber><ETag>", part.number.get());
@@ -394,7 +447,7 @@ impl S3Store {
         if let Some(size) = completion.expected_size {
             call.headers.insert("x-amz-mp-object-size", size.into());
         }
-        let response = self.send(context, &call).await?;
+        let response = self.send_with_need(context, &call, None, HeaderNeed::Required).await?;
         let (status, date) =
             (response.head.status, header_fields::parse_date(&response.head.headers, &DATE)?);
         let version = version_id(&response.head.headers);
