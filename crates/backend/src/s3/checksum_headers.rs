@@ -171,7 +171,7 @@ impl ChecksumHeaders {
     pub fn prove_refusal(&self, kind: HeaderKind, now: Duration) {
         let mut refusals = self.state(kind).refusals.lock();
         refusals.suspicions.clear();
-        if !refusals.proven_until.is_some_and(|until| now < until) {
+        if refusals.proven_until.is_none_or(|until| until <= now) {
             refusals.proven_until = Some(now + REFUSAL_LIFETIME);
             if kind == HeaderKind::Read {
                 self.returns_checksums.store(false, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Sends each request to the region of its bucket, with valid credentials. If an error response shows that either is
 //! wrong, the new region is cached or the credentials are renewed, and the request is sent once more. A bucket may be
-//! deleted and created again in another region, so a later redirect replaces a cached region. A bucket that is missing in its
-//! cached region is looked up in the store's own one, which may redirect the request.
+//! deleted and created again in another region, so a later redirect replaces a cached region. If a bucket is missing in its
+//! cached region, the request is sent to the store's own region, which may redirect it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ struct Route {
 enum Correction {
     /// The service has redirected the request to another region.
     Region,
-    /// The bucket is missing in its cached region, so it is looked up in the store's own one.
+    /// The bucket is missing in its cached region, so the request is sent to the store's own one.
     OwnRegion,
     Credentials,
 }

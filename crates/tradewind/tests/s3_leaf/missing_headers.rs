@@ -340,7 +340,7 @@ async fn streamed_part_without_etag_is_compared_with_the_md5_of_the_list() {
     assert_eq!(put_part_to(&store, 3, &vec![8; STREAMED]).await.unwrap_err().reason(), Reason::Io);
 }
 
-/// Nobody but the client of an upload knows its id.
+/// Only the client of an upload knows its id, so the size is sufficient.
 #[tokio::test(flavor = "multi_thread")]
 async fn part_without_etag_and_digest_in_the_list_is_compared_by_size() {
     let server = listing_parts(|_| "tag-1".to_owned());

@@ -177,7 +177,7 @@ async fn part_with_another_etag_fails_once_and_is_retried_in_memory() {
 
 /// The retry shows that the store's ETags are MD5s: the first attempt was damaged.
 #[tokio::test(flavor = "multi_thread")]
-async fn damaged_stream_is_told_from_another_etag_by_its_retry() {
+async fn retry_of_a_damaged_stream_shows_that_etags_are_md5s() {
     let server = ScriptedServer::start(|request, answer| {
         let answer = plain(request, answer);
         Reply::Respond(match (request.operation, request.number) {
