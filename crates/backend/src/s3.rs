@@ -80,7 +80,6 @@ use self::repeats::ObservedVersioning;
 use self::stage::StagedWrite;
 pub use self::substitute_proofs::{SubstituteProof, SubstituteProofs};
 use self::upload_cache::UploadCache;
-use self::uploads::PartBodies;
 use self::write_plan::WriteTarget;
 use crate::remote::ProxyRules;
 use crate::remote::client::{Call, Client};
@@ -508,7 +507,7 @@ impl ObjectStore for S3Store {
         address: &Address,
         request: CreateUpload,
     ) -> Result<UploadId> {
-        self.start_upload(context, address, request, PartBodies::Streamed).await
+        self.start_upload(context, address, request).await
     }
 
     async fn stage_part(

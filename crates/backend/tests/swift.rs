@@ -332,6 +332,18 @@ async fn segment_without_etag_is_compared_with_its_head() {
     }
 }
 
+#[tokio::test]
+async fn missing_segment_without_etag_is_retryable() {
+    let server = service(|request| match request.method.as_str() {
+        "HEAD" => ScriptedResponse::new(404, "", b""),
+        "PUT" if request.path.contains("bucket%2Bsegments/d/") => ScriptedResponse::new(201, "", b""),
+        _ => ScriptedResponse::new(201, &described(&request.body), b""),
+    })
+    .await;
+    let failed = put(&store(&server), Bytes::from(vec![7; 300_000])).await.unwrap_err();
+    assert_eq!(failed.reason(), Reason::Io, "{failed}");
+}
+
 /// The source has a checksum in its metadata, so that it is copied by the service.
 #[tokio::test]
 async fn copy_without_etag_has_the_etag_of_the_head() {

@@ -254,9 +254,15 @@ impl RequestInfo {
         hasher.finish()
     }
 
-    /// This request, without a response.
-    pub(super) fn lost(&self, is_timeout: bool) -> LostRequest {
-        LostRequest { operation: self.operation(), sent_at: self.sent_at, is_timeout }
+    /// This request, without a response, because its connection was reset or closed.
+    fn reset(&self) -> LostRequest {
+        LostRequest { operation: self.operation(), silent_since: self.sent_at, is_timeout: false }
+    }
+
+    /// This request, without progress for `timeout` until `now`.
+    pub(super) fn timed_out(&self, timeout: Duration, now: Duration) -> LostRequest {
+        let silent_since = now.saturating_sub(timeout);
+        LostRequest { operation: self.operation(), silent_since, is_timeout: true }
     }
 }
 
@@ -551,7 +557,8 @@ impl Client {
         };
         let received =
             tokio::time::timeout(timeout, connection.drive(response_future)).await.map_err(|_| {
-                self.pool.record_loss(&connection, request_info.lost(true));
+                let timed_out = request_info.timed_out(timeout, self.clock.now());
+                self.pool.record_loss(&connection, timed_out);
                 let (what, seconds) = (request_info.description(), timeout.as_secs());
                 let error = Error::new(Reason::Io, format!("{what}: no response within {seconds} s"));
                 lost(error, Some(ConnectionLoss::AfterWriting), None)
@@ -560,7 +567,7 @@ impl Client {
             let what = format!("{}: the connection failed: {e}", request_info.description());
             let connection_loss = classify_loss(&connection, &e);
             if connection_loss == Some(ConnectionLoss::AfterWriting) {
-                self.pool.record_loss(&connection, request_info.lost(false));
+                self.pool.record_loss(&connection, request_info.reset());
             }
             // A response that is not HTTP has another cause.
             let outage = (!e.is_parse()).then(|| self.outage_failure(request_info, None));

@@ -8,8 +8,9 @@ use tradewind_core::{Address, BucketName, Checksum, ChecksumScope, Context};
 
 use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
-use super::checksum_headers::{HeaderKind, HeaderNeed};
+use super::checksum_headers::HeaderNeed;
 use super::etag_checks::SentMd5;
+use super::etag_kinds::BodyId;
 use super::headers::{self, BodyDigests, WRITE_ID};
 use super::missing_etag::{PartAddress, WrittenBody, lacks_etag};
 use super::repeats::ChangeGuard;
@@ -33,10 +34,11 @@ impl BufferedPut<'_> {
         self.digests.md5.get_or_insert_with(|| self.call.payload.md5());
     }
 
-    /// The MD5 that the service has verified, if any.
-    fn verified_md5(&self, head: &ResponseHead) -> Option<SentMd5> {
+    /// The MD5 that the service has verified, if any. `part` is the id of a part.
+    fn verified_md5(&self, head: &ResponseHead, part: Option<BodyId>) -> Option<SentMd5> {
         let md5 = head.omitted_checksums.and_then(|omitted| omitted.md5).or(self.digests.md5)?;
-        Some(SentMd5 { md5, is_header: true, checksum: self.checksum })
+        let (checksum, size) = (self.checksum, self.call.payload.length());
+        Some(SentMd5 { md5, is_header: true, checksum, size, part })
     }
 
     /// The body, for comparison with what the store has.
@@ -45,7 +47,7 @@ impl BufferedPut<'_> {
             size: self.call.payload.length(),
             checksum: self.checksum,
             md5: Some(self.call.payload.md5()),
-            is_md5_verified: self.verified_md5(head).is_some(),
+            is_md5_verified: self.verified_md5(head, None).is_some(),
             write_id: self.call.headers.get(WRITE_ID).cloned(),
         }
     }
@@ -53,30 +55,30 @@ impl BufferedPut<'_> {
 
 impl S3Store {
     /// Sends the PUT of a part. Returns the response, with the ETag of the part. The part has a checksum if its upload was
-    /// created with an algorithm, also if the service has refused the headers of other requests.
+    /// created with this algorithm, also if the service has refused the headers of other requests; otherwise it has
+    /// Content-MD5.
     pub(super) async fn put_part(
         &self,
         context: &Context,
         part: PartAddress<'_>,
         mut put: BufferedPut<'_>,
     ) -> Result<ResponseHead> {
-        let bucket = &part.address.bucket;
-        if self.omits_checksums_of(part.upload) {
-            put.digests.checksum = None;
+        let PartAddress { address, upload, number } = part;
+        if put.digests.checksum.is_some() {
+            let algorithm = self.part_checksum_algorithm(context, address, upload).await?;
+            put.digests.checksum = put.digests.checksum.filter(|sent| Some(sent.algorithm()) == algorithm);
         }
-        let omits_checksum = self.omits_checksums_of(part.upload)
-            || (put.digests.checksum.is_none() && self.omits_headers(HeaderKind::Write));
-        if omits_checksum || self.wants_content_md5(bucket) {
+        if put.digests.checksum.is_none() || self.wants_content_md5(&address.bucket) {
             put.add_md5();
         }
         headers::write_body_digests(put.digests, &mut put.call.headers)?;
         let sent = self.send_with_need(context, &put.call, None, HeaderNeed::Required).await?;
         if sent.omitted_checksums.is_some() {
-            self.omit_checksums_of(part.upload);
+            self.omit_checksums_of(upload);
         }
         let mut head = sent.drain().await?;
-        let omits_checksum = omits_checksum || head.omitted_checksums.is_some();
-        self.check_sent_digests(bucket, &head, &put, omits_checksum)?;
+        let id = BodyId::of_part(upload, number);
+        self.check_sent_digests(context, address, &head, &put, Some(id)).await?;
         if lacks_etag(&head) {
             let written = put.written_body(&head);
             Box::pin(self.add_missing_part_etag(context, part, &mut head, &written)).await?;
@@ -105,8 +107,7 @@ impl S3Store {
             Ok(head) => head,
         };
         self.observe_versioning(&address.bucket, &head.headers);
-        let omits_checksum = head.omitted_checksums.is_some();
-        let mut checked = self.check_sent_digests(&address.bucket, &head, &put, omits_checksum);
+        let mut checked = self.check_sent_digests(context, address, &head, &put, None).await;
         if checked.is_ok() && lacks_etag(&head) {
             let written = put.written_body(&head);
             checked = Box::pin(self.add_missing_etag(context, address, &mut head, &written)).await;
@@ -130,19 +131,20 @@ impl S3Store {
     }
 
     /// Compares the digests of a buffered body with those in the response to its PUT. The store may have computed a
-    /// checksum itself. `omits_checksum` is true if the body has none because of a refusal or the settings.
-    fn check_sent_digests(
+    /// checksum itself. Without a checksum in the request, the ETag is compared. `part` is the id of a part.
+    async fn check_sent_digests(
         &self,
-        bucket: &BucketName,
+        context: &Context,
+        address: &Address,
         head: &ResponseHead,
         put: &BufferedPut<'_>,
-        omits_checksum: bool,
+        part: Option<BodyId>,
     ) -> Result<()> {
         let was_sent = put.digests.checksum.is_some() && head.omitted_checksums.is_none();
         self.check_response_checksum(&head.headers, &put.checksum, was_sent)?;
-        match put.verified_md5(head) {
-            Some(sent) if omits_checksum => self.check_response_etag(bucket, &head.headers, &sent),
-            Some(sent) => self.learn_etag_kind(bucket, &head.headers, &sent),
+        match put.verified_md5(head, part) {
+            Some(sent) if !was_sent => self.check_response_etag(context, address, &head.headers, &sent).await,
+            Some(sent) => self.learn_etag_kind(address, &head.headers, &sent),
             None => Ok(()),
         }
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, Method};
 use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::{Address, Context};
 
 use super::S3Store;
@@ -78,10 +79,34 @@ pub(super) enum HeaderNeed {
     Required,
 }
 
+/// Identifies a write and its retries: of an object, or of a part of an upload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WriteId {
+    address: Address,
+    part: Option<PartId>,
+}
+
+/// Identifies a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PartId {
+    upload: UploadId,
+    number: PartNumber,
+}
+
+impl WriteId {
+    pub const fn of_object(address: Address) -> Self {
+        Self { address, part: None }
+    }
+
+    pub const fn of_part(address: Address, upload: UploadId, number: PartNumber) -> Self {
+        Self { address, part: Some(PartId { upload, number }) }
+    }
+}
+
 /// A suspicion that headers are refused, because a streamed write with them was rejected.
 #[derive(Debug)]
 struct Suspicion {
-    write: Address,
+    write: WriteId,
     until: Duration,
 }
 
@@ -94,7 +119,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    fn drop_suspicion(&mut self, write: &Address) {
+    fn drop_suspicion(&mut self, write: &WriteId) {
         self.suspicions.retain(|suspicion| suspicion.write != *write);
     }
 }
@@ -145,13 +170,13 @@ impl ChecksumHeaders {
     }
 
     /// Returns true if this write was rejected with the headers, and must be tried without them.
-    pub fn are_suspect(&self, kind: HeaderKind, write: &Address, now: Duration) -> bool {
+    pub fn are_suspect(&self, kind: HeaderKind, write: &WriteId, now: Duration) -> bool {
         let refusals = self.state(kind).refusals.lock();
         refusals.suspicions.iter().any(|suspicion| suspicion.write == *write && now < suspicion.until)
     }
 
     /// Records that a streamed write was rejected with the headers. Its retry must prove the refusal.
-    pub fn suspect_refusal(&self, kind: HeaderKind, write: &Address, now: Duration) {
+    pub fn suspect_refusal(&self, kind: HeaderKind, write: &WriteId, now: Duration) {
         let mut refusals = self.state(kind).refusals.lock();
         refusals.drop_suspicion(write);
         refusals.suspicions.retain(|suspicion| now < suspicion.until);
@@ -162,7 +187,7 @@ impl ChecksumHeaders {
     }
 
     /// Records that a write was rejected without the headers, too: they were not the cause.
-    pub fn drop_suspicion(&self, kind: HeaderKind, write: &Address) {
+    pub fn drop_suspicion(&self, kind: HeaderKind, write: &WriteId) {
         self.state(kind).refusals.lock().drop_suspicion(write);
     }
 
@@ -323,7 +348,8 @@ impl S3Store {
         Ok(response)
     }
 
-    fn prove_refusal(&self, kind: HeaderKind) {
+    /// Records that a request has succeeded without the headers after it was refused with them.
+    pub(super) fn prove_refusal(&self, kind: HeaderKind) {
         self.checksum_headers.prove_refusal(kind, self.client.clock.now());
         if kind == HeaderKind::Write {
             self.set_verifies_checksums(false);
@@ -335,7 +361,7 @@ impl S3Store {
     pub(super) fn record_trial(
         &self,
         kind: HeaderKind,
-        write: &Address,
+        write: &WriteId,
         omission: Option<Omission>,
         error: Option<&Error>,
     ) {
@@ -354,7 +380,7 @@ impl S3Store {
     }
 
     /// The reason to omit the headers from a streamed write; `None` if they are sent.
-    pub(super) fn stream_omission(&self, kind: HeaderKind, write: &Address) -> Option<Omission> {
+    pub(super) fn stream_omission(&self, kind: HeaderKind, write: &WriteId) -> Option<Omission> {
         let now = self.client.clock.now();
         if self.checksum_headers.are_suspect(kind, write, now) {
             return Some(Omission::Trial);
@@ -415,8 +441,13 @@ mod tests {
         assert!(names_checksum_header(&error.into_error(status, ResourceKind::Object, "x")));
     }
 
-    fn write(key: &str) -> Address {
-        Address::parse("bucket", key).unwrap()
+    fn write(key: &str) -> WriteId {
+        WriteId::of_object(Address::parse("bucket", key).unwrap())
+    }
+
+    fn part(number: i64) -> WriteId {
+        let (address, number) = (Address::parse("bucket", "k").unwrap(), PartNumber::new(number).unwrap());
+        WriteId::of_part(address, UploadId("upload".to_owned()), number)
     }
 
     #[test]
@@ -440,11 +471,15 @@ mod tests {
         let (headers, kind) = (ChecksumHeaders::default(), HeaderKind::Trailer);
         headers.suspect_refusal(kind, &write("k"), NOW);
         headers.drop_suspicion(kind, &write("other"));
-        assert!(!headers.are_suspect(kind, &write("other"), NOW));
+        for other in [write("other"), part(1)] {
+            assert!(!headers.are_suspect(kind, &other, NOW), "{other:?}");
+        }
         assert!(headers.are_suspect(kind, &write("k"), NOW + SUSPICION_LIFETIME - Duration::from_nanos(1)));
         assert!(!headers.are_suspect(kind, &write("k"), NOW + SUSPICION_LIFETIME));
         headers.drop_suspicion(kind, &write("k"));
         assert!(!headers.are_suspect(kind, &write("k"), NOW));
+        headers.suspect_refusal(kind, &part(1), NOW);
+        assert!(headers.are_suspect(kind, &part(1), NOW) && !headers.are_suspect(kind, &part(2), NOW));
     }
 
     #[test]

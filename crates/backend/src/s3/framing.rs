@@ -3,11 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
-use tradewind_core::Address;
 use tradewind_core::error::{Error, Reason};
 
 use super::S3Store;
-use super::checksum_headers::{HeaderKind, Omission, names_checksum_header};
+use super::checksum_headers::{HeaderKind, Omission, WriteId, names_checksum_header};
 
 /// The framing of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +52,7 @@ impl S3Store {
     }
 
     /// Records the success of a streamed write.
-    pub(super) fn learn_from_success(&self, write: &Address, sent: StreamedHeaders) {
+    pub(super) fn learn_from_success(&self, write: &WriteId, sent: StreamedHeaders) {
         self.record_trial(HeaderKind::Write, write, sent.omission, None);
         self.record_trial(HeaderKind::Trailer, write, sent.trailer_omission, None);
     }
@@ -61,7 +60,7 @@ impl S3Store {
     /// Evaluates a failed write with a streamed body. If the service refuses its trailer or its checksum headers, a retry
     /// omits them. If the service does not support signed chunks, they are not used again. In these cases the error becomes
     /// retryable.
-    pub(super) fn learn_from_failure(&self, write: &Address, sent: StreamedHeaders, error: Error) -> Error {
+    pub(super) fn learn_from_failure(&self, write: &WriteId, sent: StreamedHeaders, error: Error) -> Error {
         let now = self.client.clock.now();
         let is_named = names_checksum_header(&error);
         self.record_trial(HeaderKind::Trailer, write, sent.trailer_omission, Some(&error));

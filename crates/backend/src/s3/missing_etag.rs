@@ -12,8 +12,8 @@ use tradewind_core::{Address, Checksum, ChecksumScope, Context, ETag};
 
 use super::S3Store;
 use super::ambiguous_outcome::VersionHead;
-use super::etag_checks::etag_md5;
-use super::etag_kinds::ETagEvidence;
+use super::etag_checks::{SentMd5, SuspectBody, etag_md5, has_encrypted_etag};
+use super::etag_kinds::{BodyId, ETagEvidence};
 use super::headers::{self, WRITE_ID};
 use super::versions::{add_version_id, version_id};
 use crate::remote::header_fields;
@@ -53,13 +53,10 @@ impl WrittenBody {
         stored.iter().find(is_comparable).map(|stored| *stored == self.checksum)
     }
 
-    /// The result of comparing the MD5 of the bytes with a stored ETag that has the form of one.
-    fn compare_md5(&self, stored: [u8; 16]) -> Option<ETagEvidence> {
-        Some(match self.md5? == stored {
-            true => ETagEvidence::Match,
-            false if self.is_md5_verified => ETagEvidence::VerifiedMismatch,
-            false => ETagEvidence::Mismatch,
-        })
+    /// The MD5 of the bytes, for comparison with a stored ETag; `part` is the id of a part.
+    fn sent_md5(&self, part: Option<BodyId>) -> Option<SentMd5> {
+        let Self { size, checksum, md5, is_md5_verified: is_header, .. } = *self;
+        Some(SentMd5 { md5: md5?, is_header, checksum, size, part })
     }
 }
 
@@ -70,7 +67,13 @@ impl S3Store {
     }
 
     /// Returns true if `found` is certainly the object that this write has created.
-    fn is_stored_in(&self, address: &Address, written: &WrittenBody, found: &VersionHead) -> Result<bool> {
+    async fn is_stored_in(
+        &self,
+        context: &Context,
+        address: &Address,
+        written: &WrittenBody,
+        found: &VersionHead,
+    ) -> Result<bool> {
         let found_headers = &found.response.headers;
         if found.size != Some(written.size) {
             return Ok(false);
@@ -81,12 +84,25 @@ impl S3Store {
             return Ok(is_equal);
         }
         let has_id = written.write_id.is_some() && found_headers.get(WRITE_ID) == written.write_id.as_ref();
-        Ok(match etag_md5(found_headers).and_then(|md5| written.compare_md5(md5)) {
-            // The bytes may be those of another client.
-            Some(evidence) if !has_id => evidence == ETagEvidence::Match,
-            Some(evidence) => self.etag_kinds.record(address.bucket.as_str(), evidence),
-            None => has_id,
-        })
+        let md5 = etag_md5(found_headers);
+        let (Some(found), Some(etag), Some(sent)) = (md5, found_headers.get(ETAG), written.sent_md5(None))
+        else {
+            return Ok(has_id);
+        };
+        // Without the id, the bytes may be those of another client.
+        if !has_id && found != sent.md5 {
+            return Ok(false);
+        }
+        let stored = address.clone().with_version(version_id(found_headers));
+        self.recognizes_etag(context, &SuspectBody { address: &stored, etag, found, sent }).await
+    }
+
+    /// Compares the ETag of a stored body with the MD5 of the bytes sent. Returns true if it is no sign of damage.
+    async fn recognizes_etag(&self, context: &Context, body: &SuspectBody<'_>) -> Result<bool> {
+        match body.found == body.sent.md5 {
+            true => Ok(self.etag_kinds.record(body.address.bucket.as_str(), ETagEvidence::Match)),
+            false => self.accepts_etag(context, body).await,
+        }
     }
 
     /// Adds the ETag of the object that a PUT has created to the response, which has none, and its version.
@@ -105,7 +121,7 @@ impl S3Store {
         // A request that names the version needs another permission, so it is not the first one.
         for candidate in std::iter::once(address.clone()).chain(named) {
             let Some(found) = self.head_version(context, &candidate).await? else { continue };
-            if self.is_stored_in(address, written, &found)? {
+            if self.is_stored_in(context, address, written, &found).await? {
                 let found_headers = &found.response.headers;
                 insert_etag(&header_fields::etag(found_headers)?, &mut head.headers)?;
                 if let Some(version) = version_id(found_headers) {
@@ -132,21 +148,28 @@ impl S3Store {
         written: &WrittenBody,
     ) -> Result<()> {
         self.lacks_etags.store(true, Ordering::Relaxed);
-        let listed = self.find_part(context, part).await?;
-        let is_ours = |listed: &PartInfo| {
-            listed.size == written.size
-                && match (written.compare_checksum(&listed.checksums), listed.etag.md5()) {
-                    (Some(is_equal), _) => is_equal,
-                    (None, None) => true,
-                    (None, Some(md5)) => written.compare_md5(md5).is_some_and(|evidence| {
-                        self.etag_kinds.record(part.address.bucket.as_str(), evidence)
-                    }),
+        let listed = self.find_part(context, part).await?.filter(|listed| listed.size == written.size);
+        let listed = listed.ok_or_else(|| part.unrecognized_error())?;
+        let sent = written.sent_md5(Some(BodyId::of_part(part.upload, part.number)));
+        let listed_etag = header_fields::header_value(&format!("\"{}\"", listed.etag))?;
+        let is_ours = match (written.compare_checksum(&listed.checksums), listed.etag.md5()) {
+            (Some(is_equal), _) => is_equal,
+            (None, None) => true,
+            // The list does not say how the part is encrypted.
+            (None, Some(_)) if has_encrypted_etag(&head.headers) => true,
+            (None, Some(found)) => match sent {
+                Some(sent) => {
+                    let (address, etag) = (part.address, &listed_etag);
+                    self.recognizes_etag(context, &SuspectBody { address, etag, found, sent }).await?
                 }
+                None => false,
+            },
         };
-        match listed.filter(is_ours) {
-            Some(listed) => insert_etag(&listed.etag, &mut head.headers),
-            None => Err(part.unrecognized_error()),
+        if !is_ours {
+            return Err(part.unrecognized_error());
         }
+        head.headers.insert(ETAG, listed_etag);
+        Ok(())
     }
 
     /// The ETag of a part that was copied, and whose response has none.

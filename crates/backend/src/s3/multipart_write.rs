@@ -20,7 +20,6 @@ use super::buffered_put::BufferedPut;
 use super::headers;
 use super::missing_etag::PartAddress;
 use super::repeats::ChangeGuard;
-use super::uploads::PartBodies;
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields;
 use crate::remote::payload::BufferedBody;
@@ -129,7 +128,7 @@ impl MultipartWrite {
                     if algorithm.is_crc() { ChecksumScope::FullObject } else { ChecksumScope::Composite };
                 let metadata = self.metadata.clone();
                 let create = CreateUpload { metadata, checksum: Some((algorithm, scope)) };
-                id.insert(store.start_upload(context, address, create, PartBodies::InMemory).await?)
+                id.insert(store.start_upload(context, address, create).await?)
             }
         };
         let number = PartNumber::new(parts.len() as i64 + 1)?;

@@ -12,7 +12,6 @@ use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, Obj
 
 use super::S3Store;
 use super::etag_checks::{ETagJudge, etag_md5};
-use super::etag_kinds::{ETagEvidence, ETagKind};
 use super::headers::{self, ConditionTarget};
 use super::list::{MAX_PAGE_BYTES, parse_page};
 use super::partial_part::{PartialPart, invalid_part_error};
@@ -24,7 +23,7 @@ use crate::remote::decimal::parse_count;
 use crate::remote::header_fields;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
-use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
+use crate::remote::response::{ExpectedDigest, Md5Judge as _, StoreResponse, check_empty};
 
 /// Number of keys listed to find one of them: it is the first in the order of bytes.
 const MAX_LISTED_KEYS: &str = "10";
@@ -36,6 +35,16 @@ const ATTRIBUTES: DocumentKind = DocumentKind {
     roots: &["GetObjectAttributesResponse", "GetObjectAttributesOutput"],
 };
 const MD5_OF_EMPTY: [u8; 16] = 0xd41d_8cd9_8f00_b204_e980_0998_ecf8_427e_u128.to_be_bytes();
+
+/// The proof of a body without a checksum.
+enum ExpectedProof {
+    /// Its MD5 must be this one.
+    Md5([u8; 16]),
+    /// Its length alone.
+    Length,
+    /// It was compared already, and has been counted.
+    Accepted,
+}
 
 impl S3Store {
     /// HeadObject.
@@ -103,9 +112,14 @@ impl S3Store {
         let mut expected = expected.map(ExpectedDigest::Checksum);
         if expected.is_none() && response.omitted_checksums.is_some() {
             let is_all = request.select == Select::Whole && span == Span::whole(info.size);
-            expected = if is_all { self.expect_etag(context, address, &mut response, length) } else { None };
-            if expected.is_none() {
-                self.record_proof(SubstituteProof::Length);
+            let proof = match is_all {
+                true => self.expect_etag(context, address, &mut response, length).await?,
+                false => ExpectedProof::Length,
+            };
+            match proof {
+                ExpectedProof::Md5(md5) => expected = Some(ExpectedDigest::Md5(md5)),
+                ExpectedProof::Length => self.record_proof(SubstituteProof::Length),
+                ExpectedProof::Accepted => {}
             }
         }
         let observation = response.observation.clone();
@@ -116,33 +130,40 @@ impl S3Store {
         Ok(GetResponse { info, span, body, observation })
     }
 
-    /// The MD5 that a whole object of `size` bytes without a checksum must have, according to its ETag. Counts the proof; for
-    /// a body with bytes, this happens at its end. `None` if only the length proves the body.
-    fn expect_etag(
+    /// The proof of a whole object of `size` bytes without a checksum, according to its ETag. Counts it, except
+    /// [`Length`](ExpectedProof::Length); for a body with bytes, this happens at its end.
+    ///
+    /// # Errors
+    /// [`CorruptData`](Reason::CorruptData) if an empty object has the ETag of another one.
+    async fn expect_etag(
         &self,
         context: &Context,
         address: &Address,
         response: &mut StoreResponse,
         size: u64,
-    ) -> Option<ExpectedDigest> {
-        let expected = etag_md5(&response.head.headers)?;
-        let bucket = address.bucket.as_str();
-        match size {
-            0 if expected == MD5_OF_EMPTY => {
-                self.etag_kinds.record(bucket, ETagEvidence::Match);
-                self.record_proof(SubstituteProof::ETag);
-            }
-            // There is no end of a body that could wait for a decision. The HEAD confirms that the object is empty.
-            0 if self.etag_kinds.kind(bucket) != ETagKind::Md5 => return None,
-            0 => {}
-            _ => {
-                let (store, etag) = (self.this.upgrade()?, response.head.headers.get(ETAG)?.clone());
-                let (context, address) = (context.clone(), address.clone());
-                let judge = ETagJudge { store, context, address, etag, expected, size };
-                response.md5_judge = Some(Arc::new(judge));
-            }
+    ) -> Result<ExpectedProof> {
+        let headers = &response.head.headers;
+        let (Some(expected), Some(etag), Some(store)) =
+            (etag_md5(headers), headers.get(ETAG).cloned(), self.this.upgrade())
+        else {
+            return Ok(ExpectedProof::Length);
+        };
+        let (context, address) = (context.clone(), address.clone());
+        let judge = ETagJudge { store, context, address, etag, expected, size };
+        if size > 0 {
+            response.md5_judge = Some(Arc::new(judge));
+            return Ok(ExpectedProof::Md5(expected));
         }
-        Some(ExpectedDigest::Md5(expected))
+        // There is no end of a body that could wait for a decision.
+        if expected == MD5_OF_EMPTY {
+            judge.record_match();
+            return Ok(ExpectedProof::Md5(expected));
+        }
+        // Boxed, because it is rarely needed.
+        match Box::pin(judge.accepts(MD5_OF_EMPTY)).await? {
+            true => Ok(ExpectedProof::Accepted),
+            false => Ok(ExpectedProof::Md5(expected)),
+        }
     }
 
     /// The GET of a whole object or version, without conditions.

@@ -19,9 +19,10 @@ use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
 use super::buffered_put::BufferedPut;
-use super::checksum_headers::{Omission, has_checksum_header};
+use super::checksum_headers::{HeaderKind, Omission, WriteId, has_checksum_header};
 use super::dialect::Dialect;
 use super::etag_checks::SentMd5;
+use super::etag_kinds::BodyId;
 use super::framing::{Framing, StreamedHeaders};
 use super::headers::{self, BodyDigests, WRITE_ID};
 use super::missing_etag::{PartAddress, WrittenBody, lacks_etag};
@@ -294,7 +295,7 @@ impl StagedWrite {
     /// Evaluates the error of a streamed request, which cannot be retried here: it becomes retryable if the cause was
     /// corrected.
     async fn evaluate_failure(&mut self, sent: SentWith, headers: StreamedHeaders, error: Error) -> Error {
-        let error = self.store.learn_from_failure(&self.address, headers, error);
+        let error = self.store.learn_from_failure(&self.write_id(), headers, error);
         self.store.correct_after_failure(&self.context, self.address.bucket.as_str(), sent, error).await
     }
 
@@ -307,6 +308,25 @@ impl StagedWrite {
                 let part = PartAddress { address, upload, number: *number };
                 store.add_missing_part_etag(context, part, head, written).await
             }
+        }
+    }
+
+    /// The id of this write and of its retries.
+    fn write_id(&self) -> WriteId {
+        self.target.write_id(&self.address)
+    }
+
+    /// Records that the body was accepted in memory, although a retry of its streamed request would have had a trailer.
+    fn record_buffered(&self) {
+        let WritePlan { trailer_omission, .. } = self.plan;
+        self.store.record_trial(HeaderKind::Trailer, &self.write_id(), trailer_omission, None);
+    }
+
+    /// The id of a part; `None` for an object.
+    fn part_id(&self) -> Option<BodyId> {
+        match &self.target {
+            WriteTarget::Object => None,
+            WriteTarget::Part { upload, number, .. } => Some(BodyId::of_part(upload, *number)),
         }
     }
 
@@ -344,7 +364,9 @@ impl Staged for StagedWrite {
             }
             WriteMode::Buffered(pieces) => self.put_buffered(pieces, &checksum, content_md5).await?,
             WriteMode::BufferedCopy(mut buffer) => {
-                self.put_buffered(vec![buffer.take()], &checksum, content_md5).await?
+                let head = self.put_buffered(vec![buffer.take()], &checksum, content_md5).await?;
+                self.record_buffered();
+                head
             }
             WriteMode::Streamed(Some(mut streaming), waiting) => {
                 let (sent, headers) = (streaming.sent_with.clone(), streaming.headers(&self.plan));
@@ -372,7 +394,7 @@ impl Staged for StagedWrite {
                     self.store.observe_versioning(&self.address.bucket, &head.headers);
                 }
                 self.store.set_dialect(Dialect::detect(&head.headers));
-                self.store.learn_from_success(&self.address, headers);
+                self.store.learn_from_success(&self.write_id(), headers);
                 if let (WriteTarget::Part { upload, .. }, Some(Omission::Trial)) =
                     (&self.target, self.plan.omission)
                 {
@@ -386,10 +408,11 @@ impl Staged for StagedWrite {
                     // Boxed, because it is rarely needed.
                     checked = Box::pin(self.add_missing_etag(&mut head, &written)).await;
                 }
-                if let Some(md5) = md5.filter(|_| self.plan.lacks_checksum) {
-                    let (bucket, sent) = (&self.address.bucket, SentMd5 { md5, is_header: false, checksum });
-                    checked =
-                        checked.and_then(|()| self.store.check_response_etag(bucket, &head.headers, &sent));
+                if let Some(md5) = md5.filter(|_| self.plan.lacks_checksum && checked.is_ok()) {
+                    let (size, part) = (self.progress.written_bytes(), self.part_id());
+                    let sent = SentMd5 { md5, is_header: false, checksum, size, part };
+                    let (store, context, address) = (&self.store, &self.context, &self.address);
+                    checked = store.check_response_etag(context, address, &head.headers, &sent).await;
                 }
                 match self.is_object() {
                     true => {

@@ -9,8 +9,7 @@ use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Algorithm};
 
 use super::S3Store;
-use super::checksum_headers::{HeaderKind, Omission};
-use super::etag_kinds::ETagKind;
+use super::checksum_headers::{HeaderKind, Omission, WriteId};
 use super::framing::Framing;
 use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES, part_too_large_error};
 
@@ -23,6 +22,16 @@ pub(super) enum WriteTarget {
         number: PartNumber,
         algorithm: Option<Algorithm>,
     },
+}
+
+impl WriteTarget {
+    /// The id of a write of this target, for retries of the same.
+    pub fn write_id(&self, address: &Address) -> WriteId {
+        match self {
+            Self::Object => WriteId::of_object(address.clone()),
+            Self::Part { upload, number, .. } => WriteId::of_part(address.clone(), upload.clone(), *number),
+        }
+    }
 }
 
 /// The handling of a write's bytes until its commit.
@@ -48,9 +57,10 @@ pub(super) struct WritePlan {
     pub has_trailer: bool,
     /// The reason why a streamed body has no checksum, if that is due to a refusal or to the settings.
     pub omission: Option<Omission>,
-    /// The reason why a streamed body has no trailer, if that is due to a refusal.
+    /// The reason why a body has no trailer, if that is due to a refusal.
     pub trailer_omission: Option<Omission>,
-    /// A streamed body lacks the checksum that it would have without a refusal or the settings, so its MD5 proves it.
+    /// A streamed part has no checksum, or an object lacks the one that it would have without a refusal or the settings. So
+    /// its MD5 proves it.
     pub lacks_checksum: bool,
     /// The MD5 of a streamed body is needed.
     pub computes_md5: bool,
@@ -82,12 +92,7 @@ impl S3Store {
         target: &WriteTarget,
         request: &StageRequest,
     ) -> Result<WritePlan> {
-        let has_algorithm = match target {
-            WriteTarget::Object => true,
-            WriteTarget::Part { algorithm, upload, .. } => {
-                algorithm.is_some() && !self.omits_checksums_of(upload)
-            }
-        };
+        let has_algorithm = self.has_algorithm(target);
         let in_memory = |transport| Ok(WritePlan::in_memory(transport, has_algorithm));
         let size = match (request.size, target) {
             (Some(size), _) if size <= MAX_BUFFERED_BYTES => return in_memory(Transport::Buffered),
@@ -102,7 +107,10 @@ impl S3Store {
             match target {
                 WriteTarget::Object if size > self.part_bytes as u64 => return in_memory(Transport::Parts),
                 WriteTarget::Part { .. } if size > self.buffer_budget.capacity() as u64 => {}
-                _ => return in_memory(Transport::BufferedCopy),
+                _ => {
+                    let plan = WritePlan::in_memory(Transport::BufferedCopy, has_algorithm);
+                    return Ok(WritePlan { trailer_omission: streamed.trailer_omission, ..plan });
+                }
             }
         }
         match (framing, target) {
@@ -122,35 +130,51 @@ impl S3Store {
 
     /// The plan of a write if its body is streamed.
     fn plan_stream(&self, address: &Address, target: &WriteTarget, request: &StageRequest) -> WritePlan {
+        let write = target.write_id(address);
+        let has_algorithm = self.has_algorithm(target);
         let omission = match target {
-            WriteTarget::Part { upload, .. } if self.omits_checksums_of(upload) => Some(Omission::Settled),
+            WriteTarget::Part { .. } if !has_algorithm => Some(Omission::Settled),
             // The way in which the upload was created decides, unless the service has refused this part.
-            WriteTarget::Part { algorithm: Some(_), .. } => {
-                self.stream_omission(HeaderKind::Write, address).filter(|reason| *reason == Omission::Trial)
+            WriteTarget::Part { .. } => {
+                self.stream_omission(HeaderKind::Write, &write).filter(|reason| *reason == Omission::Trial)
             }
-            WriteTarget::Part { algorithm: None, .. } | WriteTarget::Object => {
-                self.stream_omission(HeaderKind::Write, address)
-            }
+            WriteTarget::Object => self.stream_omission(HeaderKind::Write, &write),
         };
-        let has_algorithm = !matches!(target, WriteTarget::Part { algorithm: None, .. });
-        let sends_checksum = omission.is_none() && has_algorithm;
+        let sends_checksum = omission.is_none();
         // A service without checksums would store the framing as part of the object. Trailers are used only after the
         // service has returned a checksum.
         let verifies_checksums = self.shared.verifies_checksums.load(Ordering::Relaxed)
             || matches!(target, WriteTarget::Part { upload, .. } if self.verifies_checksums_of(upload));
         let may_have_trailer = sends_checksum && verifies_checksums;
         let trailer_omission =
-            may_have_trailer.then(|| self.stream_omission(HeaderKind::Trailer, address)).flatten();
-        let lacks_checksum =
-            omission.is_some() || (trailer_omission.is_some() && !declares_checksum(target, request));
+            may_have_trailer.then(|| self.stream_omission(HeaderKind::Trailer, &write)).flatten();
+        let has_trailer = may_have_trailer && trailer_omission.is_none();
+        let has_checksum = match self.choose_framing(has_trailer) {
+            Framing::Trailer => true,
+            _ => sends_checksum && declares_checksum(target, request),
+        };
+        let lacks_checksum = match target {
+            WriteTarget::Part { .. } => !has_checksum,
+            WriteTarget::Object => !has_checksum && (omission.is_some() || trailer_omission.is_some()),
+        };
         WritePlan {
             transport: Transport::Streamed,
             sends_checksum,
-            has_trailer: may_have_trailer && trailer_omission.is_none(),
+            has_trailer,
             omission,
             trailer_omission,
             lacks_checksum,
             computes_md5: lacks_checksum || self.lacks_etags(),
+        }
+    }
+
+    /// Returns true if the body of a target may have a checksum.
+    fn has_algorithm(&self, target: &WriteTarget) -> bool {
+        match target {
+            WriteTarget::Object => true,
+            WriteTarget::Part { algorithm, upload, .. } => {
+                algorithm.is_some() && !self.omits_checksums_of(upload)
+            }
         }
     }
 
@@ -167,10 +191,10 @@ impl S3Store {
             && streamed.trailer_omission.is_some()
             && matches!(target, WriteTarget::Part { .. })
             && !declares_checksum(target, request);
-        // Content-MD5 decides whether the ETags are MD5s.
-        let is_doubtful =
-            streamed.computes_md5 && self.etag_kinds.kind(address.bucket.as_str()) == ETagKind::Doubtful;
-        needs_checksum || is_doubtful
+        // An ETag that may be no MD5 proves nothing.
+        let needs_md5 =
+            streamed.computes_md5 && self.etag_kinds.kind(address.bucket.as_str()).needs_content_md5();
+        needs_checksum || needs_md5
     }
 }
 

@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 
 /// Maximum number of operations that are remembered for having ended a generation.
 const MAX_FAILED_OPERATIONS: usize = 64;
+/// Time for which an operation is remembered for having ended a generation: a few response time-outs. A later failover may
+/// hit it, too.
+const FAILED_OPERATION_LIFETIME: Duration = Duration::from_secs(300);
 /// Number of connections from which on closed ones are removed from the list.
 const MIN_PRUNED_CONNECTIONS: usize = 128;
 
@@ -21,9 +24,17 @@ const MIN_PRUNED_CONNECTIONS: usize = 128;
 pub(crate) struct LostRequest {
     /// Identifies the operation: requests for the same thing have the same number.
     pub operation: u64,
-    pub sent_at: Duration,
+    /// The time of the last progress; for a time-out, its beginning.
+    pub silent_since: Duration,
     /// Nothing happened for too long. Otherwise, the connection was reset or closed.
     pub is_timeout: bool,
+}
+
+/// An operation that has ended a generation.
+#[derive(Debug, Clone, Copy)]
+struct FailedOperation {
+    operation: u64,
+    until: Duration,
 }
 
 /// The life of one connection.
@@ -51,7 +62,7 @@ impl ConnectionLife {
 pub(super) struct FailoverEvidence {
     connections: Mutex<Vec<Weak<ConnectionLife>>>,
     /// Operations that have ended a generation, and have got no response since; oldest first.
-    failed_operations: Mutex<Vec<u64>>,
+    failed_operations: Mutex<Vec<FailedOperation>>,
     has_failed_operations: AtomicBool,
 }
 
@@ -71,7 +82,7 @@ impl FailoverEvidence {
     pub fn record_response(&self, operation: impl FnOnce() -> u64) {
         if self.has_failed_operations.load(Ordering::Relaxed) {
             let (operation, mut failed) = (operation(), self.failed_operations.lock());
-            failed.retain(|known| *known != operation);
+            failed.retain(|known| known.operation != operation);
             self.has_failed_operations.store(!failed.is_empty(), Ordering::Relaxed);
         }
     }
@@ -79,26 +90,28 @@ impl FailoverEvidence {
     /// Returns true if a request that was lost at `now` on a reused connection shows that other connections of its age are
     /// lost, too.
     pub fn shows_failover(&self, lost: LostRequest, now: Duration) -> bool {
-        if self.failed_operations.lock().contains(&lost.operation) {
-            return false;
-        }
-        if lost.is_timeout && self.has_response_during(lost.sent_at, now) {
-            return false;
-        }
         let mut failed = self.failed_operations.lock();
+        failed.retain(|known| now < known.until);
+        if failed.iter().any(|known| known.operation == lost.operation) {
+            return false;
+        }
+        if lost.is_timeout && self.has_response_during(lost.silent_since, now) {
+            return false;
+        }
         if failed.len() == MAX_FAILED_OPERATIONS {
             failed.remove(0);
         }
-        failed.push(lost.operation);
+        failed.push(FailedOperation { operation: lost.operation, until: now + FAILED_OPERATION_LIFETIME });
         self.has_failed_operations.store(true, Ordering::Relaxed);
         true
     }
 
-    /// Returns true if a connection that was opened before `sent_at` has brought a response in the second half of the time
-    /// since. In the first half, the failover may not have happened yet.
-    fn has_response_during(&self, sent_at: Duration, now: Duration) -> bool {
-        let begin = sent_at + now.saturating_sub(sent_at) / 2;
-        let is_alive = |life: Arc<ConnectionLife>| life.opened_at < sent_at && life.responded_at() > begin;
+    /// Returns true if a connection that was opened before `silent_since` has brought a response in the second half of the
+    /// time since. In the first half, the failover may not have happened yet.
+    fn has_response_during(&self, silent_since: Duration, now: Duration) -> bool {
+        let begin = silent_since + now.saturating_sub(silent_since) / 2;
+        let is_alive =
+            |life: Arc<ConnectionLife>| life.opened_at < silent_since && life.responded_at() > begin;
         self.connections.lock().iter().filter_map(Weak::upgrade).any(is_alive)
     }
 }
@@ -107,11 +120,11 @@ impl FailoverEvidence {
 mod tests {
     use super::*;
 
-    const SENT_AT: Duration = Duration::from_secs(100);
+    const SILENT_SINCE: Duration = Duration::from_secs(100);
     const LOST_AT: Duration = Duration::from_secs(160);
 
     fn lost(operation: u64) -> LostRequest {
-        LostRequest { operation, sent_at: SENT_AT, is_timeout: true }
+        LostRequest { operation, silent_since: SILENT_SINCE, is_timeout: true }
     }
 
     #[test]
@@ -129,6 +142,15 @@ mod tests {
     }
 
     #[test]
+    fn failed_operation_is_forgotten_in_time() {
+        let evidence = FailoverEvidence::default();
+        assert!(evidence.shows_failover(lost(1), LOST_AT));
+        let last = LOST_AT + FAILED_OPERATION_LIFETIME - Duration::from_nanos(1);
+        assert!(!evidence.shows_failover(lost(1), last));
+        assert!(evidence.shows_failover(lost(1), LOST_AT + FAILED_OPERATION_LIFETIME));
+    }
+
+    #[test]
     fn failed_operations_are_bounded() {
         let evidence = FailoverEvidence::default();
         for operation in 0..=MAX_FAILED_OPERATIONS as u64 {
@@ -141,11 +163,11 @@ mod tests {
     #[test]
     fn late_response_on_an_older_connection_excludes_a_failover_for_timeouts() {
         let second = Duration::from_secs(1);
-        let begin = SENT_AT + 30 * second;
+        let begin = SILENT_SINCE + 30 * second;
         for (opened_at, responded_at, is_failover) in [
-            (SENT_AT - second, begin + second, false),
-            (SENT_AT - second, begin - second, true),
-            (SENT_AT + second, begin + second, true),
+            (SILENT_SINCE - second, begin + second, false),
+            (SILENT_SINCE - second, begin - second, true),
+            (SILENT_SINCE + second, begin + second, true),
         ] {
             let evidence = FailoverEvidence::default();
             let life = evidence.add_connection(opened_at);
@@ -165,9 +187,9 @@ mod tests {
     #[test]
     fn closed_connections_are_removed() {
         let evidence = FailoverEvidence::default();
-        let open: Vec<_> = (0..5).map(|_| evidence.add_connection(SENT_AT)).collect();
+        let open: Vec<_> = (0..5).map(|_| evidence.add_connection(SILENT_SINCE)).collect();
         for _ in 0..10_000 {
-            evidence.add_connection(SENT_AT);
+            evidence.add_connection(SILENT_SINCE);
         }
         assert!(evidence.connections.lock().len() <= 2 * MIN_PRUNED_CONNECTIONS);
         assert_eq!(open.len(), 5);

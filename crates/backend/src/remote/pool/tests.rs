@@ -104,7 +104,10 @@ fn failure_on_a_reused_connection_closes_earlier_ones_of_all_runtimes() {
     let (one, other, pool) = (runtime(), runtime(), pool(&peer, 8));
     let acquire = |runtime: &Runtime| runtime.block_on(pool.acquire(false, Reuse::Any)).unwrap();
     let lose = |connection: &Connection, operation| {
-        pool.record_loss(connection, LostRequest { operation, sent_at: Duration::ZERO, is_timeout: false });
+        pool.record_loss(
+            connection,
+            LostRequest { operation, silent_since: Duration::ZERO, is_timeout: false },
+        );
     };
     let [in_use, idle, failed] = [&one, &one, &other].map(acquire);
     lose(&failed, 1);

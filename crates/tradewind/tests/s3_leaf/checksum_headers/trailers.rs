@@ -109,16 +109,29 @@ async fn part_whose_trailer_was_rejected_is_sent_in_memory() {
     assert_eq!(sent_headers(&server, "UploadPart"), ["x-amz-trailer", CRC, CRC]);
 }
 
-/// The parts of a later upload are streamed, so it has no algorithm.
+/// The parts of a later upload keep their checksums: they are in memory.
 #[tokio::test(flavor = "multi_thread")]
-async fn upload_created_after_the_rejection_streams_parts_without_checksums() {
+async fn upload_created_after_the_rejection_has_checksums_in_headers() {
     let server = rejecting_trailers(named);
     let scene = Scene::new(&server, |_| {});
     scene.put(b"small").await.unwrap();
     scene.put(&vec![7; STREAMED]).await.unwrap_err();
     scene.put(&vec![7; STREAMED]).await.unwrap();
     uploaded(&scene, [&vec![7; STREAMED], b"small"]).await.unwrap();
-    assert_eq!(sent_headers(&server, "CreateMultipartUpload"), [""]);
-    assert_eq!(sent_headers(&server, "UploadPart"), ["", ""]);
-    assert_eq!(scene.counts(), [1, 2, 0]);
+    assert_eq!(sent_headers(&server, "CreateMultipartUpload"), [ALGORITHM]);
+    assert_eq!(sent_headers(&server, "UploadPart"), [CRC, CRC]);
+}
+
+/// The retry in memory proves the refusal: other writes have no trailer then.
+#[tokio::test(flavor = "multi_thread")]
+async fn part_accepted_in_memory_proves_that_trailers_are_refused() {
+    let server = rejecting_trailers(named);
+    let scene = Scene::new(&server, |_| {});
+    let (id, large) = (create(&scene).await.unwrap(), vec![7; STREAMED]);
+    put_part(&scene, &id, 1, &large).await.unwrap_err();
+    put_part(&scene, &id, 2, &large).await.unwrap_err();
+    put_part(&scene, &id, 1, &large).await.unwrap();
+    scene.put(&large).await.unwrap();
+    assert_eq!(sent_headers(&server, "UploadPart"), ["x-amz-trailer", "x-amz-trailer", CRC]);
+    assert_eq!(sent_headers(&server, "PutObject"), [""]);
 }

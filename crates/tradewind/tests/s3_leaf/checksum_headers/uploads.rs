@@ -1,5 +1,6 @@
 //! The state in which an upload was created decides about the checksums of its parts and of its completion.
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
@@ -121,5 +122,54 @@ async fn upload_whose_part_was_refused_goes_on_without_checksums() {
         let [one, two, _] = parts.try_into().unwrap();
         complete(&scene, &id, &bytes.repeat(2), [one, two]).await.unwrap();
         assert_eq!(sent_headers(&server, "CompleteMultipartUpload"), [""]);
+    }
+}
+
+/// The completion is refused, and not the parts: its document is written again, without checksums.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_completion_is_sent_without_checksums_of_parts() {
+    let have_checksums: Arc<Mutex<Vec<bool>>> = Arc::default();
+    let seen = have_checksums.clone();
+    let server = ScriptedServer::start(move |request, answer| {
+        if request.operation != "CompleteMultipartUpload" {
+            return Reply::Respond(plain(request, answer));
+        }
+        seen.lock().unwrap().push(String::from_utf8_lossy(&request.body).contains("<Checksum"));
+        Reply::Respond(checksum_header(request).map_or_else(|| plain(request, answer), refusal))
+    });
+    let scene = Scene::new(&server, |_| {});
+    uploaded(&scene, [&vec![7; STREAMED], b"small"]).await.unwrap();
+    assert_eq!(sent_headers(&server, "CompleteMultipartUpload"), [CRC, ""]);
+    assert_eq!(*have_checksums.lock().unwrap(), [true, false]);
+}
+
+/// A client created the upload without an algorithm. Another process resumes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn upload_without_an_algorithm_has_content_md5_and_compared_etags() {
+    let server = strict(|_| false);
+    let other = Scene::new(&server, |_| {});
+    let id = other.store.create_upload(&context(), &key(), CreateUpload::default()).await.unwrap();
+    let scene = Scene::new(&server, |_| {});
+    finish(&scene, &id).await;
+    let parts = server.requests_of("UploadPart");
+    let have_md5: Vec<bool> = parts.iter().map(|part| !part.header("content-md5").is_empty()).collect();
+    assert_eq!((have_md5, scene.counts()), (vec![false, true], [1, 1, 0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_part_of_an_upload_without_an_algorithm_fails() {
+    let server = ScriptedServer::start(|request, answer| {
+        let answer = plain(request, answer);
+        Reply::Respond(match (request.operation, request.number) {
+            ("UploadPart", 2..) => answer.with_header("ETag", &md5_etag(b"other bytes")),
+            _ => answer,
+        })
+    });
+    let scene = Scene::new(&server, |_| {});
+    let id = scene.store.create_upload(&context(), &key(), CreateUpload::default()).await.unwrap();
+    put_part(&scene, &id, 1, b"small").await.unwrap();
+    for size in [100, STREAMED] {
+        let failed = put_part(&scene, &id, 2, &vec![7; size]).await.unwrap_err();
+        assert_eq!(failed.reason(), Reason::BadDigest, "{size} bytes");
     }
 }
