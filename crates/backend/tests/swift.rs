@@ -334,9 +334,11 @@ async fn segment_without_etag_is_compared_with_its_head() {
 
 #[tokio::test]
 async fn missing_segment_without_etag_is_retryable() {
-    let server = service(|request| match request.method.as_str() {
-        "HEAD" => ScriptedResponse::new(404, "", b""),
-        "PUT" if request.path.contains("bucket%2Bsegments/d/") => ScriptedResponse::new(201, "", b""),
+    let is_part = |request: &Request| request.path.contains("bucket%2Bsegments/d/");
+    let server = service(move |request| match (request.method.as_str(), is_part(request)) {
+        ("HEAD", true) => ScriptedResponse::new(404, "", b""),
+        ("HEAD", false) if request.path.ends_with("/key") => ScriptedResponse::new(404, "", b""),
+        ("PUT", true) => ScriptedResponse::new(201, "", b""),
         _ => ScriptedResponse::new(201, &described(&request.body), b""),
     })
     .await;
