@@ -4,6 +4,7 @@
 mod ambiguous_outcome;
 mod aws_chunked;
 mod buckets;
+mod buffered_put;
 mod checksum_headers;
 mod classes;
 mod conditions;
@@ -12,6 +13,9 @@ pub mod credential_sources;
 mod credentials;
 mod dialect;
 mod endpoint;
+mod etag_checks;
+mod etag_kinds;
+mod framing;
 mod headers;
 mod list;
 mod list_uploads;
@@ -27,10 +31,12 @@ mod regions;
 mod repeats;
 mod service_error;
 mod stage;
+mod substitute_proofs;
 mod tags;
 mod upload_cache;
 mod uploads;
 mod versions;
+mod write_plan;
 mod xml;
 
 use std::fmt;
@@ -59,19 +65,22 @@ use tradewind_core::{
 };
 use tradewind_wire::sigv4::Credentials;
 
-use self::checksum_headers::{ChecksumHeaders, Omission, RequestKind, names_checksum_header};
-pub use self::checksum_headers::{ChecksumUse, SubstituteProof, SubstituteProofs};
+use self::checksum_headers::ChecksumHeaders;
+pub use self::checksum_headers::ChecksumUse;
 use self::credentials::CredentialProvider;
 pub use self::credentials::{CredentialIssuer, ExpiringCredentials};
 use self::dialect::Dialect;
 pub use self::endpoint::{AddressingStyle, Endpoint};
+use self::etag_kinds::ETagKinds;
 use self::listed_pages::ListedPages;
 pub use self::mapped_classes::MappedClasses;
 use self::protocol::{S3Protocol, ServiceState};
 use self::regions::BucketRegions;
 use self::repeats::ObservedVersioning;
-use self::stage::{StagedWrite, WriteTarget};
+use self::stage::StagedWrite;
+pub use self::substitute_proofs::{SubstituteProof, SubstituteProofs};
 use self::upload_cache::UploadCache;
+use self::write_plan::WriteTarget;
 use crate::remote::ProxyRules;
 use crate::remote::client::{Call, Client};
 use crate::remote::client_options::ClientOptions;
@@ -195,6 +204,10 @@ pub struct S3Store {
     dialect: OnceLock<Dialect>,
     /// The use of checksum headers, and refusals of them.
     checksum_headers: ChecksumHeaders,
+    /// The kinds of ETags, which decide whether they are compared.
+    etag_kinds: ETagKinds,
+    /// The service has acknowledged a write without an ETag.
+    lacks_etags: AtomicBool,
     /// The service has rejected signed chunks.
     rejects_signed_chunks: AtomicBool,
     /// The service has named a version, so it does not ignore the version in a request.
@@ -237,6 +250,8 @@ impl S3Store {
             shared,
             regions: Mutex::default(),
             checksum_headers,
+            etag_kinds: ETagKinds::default(),
+            lacks_etags: AtomicBool::new(false),
             rejects_signed_chunks: AtomicBool::new(false),
             region,
             part_bytes,
@@ -305,25 +320,6 @@ impl S3Store {
         Ok(Box::new(StagedWrite::new(this, context, &address, target, request)?))
     }
 
-    /// The framing of a body that is sent before all of it has arrived. `sends_checksum` is true if a checksum may be
-    /// sent with the body.
-    fn choose_framing(&self, sends_checksum: bool) -> Framing {
-        if self.shared.credentials.is_none() {
-            // An unsigned request cannot declare its framing.
-            Framing::Unframed
-        } else if sends_checksum && self.shared.verifies_checksums.load(Ordering::Relaxed) {
-            // A service without checksums would store the framing as part of the object. Trailers are used only after
-            // the service has returned a checksum.
-            Framing::Trailer
-        } else if self.endpoint.peer.is_tls {
-            Framing::Unframed
-        } else if self.rejects_signed_chunks.load(Ordering::Relaxed) {
-            Framing::Whole
-        } else {
-            Framing::SignedChunks
-        }
-    }
-
     /// Records whether the service verifies checksums.
     fn set_verifies_checksums(&self, verifies_checksums: bool) {
         self.shared.verifies_checksums.store(verifies_checksums, Ordering::Relaxed);
@@ -353,57 +349,6 @@ impl S3Store {
         }
         Ok(())
     }
-
-    /// Evaluates a failed write with a streamed body. If the service refuses its checksum headers, a retry omits them. If
-    /// the service does not support the framing, this framing is not used again. In both cases the error becomes
-    /// retryable.
-    fn learn_from_failure(&self, sent: StreamedHeaders, error: Error) -> Error {
-        if sent.has_checksum && names_checksum_header(&error) {
-            self.checksum_headers.suspect_refusal(RequestKind::Write, self.client.clock.now());
-            let message = format!("{error}; a retry omits checksum headers");
-            return Error::with_source(Reason::Io, message, error);
-        }
-        if let Some(omission) = sent.omission {
-            self.record_omission_outcome(RequestKind::Write, omission, Some(&error));
-        }
-        let what = match sent.framing {
-            _ if error.reason() != Reason::Unsupported => return error,
-            Framing::Unframed | Framing::Whole => return error,
-            Framing::SignedChunks => {
-                self.rejects_signed_chunks.store(true, Ordering::Relaxed);
-                "signed chunks"
-            }
-            Framing::Trailer => {
-                self.set_verifies_checksums(false);
-                "trailing checksums"
-            }
-        };
-        // A retry uses another framing.
-        Error::with_source(Reason::Io, format!("{error}; the store does not support {what}"), error)
-    }
-}
-
-/// The headers of a request with a streamed body, as far as a service may reject them.
-#[derive(Debug, Clone, Copy)]
-struct StreamedHeaders {
-    framing: Framing,
-    /// A checksum in a header or in the trailer.
-    has_checksum: bool,
-    /// The reason why it has no checksum, if that is due to a refusal or to the settings.
-    omission: Option<Omission>,
-}
-
-/// The framing of a request body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Framing {
-    /// No framing, no signature over the body.
-    Unframed,
-    /// `aws-chunked` with a trailing checksum.
-    Trailer,
-    /// `aws-chunked` with a signature for each chunk.
-    SignedChunks,
-    /// The body is sent once it is complete, and its hash is signed.
-    Whole,
 }
 
 impl fmt::Debug for S3Store {

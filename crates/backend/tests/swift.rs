@@ -6,6 +6,7 @@
 #[path = "support/scripted_server.rs"]
 mod scripted_server;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -18,10 +19,10 @@ use tradewind_backend::swift::{Auth, Domain, KeystoneCredentials, NameOrId, Swif
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::listing::ListRequest;
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{GetRequest, ObjectStore as _, Select, StageRequest};
+use tradewind_core::store::{CopyRequest, ETagForm, GetRequest, ObjectStore as _, Select, StageRequest};
 use tradewind_core::testing::{SimulatedClock, context};
 use tradewind_core::version::VersionId;
-use tradewind_core::{Address, ByteRange, Clock, Precondition, SystemClock};
+use tradewind_core::{Address, ByteRange, Clock, ETag, Precondition, ReadConditions, SystemClock};
 use tradewind_model::retry::RetryOptions;
 
 use scripted_server::{ContinueReply, Request, ScriptedResponse, ScriptedServer};
@@ -271,6 +272,131 @@ async fn separate_metadata_does_not_wait_for_its_object() {
 async fn truncated_body_is_an_error() {
     let server = service(|_| ScriptedResponse::new(200, OBJECT, b"five!").cut_short(3)).await;
     assert_eq!(read(&store(&server)).await.unwrap_err().reason(), Reason::Io);
+}
+
+/// The object's headers with the MD5 of these bytes.
+fn described(bytes: &[u8]) -> String {
+    let etag = ETag::from_md5(&Md5::digest(bytes).into());
+    format!("Etag: {etag}\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n")
+}
+
+#[tokio::test]
+async fn get_without_length_has_the_length_of_the_head() {
+    for bytes in [&b"five!"[..], b""] {
+        let server = service(move |request| match request.method.as_str() {
+            "GET" => ScriptedResponse::chunked(200, &described(bytes), bytes),
+            _ => ScriptedResponse::new(200, &described(bytes), bytes),
+        })
+        .await;
+        assert_eq!(read(&store(&server)).await.unwrap(), bytes);
+    }
+    for (name, sent, head) in [("longer", &b"five!"[..], &b"four"[..]), ("another", b"five!", b"other")] {
+        let server = service(move |request| match (request.method.as_str(), name) {
+            ("GET", _) => ScriptedResponse::chunked(200, &described(sent), sent),
+            (_, "longer") => ScriptedResponse::new(200, &described(sent), head),
+            _ => ScriptedResponse::new(200, &described(head), head),
+        })
+        .await;
+        assert_eq!(read(&store(&server)).await.unwrap_err().reason(), Reason::Io, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn range_without_length_has_the_length_of_its_content_range() {
+    let server = service(|_| {
+        let headers = format!("{}Content-Range: bytes 1-3/5\r\n", described(b"five!"));
+        ScriptedResponse::chunked(206, &headers, b"ive")
+    })
+    .await;
+    let select = Select::Range(ByteRange::Inclusive { first: 1, last: 3 });
+    let request = GetRequest { select, ..GetRequest::default() };
+    let found = store(&server).get(&context(), &here(), request).await.unwrap();
+    assert_eq!(found.body.collect().await.unwrap(), "ive");
+}
+
+#[tokio::test]
+async fn segment_without_etag_is_compared_with_its_head() {
+    for is_damaged in [false, true] {
+        let bytes = Bytes::from(vec![7; 300_000]);
+        let stored = if is_damaged { described(b"other") } else { described(&bytes) };
+        let is_part = |request: &Request| request.path.contains("bucket%2Bsegments/d/");
+        let server = service(move |request| match (request.method.as_str(), is_part(request)) {
+            ("HEAD", true) => ScriptedResponse::new(200, &stored, b""),
+            ("HEAD", false) if request.path.ends_with("/key") => ScriptedResponse::new(404, "", b""),
+            ("PUT", true) => ScriptedResponse::new(201, "", b""),
+            _ => ScriptedResponse::new(201, &described(&request.body), b""),
+        })
+        .await;
+        let stored = put(&store(&server), bytes).await;
+        assert_eq!(stored.err().map(|e| e.reason()), is_damaged.then_some(Reason::BadDigest));
+    }
+}
+
+#[tokio::test]
+async fn missing_segment_without_etag_is_retryable() {
+    let is_part = |request: &Request| request.path.contains("bucket%2Bsegments/d/");
+    let server = service(move |request| match (request.method.as_str(), is_part(request)) {
+        ("HEAD", true) => ScriptedResponse::new(404, "", b""),
+        ("HEAD", false) if request.path.ends_with("/key") => ScriptedResponse::new(404, "", b""),
+        ("PUT", true) => ScriptedResponse::new(201, "", b""),
+        _ => ScriptedResponse::new(201, &described(&request.body), b""),
+    })
+    .await;
+    let failed = put(&store(&server), Bytes::from(vec![7; 300_000])).await.unwrap_err();
+    assert_eq!(failed.reason(), Reason::Io, "{failed}");
+}
+
+/// The source has a checksum in its metadata, so that it is copied by the service.
+#[tokio::test]
+async fn copy_without_etag_has_the_etag_of_the_head() {
+    for is_replaced in [false, true] {
+        let objects: Arc<Mutex<HashMap<String, Request>>> = Arc::default();
+        let shared = objects.clone();
+        let server = service(move |request| {
+            let mut objects = shared.lock().unwrap();
+            let is_object = request.path.starts_with("/v1/AUTH_a/bucket/");
+            match (request.method.as_str(), objects.get(&request.path).cloned()) {
+                ("PUT", _) if request.header("x-copy-from").is_some() => {
+                    let source = objects["/v1/AUTH_a/bucket/key"].clone();
+                    let body = if is_replaced { b"other".to_vec() } else { source.body };
+                    objects.insert(request.path.clone(), Request { body, ..request.clone() });
+                    ScriptedResponse::new(201, "", b"")
+                }
+                ("PUT", _) => {
+                    objects.insert(request.path.clone(), request.clone());
+                    ScriptedResponse::new(201, &described(&request.body), b"")
+                }
+                ("HEAD" | "GET", Some(found)) if is_object => {
+                    let metadata =
+                        found.headers.iter().filter(|(name, _)| name.starts_with("x-object-meta-"));
+                    let lines: String =
+                        metadata.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+                    ScriptedResponse::new(200, &format!("{}{lines}", described(&found.body)), &found.body)
+                }
+                ("GET", None) if !is_object => ScriptedResponse::new(200, "", b"[]"),
+                _ => ScriptedResponse::new(404, "", b""),
+            }
+        })
+        .await;
+        let leaf = store(&server);
+        let stored = put(&leaf, Bytes::from_static(b"five!")).await.unwrap();
+        let request = CopyRequest {
+            source: here(),
+            source_conditions: ReadConditions::default(),
+            destination: Address::parse("bucket", "copy").unwrap(),
+            metadata: None,
+            tags: None,
+            algorithm: None,
+            precondition: Precondition::None,
+            etag: ETagForm::default(),
+        };
+        match leaf.copy(&context(), request).await {
+            Ok(copied) => assert_eq!((is_replaced, copied.etag), (false, stored.etag)),
+            Err(e) => assert_eq!((is_replaced, e.reason()), (true, Reason::Io), "{e}"),
+        }
+        let copies = server.seen().iter().filter(|sent| sent.header("x-copy-from").is_some()).count();
+        assert_eq!(copies, 1);
+    }
 }
 
 #[tokio::test]

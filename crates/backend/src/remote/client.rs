@@ -6,6 +6,7 @@ mod tests;
 
 use std::error::Error as _;
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random}
 use super::header_fields::parse_retry_after;
 use super::payload::{BufferedBody, Payload};
 use super::peer_clock::PeerClock;
-use super::pool::{Connection, Pool, Reuse};
+use super::pool::{Connection, LostRequest, Pool, Reuse};
 use super::proxy::Proxy;
 use super::query::Query;
 use super::response::{HeldConnection, StoreResponse};
@@ -244,6 +245,24 @@ impl RequestInfo {
         let proxy = self.forward_proxy.as_ref();
         let through = proxy.map(|proxy| format!(" through the proxy {proxy}")).unwrap_or_default();
         format!("{} {}{bucket}{key} on {}{through}", self.method, self.scheme, self.endpoint)
+    }
+
+    /// The number of this operation, for [`LostRequest`].
+    fn operation(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.method, &self.bucket, &self.key).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// This request, without a response, because its connection was reset or closed.
+    fn reset(&self) -> LostRequest {
+        LostRequest { operation: self.operation(), silent_since: self.sent_at, is_timeout: false }
+    }
+
+    /// This request, without progress for `timeout` until `now`.
+    pub(super) fn timed_out(&self, timeout: Duration, now: Duration) -> LostRequest {
+        let silent_since = now.saturating_sub(timeout);
+        LostRequest { operation: self.operation(), silent_since, is_timeout: true }
     }
 }
 
@@ -538,7 +557,8 @@ impl Client {
         };
         let received =
             tokio::time::timeout(timeout, connection.drive(response_future)).await.map_err(|_| {
-                self.pool.record_failure(&connection);
+                let timed_out = request_info.timed_out(timeout, self.clock.now());
+                self.pool.record_loss(&connection, timed_out);
                 let (what, seconds) = (request_info.description(), timeout.as_secs());
                 let error = Error::new(Reason::Io, format!("{what}: no response within {seconds} s"));
                 lost(error, Some(ConnectionLoss::AfterWriting), None)
@@ -547,18 +567,20 @@ impl Client {
             let what = format!("{}: the connection failed: {e}", request_info.description());
             let connection_loss = classify_loss(&connection, &e);
             if connection_loss == Some(ConnectionLoss::AfterWriting) {
-                self.pool.record_failure(&connection);
+                self.pool.record_loss(&connection, request_info.reset());
             }
             // A response that is not HTTP has another cause.
             let outage = (!e.is_parse()).then(|| self.outage_failure(request_info, None));
             lost(Error::with_source(Reason::Io, what, e), connection_loss, outage)
         })?;
+        let now = self.clock.now();
+        self.pool.record_response(&connection, now, || request_info.operation());
         self.peer_clock.record(response.headers(), self.clock.wall());
         let observation = Observation {
             peer: Some(self.peer.clone()),
             reused: Some(connection.is_reused),
             queued: request_info.sent_at.saturating_sub(request_info.started_at),
-            first_byte: self.clock.now().saturating_sub(request_info.sent_at),
+            first_byte: now.saturating_sub(request_info.sent_at),
             body_bytes: request_info.body_bytes,
             cache: None,
             remote_cache: remote_cache(response.headers()),

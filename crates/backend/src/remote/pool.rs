@@ -3,11 +3,13 @@
 //! otherwise every arriving byte would wake one runtime from the other.
 //!
 //! A failover of the peer, or of a device on the path, breaks all connections at once, and an idle one shows nothing of it.
-//! So connections have a generation. If a request fails on a reused connection, its generation ends in all runtimes: idle
-//! connections of it are closed, and those in use are not reused. A close that is noticed before a request is written ends
-//! nothing, because services close single connections, too.
+//! So connections have a generation. If a request gets no byte of a response on a reused connection, its generation ends in
+//! all runtimes: idle connections of it are closed, and those in use are not reused. [`evidence`] lists the exceptions. A
+//! close that is noticed before a request is written ends nothing, because services close single connections, too. Nor
+//! does a response that breaks: its head has shown that the connection worked.
 
 mod connect;
+mod evidence;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +30,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::send_progress::SendQueue;
 use tradewind_core::{Clock, Traffic};
 
+pub(crate) use self::evidence::LostRequest;
+use self::evidence::{ConnectionLife, FailoverEvidence};
 use super::payload::Payload;
 use super::peer::Peer;
 use super::proxy::{Proxy, ProxyRules};
@@ -110,6 +114,7 @@ pub(crate) struct Pool {
     prewarmed: Mutex<Vec<PrewarmedConnection>>,
     /// The generation of new connections: the number of earlier generations, all of which have ended.
     generation: AtomicU64,
+    evidence: FailoverEvidence,
     connection_limit: Arc<Semaphore>,
     /// Lowest time that a TCP connect took, in nanoseconds.
     min_rtt_nanos: AtomicU64,
@@ -160,6 +165,7 @@ struct HttpConnection {
     runtime: Option<Id>,
     /// The pool's generation when the connection began to be opened.
     generation: u64,
+    life: Arc<ConnectionLife>,
 }
 
 impl HttpConnection {
@@ -271,6 +277,7 @@ impl Pool {
             idle,
             prewarmed,
             generation,
+            evidence: FailoverEvidence::default(),
             connection_limit,
             min_rtt_nanos,
             clock,
@@ -415,11 +422,20 @@ impl Pool {
         }
     }
 
-    /// Records that a request on this connection failed after it was written: the connection was reset or closed, or no
-    /// response arrived in time. If the connection was reused, its generation ends.
-    pub fn record_failure(&self, connection: &Connection) {
-        if connection.is_reused {
-            self.end_generation(connection.http.generation);
+    /// Records that a response has begun on this connection, to an operation as in [`LostRequest`].
+    pub fn record_response(&self, connection: &Connection, now: Duration, operation: impl FnOnce() -> u64) {
+        connection.http.life.record_response(now);
+        self.evidence.record_response(operation);
+    }
+
+    /// Records that a request got no byte of a response on this connection after it was written. If the connection was
+    /// reused, and nothing else explains the loss, its generation ends.
+    pub fn record_loss(&self, connection: &Connection, lost: LostRequest) {
+        let generation = connection.http.generation;
+        // A loss on an older connection says nothing about newer ones.
+        let is_current = self.is_current(&connection.http);
+        if connection.is_reused && is_current && self.evidence.shows_failover(lost, self.clock.now()) {
+            self.end_generation(generation);
         }
     }
 

@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
 use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH};
@@ -33,6 +34,8 @@ pub(crate) struct StoreResponse {
     pub observation: Observation,
     /// Set if the request was sent without its checksum headers.
     pub omitted_checksums: Option<OmittedChecksums>,
+    /// Decides if the body has another MD5 than [`Self::into_body`] expects; without it, the body is damaged.
+    pub md5_judge: Option<Arc<dyn Md5Judge>>,
     incoming: Incoming,
     /// The end of the body was reached.
     has_ended: bool,
@@ -80,6 +83,7 @@ impl StoreResponse {
             head,
             observation,
             omitted_checksums: None,
+            md5_judge: None,
             incoming,
             has_ended: false,
             connection: Some(held),
@@ -137,11 +141,7 @@ impl StoreResponse {
             if self.has_ended {
                 return Ok(None);
             }
-            let received = self.next_frame().await;
-            if let (Err(_), Some(held)) = (&received, &self.connection) {
-                held.pool.record_failure(&held.connection);
-            }
-            let Some(frame) = received? else {
+            let Some(frame) = self.next_frame().await? else {
                 self.has_ended = true;
                 self.release_connection();
                 return Ok(None);
@@ -243,7 +243,7 @@ impl StoreResponse {
     ) -> Result<Body> {
         let verifier = expected.map(BodyVerifier::new);
         if length == 0 && (self.has_ended || self.incoming.is_end_stream()) {
-            verifier.map_or(Ok(()), BodyVerifier::finish)?;
+            verifier.map_or(Ok(()), |verifier| verifier.finish().check())?;
             self.release_connection();
             return Ok(Body::from_bytes(Bytes::new()));
         }
@@ -324,6 +324,34 @@ impl fmt::Debug for ExpectedDigest {
     }
 }
 
+/// Decides whether a body whose MD5 is another one than expected is damaged: the expected one may be no MD5.
+#[async_trait]
+pub(crate) trait Md5Judge: Send + Sync {
+    /// Records that a body has the expected MD5.
+    fn record_match(&self);
+
+    /// Returns true if a body with the MD5 `found` is not damaged.
+    async fn accepts(&self, found: [u8; 16]) -> Result<bool>;
+}
+
+/// The digest of a body, and the expected one.
+struct ComparedDigests {
+    found: ExpectedDigest,
+    expected: ExpectedDigest,
+}
+
+impl ComparedDigests {
+    /// Fails with [`CorruptData`](Reason::CorruptData) if they differ.
+    fn check(&self) -> Result<()> {
+        let Self { found, expected } = self;
+        if found == expected {
+            return Ok(());
+        }
+        let what = format!("checksum mismatch: received {found:?}, the store has {expected:?}");
+        Err(Error::new(Reason::CorruptData, what))
+    }
+}
+
 /// Computes the digest of a body while it is read, and compares it with the expected one.
 enum BodyVerifier {
     Checksum(Hasher, Checksum),
@@ -345,20 +373,17 @@ impl BodyVerifier {
         }
     }
 
-    fn finish(self) -> Result<()> {
-        let (found, expected) = match self {
-            Self::Checksum(hasher, expected) => {
-                (ExpectedDigest::Checksum(hasher.finish()), ExpectedDigest::Checksum(expected))
-            }
-            Self::Md5(hasher, expected) => {
-                (ExpectedDigest::Md5(hasher.finalize().into()), ExpectedDigest::Md5(expected))
-            }
-        };
-        if found == expected {
-            return Ok(());
+    fn finish(self) -> ComparedDigests {
+        match self {
+            Self::Checksum(hasher, expected) => ComparedDigests {
+                found: ExpectedDigest::Checksum(hasher.finish()),
+                expected: ExpectedDigest::Checksum(expected),
+            },
+            Self::Md5(hasher, expected) => ComparedDigests {
+                found: ExpectedDigest::Md5(hasher.finalize().into()),
+                expected: ExpectedDigest::Md5(expected),
+            },
         }
-        let what = format!("checksum mismatch: received {found:?}, the store has {expected:?}");
-        Err(Error::new(Reason::CorruptData, what))
     }
 }
 
@@ -397,9 +422,24 @@ impl BodyReader {
         if self.remaining_bytes == 0
             && let Some(verifier) = self.verifier.take()
         {
-            verifier.finish()?;
+            self.verify(verifier).await?;
         }
         Ok(piece)
+    }
+
+    /// Verifies the digest of the whole body.
+    async fn verify(&self, verifier: BodyVerifier) -> Result<()> {
+        let compared = verifier.finish();
+        let checked = compared.check();
+        let (Some(judge), ExpectedDigest::Md5(found)) = (&self.response.md5_judge, compared.found) else {
+            return checked;
+        };
+        match checked {
+            Ok(()) => judge.record_match(),
+            Err(e) if !self.context.guard(judge.accepts(found)).await?? => return Err(e),
+            Err(_) => {}
+        }
+        Ok(())
     }
 }
 

@@ -222,7 +222,9 @@ impl StreamingRequest {
     /// Records that the store accepted no bytes in time. Returns the error.
     fn record_stall(&self) -> Error {
         if let Some(InFlight { connection, .. }) = &self.in_flight {
-            self.client.pool.record_failure(connection);
+            let now = self.client.clock.now();
+            let timed_out = self.request_info.timed_out(self.client.stall_timeout, now);
+            self.client.pool.record_loss(connection, timed_out);
         }
         let (what, seconds) = (self.request_info.description(), self.client.stall_timeout.as_secs());
         Error::new(Reason::Io, format!("{what}: the store accepted no bytes for {seconds} s"))

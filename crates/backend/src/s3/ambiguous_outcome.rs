@@ -1,7 +1,8 @@
 //! Writes whose response was lost. A write stores a random id in the object's metadata, by which it is recognized among
 //! the newest versions of its key. The bytes alone are not enough: another client may have written the same ones. A
 //! write carries an id if it has a condition, because a retry may fail if the first attempt succeeded, and unless its
-//! bucket keeps no versions. See `docs/decisions/0016-the-s3-leaf-and-other-stores.md`.
+//! bucket keeps no versions; each write carries one if the service's responses have no ETags. See
+//! `docs/decisions/0016-the-s3-leaf-and-other-stores.md`.
 
 use std::sync::atomic::Ordering;
 
@@ -49,7 +50,9 @@ impl IdentifiedWrite {
         headers: &mut HeaderMap,
     ) -> Result<bool> {
         let is_conditional = *precondition != Precondition::None;
-        if !is_conditional && !store.observed_versioning.may_keep_versions(address.bucket.as_str()) {
+        let may_keep_versions = store.observed_versioning.may_keep_versions(address.bucket.as_str());
+        // A write whose response has no ETag is recognized by its id.
+        if !is_conditional && !may_keep_versions && !store.lacks_etags() {
             return Ok(true);
         }
         // Classes may be user metadata too.

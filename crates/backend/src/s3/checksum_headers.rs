@@ -1,32 +1,35 @@
 //! Headers of checksums, and services that refuse them: `x-amz-checksum-*`, `x-amz-sdk-checksum-algorithm`,
-//! `x-amz-checksum-mode` and trailers. Some services reject every request that has one of them.
+//! `x-amz-checksum-mode` and trailers. Some services reject every request that has one of them, others only trailers.
 //!
 //! A refusal is believed only if the same request succeeds without these headers. Then requests of its kind have none for
-//! an hour. The body of a streamed request is gone when the refusal arrives, so that only the next attempt can prove it:
-//! until then, the refusal is suspected. Bodies in memory are sent with Content-MD5 instead. The MD5 of a written body is
-//! also compared with the ETag, if that is an MD5, and so is the body of a whole object that is read.
+//! an hour. The body of a streamed request is gone when the refusal arrives, so that only its retry can prove it: until
+//! then, the refusal is suspected for this one write. Bodies in memory are sent with Content-MD5 instead. The MD5 of a
+//! written body is also compared with the ETag, if that is an MD5, and so is the body of a whole object that is read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, Method};
 use parking_lot::Mutex;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Checksum, ChecksumScope, Context, ETag};
+use tradewind_core::multipart::{PartNumber, UploadId};
+use tradewind_core::{Address, Context};
 
 use super::S3Store;
 use super::headers::{self, BodyDigests, CONTENT_MD5};
 use super::protocol::TRAILER;
 use super::service_error::ServiceError;
+use super::substitute_proofs::{SubstituteProof, SubstituteProofs};
 use crate::remote::client::{Call, RepeatGuard};
-use crate::remote::header_fields;
-use crate::remote::response::{ExpectedDigest, OmittedChecksums, StoreResponse};
+use crate::remote::response::{OmittedChecksums, StoreResponse};
 
 /// Time for which a proven refusal is remembered.
 const REFUSAL_LIFETIME: Duration = Duration::from_secs(3600);
 /// Time in which a retry must prove a suspected refusal.
 const SUSPICION_LIFETIME: Duration = Duration::from_secs(60);
+/// Maximum number of suspicions; the oldest one is dropped for a new one.
+const MAX_SUSPICIONS: usize = 256;
 /// The beginnings of the names by which an error response names a checksum header, or the framing with a trailer.
 const REFUSED_NAMES: [&str; 4] =
     ["x-amz-checksum-", "x-amz-sdk-checksum-algorithm", TRAILER, "streaming-unsigned-payload-trailer"];
@@ -37,90 +40,101 @@ pub enum ChecksumUse {
     /// In each request that supports them, unless the service refuses them.
     #[default]
     WhenSupported,
-    /// Only in requests that require them. No request of this leaf does.
+    /// Only in requests that require them: the parts of an upload that another client created with an algorithm.
     WhenRequired,
 }
 
-/// The proof of a transfer without checksum headers.
+/// The kind of checksum header, because a service may refuse one kind only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SubstituteProof {
-    /// The service has compared the body with Content-MD5.
-    ContentMd5,
-    /// The MD5 of the body was compared with the ETag.
-    ETag,
-    /// Only the length was compared.
-    Length,
-}
-
-impl SubstituteProof {
-    /// All kinds of proof.
-    pub const ALL: [Self; 3] = [Self::ContentMd5, Self::ETag, Self::Length];
-}
-
-/// Numbers of requests without checksum headers, by what proved their bodies instead. They only grow.
-#[derive(Debug, Default)]
-pub struct SubstituteProofs {
-    content_md5: AtomicU64,
-    etag: AtomicU64,
-    length: AtomicU64,
-}
-
-impl SubstituteProofs {
-    /// The number of requests with this proof.
-    #[must_use]
-    pub fn count(&self, proof: SubstituteProof) -> u64 {
-        self.counter(proof).load(Ordering::Relaxed)
-    }
-
-    fn record(&self, proof: SubstituteProof) {
-        self.counter(proof).fetch_add(1, Ordering::Relaxed);
-    }
-
-    const fn counter(&self, proof: SubstituteProof) -> &AtomicU64 {
-        match proof {
-            SubstituteProof::ContentMd5 => &self.content_md5,
-            SubstituteProof::ETag => &self.etag,
-            SubstituteProof::Length => &self.length,
-        }
-    }
-}
-
-/// The kind of request, because a service may refuse the headers of one kind only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestKind {
-    /// GET and HEAD, with `x-amz-checksum-mode`.
+pub(super) enum HeaderKind {
+    /// `x-amz-checksum-mode` of GET and HEAD.
     Read,
-    /// All others.
+    /// The headers of all other requests.
     Write,
+    /// The trailer of a streamed body, with its framing.
+    Trailer,
 }
 
-impl RequestKind {
+impl HeaderKind {
     fn from_method(method: &Method) -> Self {
         if matches!(*method, Method::GET | Method::HEAD) { Self::Read } else { Self::Write }
     }
 }
 
-/// The reason why a request has no checksum headers.
+/// The reason why a streamed write has no checksum headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Omission {
-    /// By the settings, or by a proven refusal.
+    /// By the settings, by a proven refusal, or by the way its upload was created.
     Settled,
-    /// A refusal is suspected. The outcome of this request decides.
+    /// A refusal is suspected. The outcome of this write decides.
     Trial,
 }
 
-/// A refusal of checksum headers in one kind of request.
-#[derive(Debug, Clone, Copy)]
-struct Refusal {
-    is_proven: bool,
+/// The decision about the headers of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeaderNeed {
+    /// They are omitted if the service is known to refuse them.
+    Optional,
+    /// Its upload was created with an algorithm: they are omitted only if the service refuses them in this request.
+    Required,
+}
+
+/// Identifies a write and its retries: of an object, or of a part of an upload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WriteId {
+    address: Address,
+    part: Option<PartId>,
+}
+
+/// Identifies a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PartId {
+    upload: UploadId,
+    number: PartNumber,
+}
+
+impl WriteId {
+    pub const fn of_object(address: Address) -> Self {
+        Self { address, part: None }
+    }
+
+    pub const fn of_part(address: Address, upload: UploadId, number: PartNumber) -> Self {
+        Self { address, part: Some(PartId { upload, number }) }
+    }
+}
+
+/// A suspicion that headers are refused, because a streamed write with them was rejected.
+#[derive(Debug)]
+struct Suspicion {
+    write: WriteId,
     until: Duration,
 }
 
-/// The use of checksum headers in requests of one kind.
+/// The refusals of one kind of header.
+#[derive(Debug, Default)]
+struct Refusals {
+    proven_until: Option<Duration>,
+    /// Oldest first.
+    suspicions: Vec<Suspicion>,
+}
+
+impl Refusals {
+    fn drop_suspicion(&mut self, write: &WriteId) {
+        self.suspicions.retain(|suspicion| suspicion.write != *write);
+    }
+}
+
+/// The use of one kind of header.
 #[derive(Debug, Default)]
 struct KindState {
     setting: ChecksumUse,
-    refusal: Mutex<Option<Refusal>>,
+    refusals: Mutex<Refusals>,
+}
+
+impl KindState {
+    fn new(setting: ChecksumUse) -> Self {
+        Self { setting, refusals: Mutex::default() }
+    }
 }
 
 /// The use of checksum headers in requests to one store.
@@ -128,6 +142,7 @@ struct KindState {
 pub(super) struct ChecksumHeaders {
     reads: KindState,
     writes: KindState,
+    trailers: KindState,
     /// The service has returned the checksum of an object, so it does not refuse to.
     returns_checksums: AtomicBool,
     proofs: Arc<SubstituteProofs>,
@@ -136,57 +151,58 @@ pub(super) struct ChecksumHeaders {
 impl ChecksumHeaders {
     /// The state at the start of a store. `requests` applies to writes, `responses` to reads.
     pub fn new(requests: ChecksumUse, responses: ChecksumUse, proofs: Arc<SubstituteProofs>) -> Self {
-        let state = |setting| KindState { setting, refusal: Mutex::default() };
-        Self {
-            reads: state(responses),
-            writes: state(requests),
-            returns_checksums: AtomicBool::new(false),
-            proofs,
-        }
+        Self { reads: KindState::new(responses), writes: KindState::new(requests), proofs, ..Self::default() }
     }
 
-    const fn state(&self, kind: RequestKind) -> &KindState {
+    const fn state(&self, kind: HeaderKind) -> &KindState {
         match kind {
-            RequestKind::Read => &self.reads,
-            RequestKind::Write => &self.writes,
+            HeaderKind::Read => &self.reads,
+            HeaderKind::Write => &self.writes,
+            HeaderKind::Trailer => &self.trailers,
         }
     }
 
-    /// The reason to omit the headers now; `None` if they are sent.
-    pub fn omission(&self, kind: RequestKind, now: Duration) -> Option<Omission> {
+    /// Returns true if the headers are omitted from all requests now.
+    pub fn are_omitted(&self, kind: HeaderKind, now: Duration) -> bool {
         let state = self.state(kind);
-        if state.setting == ChecksumUse::WhenRequired {
-            return Some(Omission::Settled);
-        }
-        let refusal = (*state.refusal.lock()).filter(|refusal| now < refusal.until)?;
-        Some(if refusal.is_proven { Omission::Settled } else { Omission::Trial })
+        state.setting == ChecksumUse::WhenRequired
+            || state.refusals.lock().proven_until.is_some_and(|until| now < until)
     }
 
-    /// Records a refusal that the next attempt must prove. A proven one remains.
-    pub fn suspect_refusal(&self, kind: RequestKind, now: Duration) {
-        let mut refusal = self.state(kind).refusal.lock();
-        if !refusal.is_some_and(|known| known.is_proven && now < known.until) {
-            *refusal = Some(Refusal { is_proven: false, until: now + SUSPICION_LIFETIME });
+    /// Returns true if this write was rejected with the headers, and must be tried without them.
+    pub fn are_suspect(&self, kind: HeaderKind, write: &WriteId, now: Duration) -> bool {
+        let refusals = self.state(kind).refusals.lock();
+        refusals.suspicions.iter().any(|suspicion| suspicion.write == *write && now < suspicion.until)
+    }
+
+    /// Records that a streamed write was rejected with the headers. Its retry must prove the refusal.
+    pub fn suspect_refusal(&self, kind: HeaderKind, write: &WriteId, now: Duration) {
+        let mut refusals = self.state(kind).refusals.lock();
+        refusals.drop_suspicion(write);
+        refusals.suspicions.retain(|suspicion| now < suspicion.until);
+        if refusals.suspicions.len() == MAX_SUSPICIONS {
+            refusals.suspicions.remove(0);
         }
+        refusals.suspicions.push(Suspicion { write: write.clone(), until: now + SUSPICION_LIFETIME });
+    }
+
+    /// Records that a write was rejected without the headers, too: they were not the cause.
+    pub fn drop_suspicion(&self, kind: HeaderKind, write: &WriteId) {
+        self.state(kind).refusals.lock().drop_suspicion(write);
     }
 
     /// Records that a request has succeeded without the headers after it was refused with them. A refusal that is already
     /// proven keeps its time.
-    pub fn prove_refusal(&self, kind: RequestKind, now: Duration) {
-        let mut refusal = self.state(kind).refusal.lock();
-        if !refusal.is_some_and(|known| known.is_proven && now < known.until) {
-            *refusal = Some(Refusal { is_proven: true, until: now + REFUSAL_LIFETIME });
-            if kind == RequestKind::Read {
+    pub fn prove_refusal(&self, kind: HeaderKind, now: Duration) {
+        let mut refusals = self.state(kind).refusals.lock();
+        refusals.suspicions.clear();
+        if refusals.proven_until.is_none_or(|until| until <= now) {
+            refusals.proven_until = Some(now + REFUSAL_LIFETIME);
+            if kind == HeaderKind::Read {
                 self.returns_checksums.store(false, Ordering::Relaxed);
             }
             tracing::info!(?kind, "the store refuses checksum headers: they are omitted for an hour");
         }
-    }
-
-    /// Records that a request was rejected without the headers, too: they were not the cause.
-    pub fn drop_suspicion(&self, kind: RequestKind) {
-        let mut refusal = self.state(kind).refusal.lock();
-        *refusal = refusal.filter(|known| known.is_proven);
     }
 
     /// Records that the service has returned the checksum of an object.
@@ -196,19 +212,20 @@ impl ChecksumHeaders {
 
     /// Returns true if the error of a request may be due to its checksum headers.
     fn may_be_refused(&self, method: &Method, sent: &HeaderMap, error: &Error) -> bool {
-        if !sent.keys().any(is_checksum_header) {
+        if !has_checksum_header(sent) {
             return false;
         }
-        // A response to HEAD has no body that could name the header.
-        let is_bare_400 = |response: &ServiceError| response.status == 400 && response.code.is_empty();
         match *method {
-            Method::HEAD => {
-                !self.returns_checksums.load(Ordering::Relaxed)
-                    && ServiceError::from_source(error).is_some_and(is_bare_400)
-            }
+            Method::HEAD => !self.returns_checksums.load(Ordering::Relaxed) && is_bare_400(error),
             _ => names_checksum_header(error),
         }
     }
+}
+
+/// Returns true for status 400 without a message. A response to HEAD has no body that could name the header.
+fn is_bare_400(error: &Error) -> bool {
+    ServiceError::from_source(error)
+        .is_some_and(|response| response.status == 400 && response.code.is_empty())
 }
 
 /// Returns true if a header is about checksums.
@@ -239,26 +256,6 @@ fn is_rejection(error: &Error) -> bool {
     ServiceError::from_source(error).is_some_and(|response| matches!(response.status.as_u16(), 400 | 501))
 }
 
-/// The MD5 of an object's or a part's bytes according to its ETag. `None` if the ETag has another form, or if the bytes
-/// are encrypted with keys for which it is something else.
-pub(super) fn etag_md5(headers: &HeaderMap) -> Option<[u8; 16]> {
-    let has_other_etag = headers
-        .get("x-amz-server-side-encryption")
-        .is_some_and(|encryption| encryption.as_bytes().starts_with(b"aws:kms"))
-        || headers.contains_key("x-amz-server-side-encryption-customer-algorithm");
-    let etag: Option<ETag> = header_fields::etag(headers).ok().filter(|_| !has_other_etag);
-    etag?.md5()
-}
-
-/// The MD5 of a body that was sent without checksum headers.
-pub(super) struct SentMd5 {
-    pub md5: [u8; 16],
-    /// The request had it as Content-MD5.
-    pub is_header: bool,
-    /// The checksum of the same body.
-    pub checksum: Checksum,
-}
-
 /// A call without checksum headers.
 struct BareCall<'a> {
     call: Call<'a>,
@@ -281,25 +278,35 @@ fn without_checksums<'a>(call: &Call<'a>) -> Result<BareCall<'a>> {
 }
 
 impl S3Store {
-    /// Sends a request, with credentials and region corrected. Omits its checksum headers if the service is known to
-    /// refuse them. If it refuses them now, the request is sent once without them.
+    /// Sends a request, with credentials and region corrected. Unless `need` forbids it, omits its checksum headers if the
+    /// service is known to refuse them. If it refuses them now, the request is sent once without them.
+    pub(super) async fn send_with_need(
+        &self,
+        context: &Context,
+        call: &Call<'_>,
+        guard: Option<&dyn RepeatGuard>,
+        need: HeaderNeed,
+    ) -> Result<StoreResponse> {
+        let kind = HeaderKind::from_method(&call.method);
+        if need == HeaderNeed::Optional && self.omits_headers(kind) {
+            return Box::pin(self.send_bare(context, call, guard)).await;
+        }
+        match self.send_corrected(context, call, guard).await {
+            Err(e) if self.checksum_headers.may_be_refused(&call.method, &call.headers, &e) => {
+                Box::pin(self.try_without_headers(context, call, guard, e)).await
+            }
+            sent => sent,
+        }
+    }
+
+    /// Like [`Self::send_with_need`], for headers that are optional.
     pub(super) async fn send_guarded(
         &self,
         context: &Context,
         call: &Call<'_>,
         guard: Option<&dyn RepeatGuard>,
     ) -> Result<StoreResponse> {
-        let kind = RequestKind::from_method(&call.method);
-        match self.checksum_headers.omission(kind, self.client.clock.now()) {
-            Some(omission) => Box::pin(self.send_bare(context, call, guard, omission)).await,
-            None => match self.send_corrected(context, call, guard).await {
-                Err(e) if self.checksum_headers.may_be_refused(&call.method, &call.headers, &e) => {
-                    tracing::debug!(error = %e, "a request is sent without checksum headers");
-                    Box::pin(self.send_bare(context, call, guard, Omission::Trial)).await
-                }
-                sent => sent,
-            },
-        }
+        self.send_with_need(context, call, guard, HeaderNeed::Optional).await
     }
 
     /// Sends a request without its checksum headers.
@@ -308,71 +315,77 @@ impl S3Store {
         context: &Context,
         call: &Call<'_>,
         guard: Option<&dyn RepeatGuard>,
-        omission: Omission,
     ) -> Result<StoreResponse> {
         let bare = without_checksums(call)?;
-        let sent = self.send_corrected(context, &bare.call, guard).await;
-        // A request that never carries the headers, such as a DELETE, proves nothing.
-        let is_write_of_object = call.method == Method::PUT && call.key.is_some();
-        if is_write_of_object || call.headers.keys().any(is_checksum_header) {
-            let kind = RequestKind::from_method(&call.method);
-            self.record_omission_outcome(kind, omission, sent.as_ref().err());
-        }
-        sent.map(|mut response| {
-            response.omitted_checksums = Some(bare.omitted);
-            response
-        })
+        let mut response = self.send_corrected(context, &bare.call, guard).await?;
+        response.omitted_checksums = Some(bare.omitted);
+        Ok(response)
     }
 
-    /// Evaluates the outcome of a request without checksum headers, and its error if it failed.
-    pub(super) fn record_omission_outcome(
+    /// Sends a request without its checksum headers after it was refused with them. Its success proves the refusal, unless
+    /// that did not name the header: an error that has passed looks the same, so the headers are then sent once more.
+    async fn try_without_headers(
         &self,
-        kind: RequestKind,
-        omission: Omission,
+        context: &Context,
+        call: &Call<'_>,
+        guard: Option<&dyn RepeatGuard>,
+        refusal: Error,
+    ) -> Result<StoreResponse> {
+        tracing::debug!(error = %refusal, "a request is sent without checksum headers");
+        let mut response = self.send_bare(context, call, guard).await?;
+        if !names_checksum_header(&refusal) {
+            response.read_end().await?;
+            match self.send_corrected(context, call, guard).await {
+                Ok(confirmed) => return Ok(confirmed),
+                Err(e) if self.checksum_headers.may_be_refused(&call.method, &call.headers, &e) => {}
+                Err(e) => {
+                    tracing::debug!(error = %e, "cannot confirm that checksum headers are refused");
+                    return Ok(response);
+                }
+            }
+        }
+        self.prove_refusal(HeaderKind::from_method(&call.method));
+        Ok(response)
+    }
+
+    /// Records that a request has succeeded without the headers after it was refused with them.
+    pub(super) fn prove_refusal(&self, kind: HeaderKind) {
+        self.checksum_headers.prove_refusal(kind, self.client.clock.now());
+        if kind == HeaderKind::Write {
+            self.set_verifies_checksums(false);
+        }
+    }
+
+    /// Evaluates the outcome of a streamed write, and its error if it failed. A trial without the headers proves or
+    /// disproves that they are refused.
+    pub(super) fn record_trial(
+        &self,
+        kind: HeaderKind,
+        write: &WriteId,
+        omission: Option<Omission>,
         error: Option<&Error>,
     ) {
         match (omission, error) {
-            (Omission::Settled, _) => {}
-            (Omission::Trial, None) => {
-                self.checksum_headers.prove_refusal(kind, self.client.clock.now());
-                if kind == RequestKind::Write {
-                    self.set_verifies_checksums(false);
-                }
+            (Some(Omission::Trial), None) => self.prove_refusal(kind),
+            (Some(Omission::Trial), Some(error)) if is_rejection(error) => {
+                self.checksum_headers.drop_suspicion(kind, write);
             }
-            (Omission::Trial, Some(error)) if is_rejection(error) => {
-                self.checksum_headers.drop_suspicion(kind);
-            }
-            (Omission::Trial, Some(_)) => {}
+            _ => {}
         }
     }
 
-    /// The reason why writes have no checksum headers now; `None` if they have.
-    pub(super) fn write_omission(&self) -> Option<Omission> {
-        self.checksum_headers.omission(RequestKind::Write, self.client.clock.now())
+    /// Returns true if the headers are omitted from all requests now.
+    pub(super) fn omits_headers(&self, kind: HeaderKind) -> bool {
+        self.checksum_headers.are_omitted(kind, self.client.clock.now())
     }
 
-    /// Compares the MD5 of the bytes sent with the ETag in the response, if that is an MD5. Not needed if the service has
-    /// returned their checksum: some services have ETags that only look like MD5s.
-    ///
-    /// # Errors
-    /// [`BadDigest`](Reason::BadDigest) if it differs: the service has stored other bytes.
-    pub(super) fn check_response_etag(&self, headers: &HeaderMap, sent: &SentMd5) -> Result<()> {
-        let (returned, scope) = headers::checksums(headers)?;
-        if scope == ChecksumScope::FullObject && returned.contains(&sent.checksum) {
-            return Ok(());
+    /// The reason to omit the headers from a streamed write; `None` if they are sent.
+    pub(super) fn stream_omission(&self, kind: HeaderKind, write: &WriteId) -> Option<Omission> {
+        let now = self.client.clock.now();
+        if self.checksum_headers.are_suspect(kind, write, now) {
+            return Some(Omission::Trial);
         }
-        let found = etag_md5(headers);
-        if let Some(found) = found.filter(|found| *found != sent.md5) {
-            let (found, sent) = (ExpectedDigest::Md5(found), ExpectedDigest::Md5(sent.md5));
-            let why = format!("the store returned the ETag {found:?}; the bytes sent have {sent:?}");
-            return Err(Error::new(Reason::BadDigest, why));
-        }
-        self.record_proof(match found {
-            _ if sent.is_header => SubstituteProof::ContentMd5,
-            Some(_) => SubstituteProof::ETag,
-            None => SubstituteProof::Length,
-        });
-        Ok(())
+        self.checksum_headers.are_omitted(kind, now).then_some(Omission::Settled)
     }
 
     /// Counts a request without checksum headers.
@@ -428,29 +441,56 @@ mod tests {
         assert!(names_checksum_header(&error.into_error(status, ResourceKind::Object, "x")));
     }
 
-    #[test]
-    fn proven_refusal_ends_after_an_hour() {
-        let (headers, kind) = (ChecksumHeaders::default(), RequestKind::Write);
-        headers.suspect_refusal(kind, NOW);
-        assert_eq!(headers.omission(kind, NOW), Some(Omission::Trial));
-        assert_eq!(headers.omission(RequestKind::Read, NOW), None, "each kind has its own refusal");
-        headers.prove_refusal(kind, NOW);
-        headers.drop_suspicion(kind);
-        let last = NOW + REFUSAL_LIFETIME - Duration::from_nanos(1);
-        assert_eq!(headers.omission(kind, last), Some(Omission::Settled));
-        headers.prove_refusal(kind, last);
-        headers.suspect_refusal(kind, last);
-        assert_eq!(headers.omission(kind, NOW + REFUSAL_LIFETIME), None, "later successes do not extend it");
+    fn write(key: &str) -> WriteId {
+        WriteId::of_object(Address::parse("bucket", key).unwrap())
+    }
+
+    fn part(number: i64) -> WriteId {
+        let (address, number) = (Address::parse("bucket", "k").unwrap(), PartNumber::new(number).unwrap());
+        WriteId::of_part(address, UploadId("upload".to_owned()), number)
     }
 
     #[test]
-    fn suspected_refusal_ends_with_a_rejection_or_in_time() {
-        let (headers, kind) = (ChecksumHeaders::default(), RequestKind::Write);
-        headers.suspect_refusal(kind, NOW);
-        assert_eq!(headers.omission(kind, NOW + SUSPICION_LIFETIME), None);
-        headers.suspect_refusal(kind, NOW);
-        headers.drop_suspicion(kind);
-        assert_eq!(headers.omission(kind, NOW), None);
+    fn proven_refusal_ends_after_an_hour() {
+        let (headers, kind) = (ChecksumHeaders::default(), HeaderKind::Write);
+        headers.suspect_refusal(kind, &write("k"), NOW);
+        assert!(headers.are_suspect(kind, &write("k"), NOW) && !headers.are_omitted(kind, NOW));
+        headers.prove_refusal(kind, NOW);
+        assert!(!headers.are_suspect(kind, &write("k"), NOW), "the suspicion is proven");
+        for other in [HeaderKind::Read, HeaderKind::Trailer] {
+            assert!(!headers.are_omitted(other, NOW), "each kind has its own refusal");
+        }
+        let last = NOW + REFUSAL_LIFETIME - Duration::from_nanos(1);
+        assert!(headers.are_omitted(kind, last));
+        headers.prove_refusal(kind, last);
+        assert!(!headers.are_omitted(kind, NOW + REFUSAL_LIFETIME), "later successes do not extend it");
+    }
+
+    #[test]
+    fn suspicion_is_about_one_write_and_ends_in_time() {
+        let (headers, kind) = (ChecksumHeaders::default(), HeaderKind::Trailer);
+        headers.suspect_refusal(kind, &write("k"), NOW);
+        headers.drop_suspicion(kind, &write("other"));
+        for other in [write("other"), part(1)] {
+            assert!(!headers.are_suspect(kind, &other, NOW), "{other:?}");
+        }
+        assert!(headers.are_suspect(kind, &write("k"), NOW + SUSPICION_LIFETIME - Duration::from_nanos(1)));
+        assert!(!headers.are_suspect(kind, &write("k"), NOW + SUSPICION_LIFETIME));
+        headers.drop_suspicion(kind, &write("k"));
+        assert!(!headers.are_suspect(kind, &write("k"), NOW));
+        headers.suspect_refusal(kind, &part(1), NOW);
+        assert!(headers.are_suspect(kind, &part(1), NOW) && !headers.are_suspect(kind, &part(2), NOW));
+    }
+
+    #[test]
+    fn suspicions_are_bounded() {
+        let (headers, kind) = (ChecksumHeaders::default(), HeaderKind::Write);
+        for number in 0..=MAX_SUSPICIONS {
+            headers.suspect_refusal(kind, &write(&format!("key-{number}")), NOW);
+        }
+        assert!(!headers.are_suspect(kind, &write("key-0"), NOW));
+        assert!(headers.are_suspect(kind, &write("key-1"), NOW));
+        assert_eq!(headers.writes.refusals.lock().suspicions.len(), MAX_SUSPICIONS);
     }
 
     #[test]
@@ -466,16 +506,5 @@ mod tests {
         assert!(!headers.may_be_refused(&Method::GET, &sent, &bare), "the body must name the header");
         headers.record_returned_checksum();
         assert!(!headers.may_be_refused(&Method::HEAD, &sent, &bare));
-    }
-
-    #[test]
-    fn etag_of_bytes_encrypted_with_managed_keys_is_no_md5() {
-        let mut headers = HeaderMap::new();
-        headers.insert("etag", HeaderValue::from_static("\"d41d8cd98f00b204e9800998ecf8427e\""));
-        assert!(etag_md5(&headers).is_some());
-        headers.insert("x-amz-server-side-encryption", HeaderValue::from_static("AES256"));
-        assert!(etag_md5(&headers).is_some());
-        headers.insert("x-amz-server-side-encryption", HeaderValue::from_static("aws:kms:dsse"));
-        assert_eq!(etag_md5(&headers), None);
     }
 }

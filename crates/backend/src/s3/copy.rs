@@ -7,12 +7,16 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
 use tradewind_core::version::VersionId;
-use tradewind_core::{Address, Context, ETag, ObjectInfo, Precondition, ReadConditions, Tags, Timestamp};
+use tradewind_core::{
+    Address, Checksum, ChecksumScope, Context, ETag, ObjectInfo, Precondition, ReadConditions, Tags,
+    Timestamp,
+};
 
 use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::conditions::pinned_to;
 use super::headers::{self, ConditionTarget, ResponseChecksums};
+use super::missing_etag::PartAddress;
 use super::repeats::ChangeGuard;
 use super::service_error::ServiceError;
 use super::versions::{source_version_id, version_error, version_id};
@@ -134,7 +138,10 @@ impl S3Store {
                 let committed = self.build_committed(&head.headers, 0, checksums)?;
                 Committed { scope, source_version, ..committed }
             }
-            Ok(copied) => copied,
+            Ok(result) => match self.name_copy(context, &request.source, to, result).await {
+                Ok(copied) => copied,
+                Err(e) => return Err(guard.error_after_change(e).await),
+            },
         };
         if let Some(source_info) = source_info {
             // The conditions have pinned the source to what was found.
@@ -218,7 +225,16 @@ impl S3Store {
             let text = format!("bytes={}-{}", span.offset, span.end() - 1);
             call.headers.insert("x-amz-copy-source-range", header_fields::header_value(&text)?);
         }
-        let copied = self.send_copy(context, &request.source, &call, None).await?;
+        let result = self.send_copy(context, &request.source, &call, None).await?;
+        let etag = match &result.etag {
+            Some(etag) => etag.clone(),
+            // Boxed, because it is rarely needed.
+            None => {
+                let part = PartAddress { address: to, upload: &request.upload, number: request.number };
+                Box::pin(self.find_copied_part_etag(context, part, span.length)).await?
+            }
+        };
+        let copied = result.into_committed(etag);
         if evaluates_conditions {
             self.evaluate_conditions(context, &request.source, &pinned_to(&source_info.etag)).await?;
         }
@@ -228,7 +244,39 @@ impl S3Store {
         Ok(copied)
     }
 
-    /// Sends a copy and parses the response; the size in the result is 0. A response of status 200 may still contain an
+    /// Adds the ETag of a copied object to its result, if that has none: the ETag of the object that has the same bytes as the
+    /// source.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if there is no such object, or if the bytes cannot be compared.
+    async fn name_copy(
+        &self,
+        context: &Context,
+        source: &Address,
+        to: &Address,
+        result: CopyResult,
+    ) -> Result<Committed> {
+        if let Some(etag) = result.etag.clone() {
+            return Ok(result.into_committed(etag));
+        }
+        // Boxed, because it is rarely needed.
+        let read = async |address: &Address| {
+            Box::pin(self.read_head(context, address, &GetRequest::default())).await.map(|head| head.info)
+        };
+        let source = read(source).await?;
+        let created = result.version.clone().map(|version| to.clone().with_version(Some(version)));
+        // A request that names the version needs another permission, so it is not the first one.
+        for candidate in std::iter::once(to.clone()).chain(created) {
+            let found = read(&candidate).await?;
+            if candidate.version.is_some() || has_same_bytes(&source, &found) {
+                return Ok(result.into_committed(found.etag));
+            }
+        }
+        let why = format!("the store's response to the copy to {} has no ETag", to.key);
+        Err(Error::new(Reason::Io, format!("{why}, and the copy cannot be recognized in the store")))
+    }
+
+    /// Sends a copy and parses the response. A response of status 200 may still contain an
     /// error; then the outcome is unknown if the error may pass.
     async fn send_copy(
         &self,
@@ -236,7 +284,7 @@ impl S3Store {
         source: &Address,
         call: &Call<'_>,
         guard: Option<&ChangeGuard<'_>>,
-    ) -> Result<Committed> {
+    ) -> Result<CopyResult> {
         let guard = guard.map(|guard| guard as &dyn RepeatGuard);
         let sent = self.send_guarded(context, call, guard).await;
         let response = sent.map_err(|e| version_error(source, &call.method, e))?;
@@ -252,7 +300,7 @@ impl S3Store {
         source: &Address,
         call: &Call<'_>,
         response: StoreResponse,
-    ) -> Result<Committed> {
+    ) -> Result<CopyResult> {
         let status = response.head.status;
         let version = version_id(&response.head.headers);
         let source_version = source_version_id(&response.head.headers).or_else(|| source.version.clone());
@@ -270,13 +318,43 @@ impl S3Store {
             let error = ServiceError::parse_body(&document).into_error(status, call.resource, "copying");
             return Err(version_error(source, &call.method, error));
         }
-        let etag =
-            etag.ok_or_else(|| Error::new(Reason::Io, "the store's response to the copy has no ETag"))?;
         let modified: Timestamp = modified.unwrap_or_else(|| self.client.clock.wall());
-        let generation = generation(modified, etag.as_str());
         let (checksums, scope) = checksums.finish();
-        Ok(Committed { etag, size: 0, modified, generation, checksums, scope, version, source_version })
+        let etag = etag.filter(|etag| !etag.as_str().is_empty());
+        Ok(CopyResult { etag, modified, checksums, scope, version, source_version })
     }
+}
+
+/// The response to a copy.
+struct CopyResult {
+    /// `None` if the service leaves it out.
+    etag: Option<ETag>,
+    modified: Timestamp,
+    checksums: Vec<Checksum>,
+    scope: ChecksumScope,
+    version: Option<VersionId>,
+    source_version: Option<VersionId>,
+}
+
+impl CopyResult {
+    /// The object or part with this ETag; its size is 0.
+    fn into_committed(self, etag: ETag) -> Committed {
+        let Self { modified, checksums, scope, version, source_version, .. } = self;
+        let generation = generation(modified, etag.as_str());
+        Committed { etag, size: 0, modified, generation, checksums, scope, version, source_version }
+    }
+}
+
+/// Returns true if two objects certainly have the same bytes.
+fn has_same_bytes(one: &ObjectInfo, other: &ObjectInfo) -> bool {
+    let is_comparable = |checksum: &&Checksum| {
+        one.scope == other.scope && other.checksums.iter().any(|c| c.algorithm() == checksum.algorithm())
+    };
+    one.size == other.size
+        && match one.checksums.iter().find(is_comparable) {
+            Some(checksum) => other.checksums.contains(checksum),
+            None => one.etag == other.etag,
+        }
 }
 
 /// The header value that names the source.

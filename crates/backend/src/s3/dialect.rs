@@ -79,31 +79,29 @@ const PLAIN: Capabilities = Capabilities {
     max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
     max_object_bytes: 5 << 40,
     reported_attributes: false,
-    unsupported: &[
-        // Some services list directory by directory, or by hashes.
-        Feature::ByteOrder,
-        // The response to a completion that is sent again is that of the first one.
-        Feature::SingleCompletion,
-        // Classes are user metadata, which has a limit and is changed by a copy only.
-        Feature::ManyClassRanges,
-        Feature::ClassChanges,
-        // As in S3, responses to writes omit the `null` version.
-        Feature::NullVersionOfWrites,
-        Feature::VersionIdForm,
-        Feature::Identity,
-    ],
+    unsupported: UNSUPPORTED_BY_PLAIN,
 };
 
-/// Amazon's own service, except for directory buckets, which have other endpoints.
+const UNSUPPORTED_BY_PLAIN: &[Feature] = &[
+    // Some services list directory by directory, or by hashes.
+    Feature::ByteOrder,
+    // The response to a completion that is sent again is that of the first one.
+    Feature::SingleCompletion,
+    // Classes are user metadata, which has a limit and is changed by a copy only.
+    Feature::ManyClassRanges,
+    Feature::ClassChanges,
+    // As in S3, responses to writes omit the `null` version.
+    Feature::NullVersionOfWrites,
+    Feature::VersionIdForm,
+    Feature::Identity,
+];
+
+/// Amazon's own service, except for directory buckets, which have other endpoints. It lists in the order of bytes.
 pub(super) const AMAZON: Capabilities = Capabilities {
-    unsupported: &[
-        Feature::SingleCompletion,
-        Feature::ManyClassRanges,
-        Feature::ClassChanges,
-        Feature::NullVersionOfWrites,
-        Feature::VersionIdForm,
-        Feature::Identity,
-    ],
+    unsupported: match UNSUPPORTED_BY_PLAIN {
+        [Feature::ByteOrder, others @ ..] => others,
+        _ => UNSUPPORTED_BY_PLAIN,
+    },
     ..PLAIN
 };
 
@@ -192,6 +190,12 @@ mod tests {
         for plain in ["=?UTF-8?Q?plain?=", "Zo\u{eb}", "", "=?UTF-8?Q?=zz?=", "=?UTF-8?Q?a=0"] {
             assert_eq!(read(plain), plain);
         }
+    }
+
+    #[test]
+    fn amazon_differs_from_plain_s3_by_its_order_only() {
+        let features = |of: Capabilities| of.unsupported.to_vec();
+        assert_eq!(features(PLAIN), [vec![Feature::ByteOrder], features(AMAZON)].concat());
     }
 
     #[test]

@@ -16,10 +16,10 @@ use tradewind_core::{
 
 use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
+use super::buffered_put::BufferedPut;
 use super::headers;
 use super::missing_etag::PartAddress;
 use super::repeats::ChangeGuard;
-use super::stage::BufferedPut;
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields;
 use crate::remote::payload::BufferedBody;
@@ -35,19 +35,24 @@ pub(super) struct MultipartWrite {
 }
 
 /// Buffered bytes, copied into memory that is accounted to the store's budget.
-#[derive(Default)]
 pub(super) struct PartBuffer {
+    max_bytes: usize,
     bytes: Vec<u8>,
     reservations: Vec<Reservation>,
 }
 
 impl PartBuffer {
-    /// Copies bytes into the buffer; its total must not exceed the part size. Fails with
+    /// Creates an empty buffer.
+    pub const fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, bytes: Vec::new(), reservations: Vec::new() }
+    }
+
+    /// Copies bytes into the buffer; its total must not exceed the maximum. Fails with
     /// [`Overloaded`](Reason::Overloaded) if the budget is exhausted.
     pub fn append(&mut self, store: &S3Store, bytes: &[u8]) -> Result<()> {
         let needed = self.bytes.len() + bytes.len();
         if needed > self.bytes.capacity() {
-            let grown = needed.next_power_of_two().min(store.part_bytes);
+            let grown = needed.next_power_of_two().min(self.max_bytes);
             let more = store.buffer_budget.try_reserve(grown - self.bytes.capacity()).ok_or_else(|| {
                 let why = "too many writes are buffering a part; retry later";
                 Error::new(Reason::Overloaded, why)
@@ -89,12 +94,12 @@ impl Drop for OwnedUpload {
 
 impl MultipartWrite {
     pub fn new(store: Arc<S3Store>, context: &Context, address: &Address, request: &StageRequest) -> Self {
-        let (context, address) = (context.clone(), address.clone());
+        let (context, address, part_bytes) = (context.clone(), address.clone(), store.part_bytes);
         Self {
             upload: OwnedUpload { store, context, address, id: None, parts: Vec::new() },
             metadata: request.metadata.clone(),
             algorithm: request.algorithms.first().copied().unwrap_or(Algorithm::Crc64Nvme),
-            buffer: PartBuffer::default(),
+            buffer: PartBuffer::new(part_bytes),
             size: 0,
         }
     }

@@ -1,5 +1,7 @@
 //! HeadObject, GetObject and GetObjectAttributes.
 
+use std::sync::Arc;
+
 use http::header::{ACCEPT_ENCODING, ETAG, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
@@ -9,10 +11,11 @@ use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
 
 use super::S3Store;
-use super::checksum_headers::{SubstituteProof, etag_md5};
+use super::etag_checks::{ETagJudge, etag_md5};
 use super::headers::{self, ConditionTarget};
 use super::list::{MAX_PAGE_BYTES, parse_page};
 use super::partial_part::{PartialPart, invalid_part_error};
+use super::substitute_proofs::SubstituteProof;
 use super::versions::version_query;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
@@ -20,7 +23,7 @@ use crate::remote::decimal::parse_count;
 use crate::remote::header_fields;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
-use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
+use crate::remote::response::{ExpectedDigest, Md5Judge as _, StoreResponse, check_empty};
 
 /// Number of keys listed to find one of them: it is the first in the order of bytes.
 const MAX_LISTED_KEYS: &str = "10";
@@ -32,6 +35,16 @@ const ATTRIBUTES: DocumentKind = DocumentKind {
     roots: &["GetObjectAttributesResponse", "GetObjectAttributesOutput"],
 };
 const MD5_OF_EMPTY: [u8; 16] = 0xd41d_8cd9_8f00_b204_e980_0998_ecf8_427e_u128.to_be_bytes();
+
+/// The proof of a body without a checksum.
+enum ExpectedProof {
+    /// Its MD5 must be this one.
+    Md5([u8; 16]),
+    /// Its length alone.
+    Length,
+    /// It was compared already, and has been counted.
+    Accepted,
+}
 
 impl S3Store {
     /// HeadObject.
@@ -99,11 +112,15 @@ impl S3Store {
         let mut expected = expected.map(ExpectedDigest::Checksum);
         if expected.is_none() && response.omitted_checksums.is_some() {
             let is_all = request.select == Select::Whole && span == Span::whole(info.size);
-            expected = etag_md5(&response.head.headers).filter(|_| is_all).map(ExpectedDigest::Md5);
-            self.record_proof(match expected {
-                Some(_) => SubstituteProof::ETag,
-                None => SubstituteProof::Length,
-            });
+            let proof = match is_all {
+                true => self.expect_etag(context, address, &mut response, length).await?,
+                false => ExpectedProof::Length,
+            };
+            match proof {
+                ExpectedProof::Md5(md5) => expected = Some(ExpectedDigest::Md5(md5)),
+                ExpectedProof::Length => self.record_proof(SubstituteProof::Length),
+                ExpectedProof::Accepted => {}
+            }
         }
         let observation = response.observation.clone();
         let body = response.into_body(context.clone(), length, expected)?;
@@ -111,6 +128,49 @@ impl S3Store {
             self.confirm_empty(context, address, request, &info).await?;
         }
         Ok(GetResponse { info, span, body, observation })
+    }
+
+    /// The proof of a whole object of `size` bytes without a checksum, according to its ETag. Counts it, except
+    /// [`Length`](ExpectedProof::Length); for a body with bytes, this happens at its end.
+    ///
+    /// # Errors
+    /// [`CorruptData`](Reason::CorruptData) if an empty object has the ETag of another one.
+    async fn expect_etag(
+        &self,
+        context: &Context,
+        address: &Address,
+        response: &mut StoreResponse,
+        size: u64,
+    ) -> Result<ExpectedProof> {
+        let headers = &response.head.headers;
+        let (Some(expected), Some(etag), Some(store)) =
+            (etag_md5(headers), headers.get(ETAG).cloned(), self.this.upgrade())
+        else {
+            return Ok(ExpectedProof::Length);
+        };
+        let (context, address) = (context.clone(), address.clone());
+        let judge = ETagJudge { store, context, address, etag, expected, size };
+        if size > 0 {
+            response.md5_judge = Some(Arc::new(judge));
+            return Ok(ExpectedProof::Md5(expected));
+        }
+        // There is no end of a body that could wait for a decision.
+        if expected == MD5_OF_EMPTY {
+            judge.record_match();
+            return Ok(ExpectedProof::Md5(expected));
+        }
+        // Boxed, because it is rarely needed.
+        match Box::pin(judge.accepts(MD5_OF_EMPTY)).await? {
+            true => Ok(ExpectedProof::Accepted),
+            false => Ok(ExpectedProof::Md5(expected)),
+        }
+    }
+
+    /// The GET of a whole object or version, without conditions.
+    pub(super) fn whole_read_call<'a>(&self, address: &'a Address) -> Call<'a> {
+        let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
+        call.query = version_query(address);
+        call
     }
 
     /// Confirms an empty response without a checksum by requesting the object's head: a response whose body was lost

@@ -1,6 +1,7 @@
 //! Sends each request to the region of its bucket, with valid credentials. If an error response shows that either is
 //! wrong, the new region is cached or the credentials are renewed, and the request is sent once more. A bucket may be
-//! deleted and created again in another region, so a later redirect replaces a cached region.
+//! deleted and created again in another region, so a later redirect replaces a cached region. If a bucket is missing in its
+//! cached region, the request is sent to the store's own region, which may redirect it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,7 +54,10 @@ struct Route {
 /// A correction after which a rejected request may succeed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Correction {
+    /// The service has redirected the request to another region.
     Region,
+    /// The bucket is missing in its cached region, so the request is sent to the store's own one.
+    OwnRegion,
     Credentials,
 }
 
@@ -152,7 +156,7 @@ impl S3Store {
         if let (Some(bucket), Some(region), Reason::NoSuchBucket) = (bucket, &sent.region, error.reason()) {
             // It may have been deleted, and be created again in the store's own region.
             self.forget_region(bucket, region);
-            return Ok(Some(Correction::Region));
+            return Ok(Some(Correction::OwnRegion));
         }
         if let (true, Some(credentials), Some(credential_renewals)) =
             (response.is_expired(), &self.shared.credentials, sent.credential_renewals)

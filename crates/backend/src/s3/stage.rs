@@ -6,46 +6,36 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, DATE};
+use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue, Method};
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{StageRequest, Staged};
-use tradewind_core::{Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, Observation};
+use tradewind_core::{Address, Algorithm, Checksum, Context, Observation};
 
+use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
-use super::checksum_headers::{Omission, RequestKind, SentMd5, has_checksum_header};
+use super::buffered_put::BufferedPut;
+use super::checksum_headers::{HeaderKind, Omission, WriteId, has_checksum_header};
 use super::dialect::Dialect;
+use super::etag_checks::SentMd5;
+use super::etag_kinds::BodyId;
+use super::framing::{Framing, StreamedHeaders};
 use super::headers::{self, BodyDigests, WRITE_ID};
 use super::missing_etag::{PartAddress, WrittenBody, lacks_etag};
 use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::regions::SentWith;
 use super::repeats::ChangeGuard;
-use super::versions::version_id;
-use super::{Framing, S3Store, StreamedHeaders};
+use super::write_plan::{Transport, WritePlan, WriteTarget, checksum_algorithms};
 use crate::remote::client::{Call, ResourceKind};
-use crate::remote::header_fields::{self, generation};
-use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES, part_too_large_error};
 use crate::remote::payload::BufferedBody;
 use crate::remote::response::ResponseHead;
 use crate::remote::streaming_request::StreamingRequest;
 use crate::remote::write_progress::WriteProgress;
-
-/// The destination of a write.
-pub(super) enum WriteTarget {
-    Object,
-    /// A part, with the checksum algorithm of its upload, if any.
-    Part {
-        upload: UploadId,
-        number: PartNumber,
-        algorithm: Option<Algorithm>,
-    },
-}
 
 /// A write that is not committed yet.
 pub(super) struct StagedWrite {
@@ -57,10 +47,7 @@ pub(super) struct StagedWrite {
     /// Hashers of the whole body; the first is for the checksum that the store verifies.
     hashers: Vec<Hasher>,
     md5: Option<Md5>,
-    /// The write has no checksum headers: its body is verified by its MD5.
-    omits_checksum: bool,
-    /// The reason why checksum headers are omitted from all writes now, if they are.
-    omission: Option<Omission>,
+    plan: WritePlan,
     progress: WriteProgress,
     mode: WriteMode,
 }
@@ -83,7 +70,7 @@ struct StreamingWrite {
     request: StreamingRequest,
     sent_with: SentWith,
     frame: Option<FrameEncoder>,
-    /// A checksum is in a header or in the trailer.
+    /// A checksum is in a header.
     has_checksum: bool,
     /// The headers of the request, if they contain a write id.
     headers_with_id: Option<HeaderMap>,
@@ -104,13 +91,14 @@ impl StreamingWrite {
     }
 
     /// The headers of the request that the service may reject.
-    const fn headers(&self, omission: Option<Omission>) -> StreamedHeaders {
+    const fn headers(&self, plan: &WritePlan) -> StreamedHeaders {
         let framing = match self.frame {
             Some(FrameEncoder::Signed(_)) => Framing::SignedChunks,
             Some(FrameEncoder::Trailing(_)) => Framing::Trailer,
             None => Framing::Unframed,
         };
-        StreamedHeaders { framing, has_checksum: self.has_checksum, omission }
+        let WritePlan { omission, trailer_omission, .. } = *plan;
+        StreamedHeaders { framing, has_checksum: self.has_checksum, omission, trailer_omission }
     }
 }
 
@@ -122,54 +110,27 @@ impl StagedWrite {
         target: WriteTarget,
         request: StageRequest,
     ) -> Result<Self> {
-        let mut algorithms = request.algorithms.clone();
-        if let WriteTarget::Part { algorithm: Some(algorithm), .. } = target {
-            algorithms.retain(|other| *other != algorithm);
-            algorithms.insert(0, algorithm);
-        }
-        if algorithms.is_empty() {
-            algorithms.push(Algorithm::Crc64Nvme);
-        }
-        let omission = store.write_omission();
-        let is_of_bare_upload = match &target {
-            WriteTarget::Object => false,
-            WriteTarget::Part { upload, .. } => store.omits_checksums_of(upload),
-        };
-        let omits_checksum = omission.is_some() || is_of_bare_upload;
-        let sends_checksum = !omits_checksum && !matches!(target, WriteTarget::Part { algorithm: None, .. });
-        let is_whole = store.choose_framing(sends_checksum) == Framing::Whole;
-        let mode = match (request.size, &target) {
-            (Some(size), _) if size <= MAX_BUFFERED_BYTES => WriteMode::Buffered(Vec::new()),
-            (_, WriteTarget::Object) if is_whole => {
-                WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
+        let plan = store.plan_write(address, &target, &request)?;
+        let mode = match plan.transport {
+            Transport::Buffered => WriteMode::Buffered(Vec::new()),
+            Transport::BufferedCopy => {
+                let max_bytes = request.size.map_or(store.part_bytes, |size| size as usize);
+                WriteMode::BufferedCopy(PartBuffer::new(max_bytes))
             }
-            (Some(size), WriteTarget::Part { .. }) if is_whole && size > store.part_bytes as u64 => {
-                let (size, max_mib) = (size >> 20, store.part_bytes >> 20);
-                let why = format!(
-                    "the store does not support signed chunks, so a part of {size} MiB would be sent unsigned over \
-                     plain HTTP; use https, or parts of at most {max_mib} MiB"
-                );
-                return Err(Error::new(Reason::EntityTooLarge, why));
-            }
-            (Some(_), WriteTarget::Part { .. }) if is_whole => WriteMode::BufferedCopy(PartBuffer::default()),
-            (Some(size), _) if size <= MAX_REQUEST_OBJECT_BYTES => WriteMode::Streamed(None, Bytes::new()),
-            (Some(_), WriteTarget::Part { .. }) => {
-                return Err(part_too_large_error());
-            }
-            (None, WriteTarget::Part { .. }) => WriteMode::Buffered(Vec::new()),
-            (_, WriteTarget::Object) => {
+            Transport::Streamed => WriteMode::Streamed(None, Bytes::new()),
+            Transport::Parts => {
                 WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
             }
         };
+        let algorithms = checksum_algorithms(&target, &request);
         Ok(Self {
             store,
             context: context.clone(),
             address: address.clone(),
             target,
             hashers: algorithms.into_iter().map(Hasher::new).collect(),
-            md5: (request.verify_md5 || omits_checksum).then(Md5::new),
-            omits_checksum,
-            omission,
+            md5: (request.verify_md5 || plan.computes_md5).then(Md5::new),
+            plan,
             progress: WriteProgress::new(request.size),
             request,
             mode,
@@ -208,7 +169,7 @@ impl StagedWrite {
             self.mode = WriteMode::Streamed(Some(streaming), Bytes::new());
         }
         if let WriteMode::Streamed(Some(streaming), waiting) = &mut self.mode {
-            let (sent, headers) = (streaming.sent_with.clone(), streaming.headers(self.omission));
+            let (sent, headers) = (streaming.sent_with.clone(), streaming.headers(&self.plan));
             if let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await {
                 return Err(self.evaluate_failure(sent, headers, e).await);
             }
@@ -245,10 +206,10 @@ impl StagedWrite {
         let length = self.request.size.unwrap_or_default();
         let mut call = self.call()?;
         let declared = self.request.checksum.filter(|declared| {
-            self.sends_checksum() && declared.algorithm() == self.checksum_placeholder().algorithm()
+            self.plan.sends_checksum && declared.algorithm() == self.checksum_placeholder().algorithm()
         });
         let declared = BodyDigests { checksum: declared, md5: None };
-        let framing = self.store.choose_framing(self.sends_checksum());
+        let framing = self.store.choose_framing(self.plan.has_trailer);
         let on_wire = match framing {
             Framing::Trailer => {
                 let placeholder = self.checksum_placeholder();
@@ -282,7 +243,7 @@ impl StagedWrite {
             call.headers.insert(CONTENT_ENCODING, encodings);
         }
         let headers_with_id = call.headers.contains_key(WRITE_ID).then(|| call.headers.clone());
-        let has_checksum = has_checksum_header(&call.headers);
+        let has_checksum = framing != Framing::Trailer && has_checksum_header(&call.headers);
         let started = self.store.start_streaming(&self.context, &call, on_wire).await;
         let (mut request, sent_with) = started.map_err(Error::before_sending)?;
         let frame = match (framing, request.take_signer()) {
@@ -319,7 +280,7 @@ impl StagedWrite {
         call.payload = BufferedBody::from_buffers(pieces);
         let identified =
             IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
-        let sent_checksum = Some(*checksum).filter(|_| self.sends_checksum());
+        let sent_checksum = Some(*checksum).filter(|_| self.plan.sends_checksum);
         let digests = BodyDigests { checksum: sent_checksum, md5: content_md5 };
         let put = BufferedPut { call, digests, checksum: *checksum };
         match self.target {
@@ -334,7 +295,7 @@ impl StagedWrite {
     /// Evaluates the error of a streamed request, which cannot be retried here: it becomes retryable if the cause was
     /// corrected.
     async fn evaluate_failure(&mut self, sent: SentWith, headers: StreamedHeaders, error: Error) -> Error {
-        let error = self.store.learn_from_failure(headers, error);
+        let error = self.store.learn_from_failure(&self.write_id(), headers, error);
         self.store.correct_after_failure(&self.context, self.address.bucket.as_str(), sent, error).await
     }
 
@@ -350,14 +311,27 @@ impl StagedWrite {
         }
     }
 
-    const fn is_object(&self) -> bool {
-        matches!(self.target, WriteTarget::Object)
+    /// The id of this write and of its retries.
+    fn write_id(&self) -> WriteId {
+        self.target.write_id(&self.address)
     }
 
-    /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums, and while
-    /// checksum headers are omitted.
-    fn sends_checksum(&self) -> bool {
-        !self.omits_checksum && !matches!(self.target, WriteTarget::Part { algorithm: None, .. })
+    /// Records that the body was accepted in memory, although a retry of its streamed request would have had a trailer.
+    fn record_buffered(&self) {
+        let WritePlan { trailer_omission, .. } = self.plan;
+        self.store.record_trial(HeaderKind::Trailer, &self.write_id(), trailer_omission, None);
+    }
+
+    /// The id of a part; `None` for an object.
+    fn part_id(&self) -> Option<BodyId> {
+        match &self.target {
+            WriteTarget::Object => None,
+            WriteTarget::Part { upload, number, .. } => Some(BodyId::of_part(upload, *number)),
+        }
+    }
+
+    const fn is_object(&self) -> bool {
+        matches!(self.target, WriteTarget::Object)
     }
 }
 
@@ -383,17 +357,19 @@ impl Staged for StagedWrite {
         let Some(checksum) = computed.first().copied() else {
             unreachable!("`new` adds at least one algorithm")
         };
-        let content_md5 = expected.md5.or(md5.filter(|_| self.omits_checksum));
+        let content_md5 = expected.md5;
         let head = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new())) {
             WriteMode::Parts(parts) => {
                 return parts.commit(self.request.precondition, checksum, computed).await;
             }
             WriteMode::Buffered(pieces) => self.put_buffered(pieces, &checksum, content_md5).await?,
             WriteMode::BufferedCopy(mut buffer) => {
-                self.put_buffered(vec![buffer.take()], &checksum, content_md5).await?
+                let head = self.put_buffered(vec![buffer.take()], &checksum, content_md5).await?;
+                self.record_buffered();
+                head
             }
             WriteMode::Streamed(Some(mut streaming), waiting) => {
-                let (sent, headers) = (streaming.sent_with.clone(), streaming.headers(self.omission));
+                let (sent, headers) = (streaming.sent_with.clone(), streaming.headers(&self.plan));
                 let headers_with_id = streaming.headers_with_id.take();
                 let write_id = headers_with_id.as_ref().and_then(|headers| headers.get(WRITE_ID)).cloned();
                 let identified = headers_with_id.and_then(|headers| {
@@ -418,20 +394,25 @@ impl Staged for StagedWrite {
                     self.store.observe_versioning(&self.address.bucket, &head.headers);
                 }
                 self.store.set_dialect(Dialect::detect(&head.headers));
-                if let Some(omission) = self.omission {
-                    self.store.record_omission_outcome(RequestKind::Write, omission, None);
+                self.store.learn_from_success(&self.write_id(), headers);
+                if let (WriteTarget::Part { upload, .. }, Some(Omission::Trial)) =
+                    (&self.target, self.plan.omission)
+                {
+                    self.store.omit_checksums_of(upload);
                 }
-                let was_sent = self.request.checksum.is_some() && self.sends_checksum();
+                let was_sent = self.request.checksum.is_some() && self.plan.sends_checksum;
                 let mut checked = self.store.check_response_checksum(&head.headers, &checksum, was_sent);
                 if checked.is_ok() && lacks_etag(&head) {
                     let size = self.progress.written_bytes();
-                    let written = WrittenBody { size, checksum, md5, write_id };
+                    let written = WrittenBody { size, checksum, md5, is_md5_verified: false, write_id };
                     // Boxed, because it is rarely needed.
                     checked = Box::pin(self.add_missing_etag(&mut head, &written)).await;
                 }
-                if let Some(md5) = md5.filter(|_| self.omits_checksum) {
-                    let sent = SentMd5 { md5, is_header: false, checksum };
-                    checked = checked.and_then(|()| self.store.check_response_etag(&head.headers, &sent));
+                if let Some(md5) = md5.filter(|_| self.plan.lacks_checksum && checked.is_ok()) {
+                    let (size, part) = (self.progress.written_bytes(), self.part_id());
+                    let sent = SentMd5 { md5, is_header: false, checksum, size, part };
+                    let (store, context, address) = (&self.store, &self.context, &self.address);
+                    checked = store.check_response_etag(context, address, &head.headers, &sent).await;
                 }
                 match self.is_object() {
                     true => {
@@ -457,126 +438,5 @@ impl Staged for StagedWrite {
             self.store.cache_part(upload, *number, &committed);
         }
         Ok((committed, head.observation))
-    }
-}
-
-/// The PUT of a buffered body.
-pub(super) struct BufferedPut<'a> {
-    pub call: Call<'a>,
-    /// The digests that the store verifies.
-    pub digests: BodyDigests,
-    /// The checksum of the body, whether it is sent or not.
-    pub checksum: Checksum,
-}
-
-impl BufferedPut<'_> {
-    /// The body, for comparison with what the store has.
-    fn written_body(&self) -> WrittenBody {
-        WrittenBody {
-            size: self.call.payload.length(),
-            checksum: self.checksum,
-            md5: Some(self.call.payload.md5()),
-            write_id: self.call.headers.get(WRITE_ID).cloned(),
-        }
-    }
-}
-
-impl S3Store {
-    /// Sends the PUT of a part. Returns the response, with the ETag of the part.
-    pub(super) async fn put_part(
-        &self,
-        context: &Context,
-        part: PartAddress<'_>,
-        mut put: BufferedPut<'_>,
-    ) -> Result<ResponseHead> {
-        headers::write_body_digests(put.digests, &mut put.call.headers)?;
-        let mut head = self.send(context, &put.call).await?.drain().await?;
-        self.check_sent_digests(&head, &put)?;
-        if lacks_etag(&head) {
-            Box::pin(self.add_missing_part_etag(context, part, &mut head, &put.written_body())).await?;
-        }
-        Ok(head)
-    }
-
-    /// Sends the PUT of an object. Returns the response, with the ETag of the object; if it was lost, the response to the
-    /// HEAD of the object.
-    pub(super) async fn put_object(
-        &self,
-        context: &Context,
-        address: &Address,
-        mut put: BufferedPut<'_>,
-        identified: Option<IdentifiedWrite>,
-    ) -> Result<ResponseHead> {
-        headers::write_body_digests(put.digests, &mut put.call.headers)?;
-        let guard = ChangeGuard::new(self, context, &address.bucket);
-        let mut head = match self.send_change(&put.call, &guard).await {
-            Err(e) => {
-                return self.resolve_failed_call(address, &put.call, &guard, identified.as_ref(), e).await;
-            }
-            Ok(head) => head,
-        };
-        self.observe_versioning(&address.bucket, &head.headers);
-        let mut checked = self.check_sent_digests(&head, &put);
-        if checked.is_ok() && lacks_etag(&head) {
-            checked = Box::pin(self.add_missing_etag(context, address, &mut head, &put.written_body())).await;
-        }
-        self.after_change(context, &address.bucket, checked).await?;
-        Ok(head)
-    }
-
-    /// The result of a check after a successful write of an object. Its error is final if a retry would create another
-    /// version.
-    async fn after_change(&self, context: &Context, bucket: &BucketName, checked: Result<()>) -> Result<()> {
-        match checked {
-            Err(e) => Err(ChangeGuard::new(self, context, bucket).error_after_change(e).await),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    /// Compares the digests of a buffered body with those in the response to its PUT. The store may have computed a
-    /// checksum itself.
-    fn check_sent_digests(&self, head: &ResponseHead, put: &BufferedPut<'_>) -> Result<()> {
-        let was_sent = put.digests.checksum.is_some() && head.omitted_checksums.is_none();
-        self.check_response_checksum(&head.headers, &put.checksum, was_sent)?;
-        let md5 = head.omitted_checksums.and_then(|omitted| omitted.md5.or(put.digests.md5));
-        let sent = md5.map(|md5| SentMd5 { md5, is_header: true, checksum: put.checksum });
-        sent.map_or(Ok(()), |sent| self.check_response_etag(&head.headers, &sent))
-    }
-
-    /// The result of a successful write of an object. An incomplete response is an error that is final if a retry would
-    /// create another version.
-    pub(super) async fn committed_object(
-        &self,
-        guard: &ChangeGuard<'_>,
-        headers: &HeaderMap,
-        size: u64,
-        checksums: Vec<Checksum>,
-    ) -> Result<Committed> {
-        match self.build_committed(headers, size, checksums) {
-            Err(e) => Err(guard.error_after_change(e).await),
-            committed => committed,
-        }
-    }
-
-    /// Builds the result of a write. S3 does not return the modification time; the response's `Date` is close to it.
-    pub(super) fn build_committed(
-        &self,
-        headers: &HeaderMap,
-        size: u64,
-        checksums: Vec<Checksum>,
-    ) -> Result<Committed> {
-        let etag = header_fields::etag(headers)?;
-        let modified = header_fields::parse_date(headers, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
-        let generation = generation(modified, etag.as_str());
-        Ok(Committed {
-            etag,
-            size,
-            modified,
-            generation,
-            checksums,
-            scope: ChecksumScope::FullObject,
-            version: version_id(headers),
-            source_version: None,
-        })
     }
 }

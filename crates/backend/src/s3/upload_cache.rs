@@ -24,22 +24,23 @@ pub(super) struct UploadCache {
 #[derive(Default)]
 pub(super) struct UploadProperties {
     pub algorithm: Option<Algorithm>,
+    pub verifies_checksums: bool,
     pub tags: Tags,
     pub write_id: Option<HeaderValue>,
-    pub omits_checksums: bool,
 }
 
 /// A cached upload.
 #[derive(Default)]
 pub(super) struct CachedUpload {
-    /// The checksum that its parts must carry.
+    /// The checksum that its parts must have. Without one, neither its parts nor its completion have checksums: it was
+    /// created so, or the service has refused the checksum of a part.
     pub algorithm: Option<Algorithm>,
     /// Its tags, if it was created here: radosgw drops them.
     pub tags: Tags,
     /// The id of the write that its completion is, if it was created here with one.
     pub write_id: Option<HeaderValue>,
-    /// It was created here without the checksum headers that it should have, so its parts and its completion have none.
-    pub omits_checksums: bool,
+    /// The service has named the algorithm.
+    pub verifies_checksums: bool,
     parts: BTreeMap<PartNumber, CachedPart>,
 }
 
@@ -62,9 +63,16 @@ impl UploadCache {
             *self = Self::default();
         }
         let cached = self.uploads.entry(upload.clone()).or_default();
-        let UploadProperties { algorithm, tags, write_id, omits_checksums } = properties;
+        let UploadProperties { algorithm, verifies_checksums, tags, write_id } = properties;
         (cached.algorithm, cached.tags, cached.write_id) = (algorithm, tags, write_id);
-        cached.omits_checksums = omits_checksums;
+        cached.verifies_checksums = verifies_checksums;
+    }
+
+    /// Omits checksums from the other parts of an upload, and from its completion.
+    pub fn omit_checksums(&mut self, upload: &UploadId) {
+        if let Some(cached) = self.uploads.get_mut(upload) {
+            cached.algorithm = None;
+        }
     }
 
     pub fn remove(&mut self, upload: &UploadId) -> Option<CachedUpload> {
@@ -97,6 +105,19 @@ impl UploadCache {
             let part = cached.parts.get(&named.number).filter(|part| part.etag == named.etag);
             named.checksum = part.map(|part| part.checksum).filter(|sum| sum.algorithm() == algorithm);
         }
+    }
+
+    /// The first part whose checksum in a completion differs from the one of its bytes. Parts that are not cached with this
+    /// algorithm are not compared.
+    pub fn find_other_checksum(&self, upload: &UploadId, completion: &CompleteUpload) -> Option<PartNumber> {
+        let cached = self.uploads.get(upload)?;
+        let differs = |named: &&CompletePart| {
+            let part = cached.parts.get(&named.number).filter(|part| part.etag == named.etag);
+            part.zip(named.checksum).is_some_and(|(part, checksum)| {
+                part.checksum.algorithm() == checksum.algorithm() && part.checksum != checksum
+            })
+        };
+        completion.parts.iter().find(differs).map(|named| named.number)
     }
 
     /// The checksum that an object made of these parts must have; `None` if the checksum of a part is unknown.

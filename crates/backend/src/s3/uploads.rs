@@ -18,6 +18,7 @@ use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
 use super::ambiguous_outcome::{IdentifiedWrite, VersionFilter};
+use super::checksum_headers::{HeaderKind, names_checksum_header};
 use super::dialect::Dialect;
 use super::headers::{self, ResponseChecksums, WRITE_ID};
 use super::list::MAX_PAGE_BYTES;
@@ -38,7 +39,8 @@ const COMPLETION: DocumentKind =
 const PARTS: DocumentKind = DocumentKind { name: "a list of parts", roots: &["ListPartsResult"] };
 
 impl S3Store {
-    /// CreateMultipartUpload.
+    /// CreateMultipartUpload. The upload has no checksum algorithm if the service refuses checksum headers. If it refuses
+    /// only trailers, the parts have their checksums in headers.
     pub(super) async fn start_upload(
         &self,
         context: &Context,
@@ -61,9 +63,10 @@ impl S3Store {
             call.headers.insert(CHECKSUM_TYPE, HeaderValue::from_static(scope.name()));
         }
         let response = self.send(context, &call).await?;
-        let omits_checksums = response.omitted_checksums.is_some();
-        if request.checksum.is_some() && !omits_checksums {
-            self.set_verifies_checksums(response.header("x-amz-checksum-algorithm").is_some());
+        let checksum = request.checksum.filter(|_| response.omitted_checksums.is_none());
+        let verifies_checksums = response.header("x-amz-checksum-algorithm").is_some();
+        if checksum.is_some() {
+            self.set_verifies_checksums(verifies_checksums);
         }
         let document = response.collect(MAX_PAGE_BYTES).await?;
         let mut id = String::new();
@@ -78,9 +81,10 @@ impl S3Store {
         let id = UploadId(id);
         let Metadata { tags, classes, .. } = request.metadata;
         let tags = self.mapped_classes.with_tag(tags, classes.object)?;
-        let algorithm = request.checksum.map(|(algorithm, _)| algorithm).filter(|_| !omits_checksums);
+        let algorithm = checksum.map(|(algorithm, _)| algorithm);
         let write_id = call.headers.get(WRITE_ID).cloned();
-        self.uploads.lock().insert(&id, UploadProperties { algorithm, tags, write_id, omits_checksums });
+        let properties = UploadProperties { algorithm, verifies_checksums, tags, write_id };
+        self.uploads.lock().insert(&id, properties);
         Ok(id)
     }
 
@@ -97,13 +101,46 @@ impl S3Store {
         }
         let page = self.parts_page(context, address, upload, None, 1).await?;
         let algorithm = page.upload.checksum.map(|(algorithm, _)| algorithm);
-        self.uploads.lock().insert(upload, UploadProperties { algorithm, ..UploadProperties::default() });
+        let verifies_checksums = algorithm.is_some();
+        let properties = UploadProperties { algorithm, verifies_checksums, ..UploadProperties::default() };
+        self.uploads.lock().insert(upload, properties);
         Ok(algorithm)
     }
 
-    /// Returns true if an upload was created here without the checksum headers that it should have.
+    /// Returns true if the parts and the completion of a cached upload have no checksums.
     pub(super) fn omits_checksums_of(&self, upload: &UploadId) -> bool {
-        self.uploads.lock().get(upload).is_some_and(|cached| cached.omits_checksums)
+        self.uploads.lock().get(upload).is_some_and(|cached| cached.algorithm.is_none())
+    }
+
+    /// Omits checksums from an upload, because the service has refused them in a part.
+    pub(super) fn omit_checksums_of(&self, upload: &UploadId) {
+        self.uploads.lock().omit_checksums(upload);
+    }
+
+    /// Returns true if the service has named the algorithm of an upload, so that it verifies the checksums of parts.
+    pub(super) fn verifies_checksums_of(&self, upload: &UploadId) -> bool {
+        self.uploads.lock().get(upload).is_some_and(|cached| cached.verifies_checksums)
+    }
+
+    /// Returns true if the completion of an upload has no checksums, because its parts have none.
+    ///
+    /// # Errors
+    /// Those of the list of parts that may pass.
+    async fn completes_without_checksums(
+        &self,
+        context: &Context,
+        address: &Address,
+        upload: &UploadId,
+    ) -> Result<bool> {
+        match self.part_checksum_algorithm(context, address, upload).await {
+            Ok(algorithm) => Ok(algorithm.is_none()),
+            Err(e) if e.kind().is_retryable() => Err(e),
+            Err(e) => {
+                // The credentials may not list parts, or the completion has succeeded before.
+                tracing::debug!(error = %e, upload = %upload.0, "cannot determine the algorithm of an upload");
+                Ok(self.omits_headers(HeaderKind::Write))
+            }
+        }
     }
 
     /// Caches a stored part, to verify the checksum of the completed object.
@@ -369,32 +406,24 @@ impl S3Store {
             self.parts_page(context, address, upload, None, 1).await?;
             return Err(Error::new(Reason::InvalidRequest, "a completion must list at least one part"));
         }
-        let omits_checksums = self.write_omission().is_some() || self.omits_checksums_of(upload);
-        let mut document = "<CompleteMultipartUpload>".to_owned();
-        for part in &completion.parts {
-            let _ = write!(document, "<Part><PartNumber>{}</PartNumber><ETag>", part.number.get());
-            xml::escape(&format!("\"{}\"", part.etag), &mut document);
-            document.push_str("</ETag>");
-            if let Some(checksum) = part.checksum.filter(|_| !omits_checksums) {
-                let name = checksum.algorithm().name();
-                let _ = write!(document, "<Checksum{name}>{}</Checksum{name}>", checksum.to_base64());
+        let omits_checksums = self.completes_without_checksums(context, address, upload).await?;
+        if omits_checksums && let Some(part) = self.uploads.lock().find_other_checksum(upload, completion) {
+            // The service does not compare it.
+            let why = format!("part {} has another checksum than the completion names", part.get());
+            return Err(Error::new(Reason::InvalidPart, why));
+        }
+        let call = completion_call(address, upload, completion, omits_checksums)?;
+        let response = match self.send_corrected(context, &call, None).await {
+            Err(e) if !omits_checksums && names_checksum_header(&e) => {
+                tracing::debug!(error = %e, "a completion is sent without checksums");
+                let bare = completion_call(address, upload, completion, true)?;
+                let response = self.send_corrected(context, &bare, None).await?;
+                self.prove_refusal(HeaderKind::Write);
+                self.omit_checksums_of(upload);
+                response
             }
-            document.push_str("</Part>");
-        }
-        document.push_str("</CompleteMultipartUpload>");
-        let mut call = upload_call(Method::POST, address, upload, Query::default());
-        call.may_repeat = false;
-        call.is_long_running = true;
-        call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
-        headers::write_precondition(&completion.precondition, &mut call.headers)?;
-        if let Some(checksum) = completion.expected_checksum.filter(|_| !omits_checksums) {
-            call.headers
-                .insert(checksum.algorithm().header(), header_fields::header_value(&checksum.to_base64())?);
-        }
-        if let Some(size) = completion.expected_size {
-            call.headers.insert("x-amz-mp-object-size", size.into());
-        }
-        let response = self.send(context, &call).await?;
+            sent => sent?,
+        };
         let (status, date) =
             (response.head.status, header_fields::parse_date(&response.head.headers, &DATE)?);
         let version = version_id(&response.head.headers);
@@ -526,6 +555,40 @@ fn is_being_completed(error: &Error) -> bool {
             && response.code == "InternalError"
             && response.message.contains("completion is already in progress")
     })
+}
+
+/// The request of a completion.
+fn completion_call<'a>(
+    address: &'a Address,
+    upload: &UploadId,
+    completion: &CompleteUpload,
+    omits_checksums: bool,
+) -> Result<Call<'a>> {
+    let mut document = "<CompleteMultipartUpload>".to_owned();
+    for part in &completion.parts {
+        let _ = write!(document, "<Part><PartNumber>{}</PartNumber><ETag>", part.number.get());
+        xml::escape(&format!("\"{}\"", part.etag), &mut document);
+        document.push_str("</ETag>");
+        if let Some(checksum) = part.checksum.filter(|_| !omits_checksums) {
+            let name = checksum.algorithm().name();
+            let _ = write!(document, "<Checksum{name}>{}</Checksum{name}>", checksum.to_base64());
+        }
+        document.push_str("</Part>");
+    }
+    document.push_str("</CompleteMultipartUpload>");
+    let mut call = upload_call(Method::POST, address, upload, Query::default());
+    call.may_repeat = false;
+    call.is_long_running = true;
+    call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
+    headers::write_precondition(&completion.precondition, &mut call.headers)?;
+    if let Some(checksum) = completion.expected_checksum.filter(|_| !omits_checksums) {
+        let value = header_fields::header_value(&checksum.to_base64())?;
+        call.headers.insert(checksum.algorithm().header(), value);
+    }
+    if let Some(size) = completion.expected_size {
+        call.headers.insert("x-amz-mp-object-size", size.into());
+    }
+    Ok(call)
 }
 
 fn upload_call<'a>(method: Method, address: &'a Address, upload: &UploadId, query: Query) -> Call<'a> {

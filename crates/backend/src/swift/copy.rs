@@ -1,14 +1,14 @@
 //! Copies: server-side if all checksums are known, otherwise through this process, which computes them.
 
 use futures::StreamExt as _;
-use http::header::IF_MATCH;
+use http::header::{ETAG, IF_MATCH};
 use http::{HeaderValue, Method};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{
     CopyPartRequest, CopyRequest, GetRequest, ObjectStore as _, Select, StageRequest,
 };
-use tradewind_core::{Algorithm, Checksum, ChecksumScope, Context, Metadata, ObjectInfo};
+use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Metadata, ObjectInfo};
 
 use super::stored_metadata::StoredMetadata;
 use super::{SwiftStore, names, reject_condition};
@@ -107,7 +107,10 @@ impl SwiftStore {
                 _ => return Err(e),
             },
         };
-        let etag = header_fields::etag(&headers)?;
+        let etag = match headers.contains_key(ETAG) {
+            true => header_fields::etag(&headers)?,
+            false => self.find_copied_etag(context, to, &native).await?,
+        };
         if source.etag.md5().is_some() && etag != source.etag {
             let why = format!("checksum mismatch: the copy has MD5 {etag}, the source has {}", source.etag);
             return Err(Error::new(Reason::BadDigest, why));
@@ -126,6 +129,21 @@ impl SwiftStore {
             version: None,
             source_version: None,
         }))
+    }
+
+    /// The ETag of a copy whose response has none, according to its HEAD.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if it is not that of the source: another client has written the key.
+    async fn find_copied_etag(&self, context: &Context, to: &Address, native: &ETag) -> Result<ETag> {
+        let name = names::object(to.key.as_str())?;
+        let head = self.send_and_drain(context, &Call::object(Method::HEAD, &to.bucket, &name)).await?;
+        let found = header_fields::etag(&head.headers)?;
+        if found != *native {
+            let why = format!("the store's response to the copy to {} has no ETag", to.key);
+            return Err(Error::new(Reason::Io, format!("{why}, and the store has another object")));
+        }
+        Ok(found)
     }
 
     /// Copies into a part, through this process: the part needs its own checksums.

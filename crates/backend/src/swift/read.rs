@@ -34,6 +34,19 @@ struct ManifestEntry {
     is_manifest: bool,
 }
 
+/// The request of a read.
+struct Read {
+    method: Method,
+    range: Option<ByteRange>,
+    caller_holds_connection: bool,
+}
+
+impl Read {
+    const fn new(method: Method, range: Option<ByteRange>) -> Self {
+        Self { method, range, caller_holds_connection: false }
+    }
+}
+
 impl SwiftStore {
     /// Reads an object's description.
     pub(super) async fn read_head(
@@ -42,8 +55,9 @@ impl SwiftStore {
         address: &Address,
         request: &GetRequest,
     ) -> Result<GetResponse<()>> {
-        let response = self.send_read(context, address, request, Method::HEAD, None).await?;
-        let (info, stored) = self.describe(context, address, &response).await?;
+        let response = self.send_read(context, address, request, Read::new(Method::HEAD, None)).await?;
+        let length = response.require_content_length()?;
+        let (info, stored) = self.describe(context, address, &response, length).await?;
         request.conditions.check(&info.etag, info.modified)?;
         let span = match request.select {
             Select::Whole => Span::whole(info.size),
@@ -94,7 +108,8 @@ impl SwiftStore {
         request: &GetRequest,
         range: Option<ByteRange>,
     ) -> Result<GetResponse<Body>> {
-        let response = match self.send_read(context, address, request, Method::GET, range).await {
+        let read = Read::new(Method::GET, range);
+        let mut response = match self.send_read(context, address, request, read).await {
             Err(e) if e.reason() == Reason::InvalidRange => {
                 // Conditions take precedence over ranges, and the error response does not describe the object.
                 let head = GetRequest { conditions: request.conditions.clone(), ..GetRequest::default() };
@@ -103,7 +118,12 @@ impl SwiftStore {
             }
             sent => sent?,
         };
-        let (info, _) = self.describe(context, address, &response).await?;
+        // Boxed, because it is rarely needed.
+        let length = match response.has_content_length() {
+            true => response.require_content_length()?,
+            false => Box::pin(self.find_length(context, address, &mut response)).await?,
+        };
+        let (info, _) = self.describe(context, address, &response, length).await?;
         request.conditions.check(&info.etag, info.modified)?;
         let span = match header_fields::content_range(&response.head.headers)? {
             Some(found) if response.head.status == StatusCode::PARTIAL_CONTENT => found.span,
@@ -114,11 +134,10 @@ impl SwiftStore {
             Some(range) if info.size > 0 => range.resolve(info.size)?,
             _ => Span::whole(info.size),
         };
-        let length = response.content_length();
-        if span != requested || length != Some(span.length) {
+        if span != requested || length != span.length {
             return Err(Error::new(
                 Reason::Io,
-                format!("the store sent {span:?} in {length:?} bytes, but {requested:?} was requested"),
+                format!("the store sent {span:?} in {length} bytes, but {requested:?} was requested"),
             ));
         }
         let expected = if span == Span::whole(info.size) { expected_digest(&info) } else { None };
@@ -147,6 +166,38 @@ impl SwiftStore {
         check_empty(head.info.size, range)
     }
 
+    /// The length of the body of a response to GET without `Content-Length`, as from a proxy: that of its range, or of the
+    /// HEAD with the same ETag. Reads the end of an empty body.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if the object has been replaced since the GET.
+    async fn find_length(
+        &self,
+        context: &Context,
+        address: &Address,
+        response: &mut StoreResponse,
+    ) -> Result<u64> {
+        let length = match header_fields::content_range(&response.head.headers)? {
+            Some(range) if response.head.status == StatusCode::PARTIAL_CONTENT => range.span.length,
+            _ => {
+                let read = Read { caller_holds_connection: true, ..Read::new(Method::HEAD, None) };
+                let head = self.send_read(context, address, &GetRequest::default(), read).await?;
+                if head.head.headers.get(ETAG) != response.head.headers.get(ETAG) {
+                    let why = "the store's response has no Content-Length, and its ETag is that of another object \
+                               than the HEAD of";
+                    return Err(Error::new(Reason::Io, format!("{why} {}; retry", address.key)));
+                }
+                let length = head.require_content_length()?;
+                head.drain().await?;
+                length
+            }
+        };
+        if length == 0 {
+            response.read_end().await?;
+        }
+        Ok(length)
+    }
+
     /// Sends a read. Of the conditions only `If-None-Match` is sent. Swift compares its native ETag, which differs from
     /// the ETag of a large object; if it nevertheless responds "not modified", that is correct.
     async fn send_read(
@@ -154,11 +205,12 @@ impl SwiftStore {
         context: &Context,
         address: &Address,
         request: &GetRequest,
-        method: Method,
-        range: Option<ByteRange>,
+        read: Read,
     ) -> Result<StoreResponse> {
         let name = names::object(address.key.as_str())?;
+        let Read { method, range, caller_holds_connection } = read;
         let mut call = Call::object(method, &address.bucket, &name);
+        call.caller_holds_connection = caller_holds_connection;
         if self.read_newest {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }
@@ -187,18 +239,16 @@ impl SwiftStore {
         self.send(context, &call).await
     }
 
-    /// Parses the object's description from a response. Also reads metadata in the companion.
+    /// Parses the object's description from a response with a body of `length` bytes. Also reads metadata in the companion.
     async fn describe(
         &self,
         context: &Context,
         address: &Address,
         response: &StoreResponse,
+        length: u64,
     ) -> Result<(ObjectInfo, StoredMetadata)> {
         let headers = &response.head.headers;
-        let size = match header_fields::content_range(headers)? {
-            Some(found) => found.size,
-            None => response.require_content_length()?,
-        };
+        let size = header_fields::content_range(headers)?.map_or(length, |found| found.size);
         let overflow = match StoredMetadata::companion_id(headers) {
             Some(write) => {
                 let found = self.read_companion_object(context, address, &names::metadata(write), true).await;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Method;
+use http::header::ETAG;
+use http::{HeaderValue, Method};
 use md5::{Digest as _, Md5};
 use serde_json::json;
 use tradewind_core::error::{Error, Reason, Result};
@@ -155,7 +156,13 @@ impl SegmentWriter {
         })?;
         let head = response.drain().await?;
         let expected = ETag::from_md5(&md5.unwrap_or_else(|| whole.clone()).finalize().into());
-        let found = header_fields::etag(&head.headers)?;
+        let found = match (head.headers.contains_key(ETAG), self.completed.last()) {
+            // No other client writes this segment.
+            (false, Some(Segment { name, .. })) => {
+                self.store.find_segment_etag(&self.context, &self.bucket, name).await?
+            }
+            _ => header_fields::etag(&head.headers)?,
+        };
         if found != expected {
             return Err(Error::new(
                 Reason::BadDigest,
@@ -166,6 +173,27 @@ impl SegmentWriter {
             segment.etag = expected.as_str().to_owned();
         }
         Ok(())
+    }
+}
+
+impl SwiftStore {
+    /// The ETag of a stored segment, according to its HEAD.
+    ///
+    /// # Errors
+    /// [`Io`](Reason::Io) if it is missing, although it was acknowledged.
+    async fn find_segment_etag(&self, context: &Context, bucket: &BucketName, name: &str) -> Result<ETag> {
+        let companion = super::names::companion(bucket);
+        let mut call = Call::in_container(Method::HEAD, ResourceKind::Object, &companion, Some(name));
+        // A replica may not have it yet.
+        call.headers.insert("x-newest", HeaderValue::from_static("true"));
+        match self.send_and_drain(context, &call).await {
+            Ok(head) => header_fields::etag(&head.headers),
+            Err(e) if e.reason() == Reason::NoSuchKey => {
+                let why = "the store's response to a segment has no ETag, and the segment is missing; retry";
+                Err(Error::with_source(Reason::Io, why, e))
+            }
+            Err(e) => Err(e),
+        }
     }
 }
 

@@ -37,6 +37,16 @@ impl ScriptedResponse {
         Self { head, body: body.to_vec(), cut: None }
     }
 
+    /// Sends the body as one chunk, without `Content-Length`.
+    pub fn chunked(status: u16, headers: &str, body: &[u8]) -> Self {
+        let head = format!("HTTP/1.1 {status} X\r\nTransfer-Encoding: chunked\r\n{headers}\r\n");
+        let chunk = match body.len() {
+            0 => Vec::new(),
+            length => [format!("{length:x}\r\n").as_bytes(), body, b"\r\n"].concat(),
+        };
+        Self { head, body: [&chunk, &b"0\r\n\r\n"[..]].concat(), cut: None }
+    }
+
     pub fn cut_short(self, bytes: usize) -> Self {
         Self { cut: Some(bytes), ..self }
     }

@@ -35,9 +35,12 @@ impl Setup {
     async fn start(loss: Loss, retries: RetryOptions) -> Self {
         let server = ScriptedServer::start(|request, answer| match request.key.as_str() {
             "stalled" => Reply::Stalled(answer, 10),
+            "truncated" => Reply::Truncated(answer, 10),
+            "silent" => Reply::Silence,
+            "reset" => Reply::Reset,
             _ => Reply::Respond(answer),
         });
-        for key in ["object", "stalled"] {
+        for key in ["object", "stalled", "truncated"] {
             server.put_object(key, vec![7; 1000]);
         }
         let relay = LossyRelay::start(server.address, loss).await;
@@ -179,12 +182,59 @@ async fn stream_reuses_no_connection_that_was_idle_for_long() {
     futures::future::join_all(cases().map(case)).await;
 }
 
+/// The head of the response has shown that the connection works: the fault is that of this object.
 #[tokio::test(flavor = "multi_thread")]
-async fn response_that_stalls_on_a_reused_connection_ends_others() {
+async fn response_that_breaks_midway_ends_no_other_connection() {
+    for key in ["stalled", "truncated"] {
+        let setup = Setup::start(Loss::Swallow, RetryOptions::disabled()).await;
+        setup.leave_idle(6).await;
+        for _ in 0..3 {
+            setup.read(key).await.unwrap_err();
+        }
+        drop(setup.use_connections(3).await);
+        assert_eq!(setup.relay.opened(), [6], "{key}: three of six were reused and failed");
+    }
+}
+
+/// An operation that never gets a response, on new connections neither, is no sign of a failover.
+#[tokio::test(flavor = "multi_thread")]
+async fn operation_that_always_fails_ends_other_connections_once() {
+    for key in ["silent", "reset"] {
+        let setup = Setup::start(Loss::Swallow, RetryOptions::disabled()).await;
+        setup.leave_idle(4).await;
+        setup.read(key).await.unwrap_err();
+        setup.leave_idle(4).await;
+        assert_eq!(setup.relay.opened(), [8], "{key}: the first failure ends all connections");
+        for _ in 0..3 {
+            setup.read(key).await.unwrap_err();
+        }
+        setup.leave_idle(1).await;
+        assert_eq!(setup.relay.opened(), [8], "{key}: later ones end none");
+        // Another operation shows a failover.
+        setup.leave_idle(4).await;
+        setup.relay.lose_connections();
+        let mut failures = 0;
+        for _ in 0..6 {
+            failures += usize::from(setup.read("object").await.is_err());
+        }
+        assert_eq!((failures, setup.relay.lost_uses()), (1, 1), "{key}");
+    }
+}
+
+/// The service responds to other requests while it works on a slow one.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_operation_of_a_service_that_responds_ends_no_other_connection() {
     let setup = Setup::start(Loss::Swallow, RetryOptions::disabled()).await;
-    setup.leave_idle(3).await;
-    setup.read("stalled").await.unwrap_err();
-    setup.read("object").await.unwrap();
+    setup.leave_idle(4).await;
+    let others = async {
+        for _ in 0..12 {
+            tokio::time::sleep(TIMEOUT / 10).await;
+            setup.read("object").await.unwrap();
+        }
+    };
+    let (slow, ()) = tokio::join!(setup.read("silent"), others);
+    slow.unwrap_err();
+    drop(setup.use_connections(3).await);
     assert_eq!(setup.relay.opened(), [4]);
 }
 

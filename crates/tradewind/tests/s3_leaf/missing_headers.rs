@@ -1,16 +1,22 @@
 //! Responses to GET without Content-Length, and to PUT without ETag.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use tradewind_backend::s3::S3Store;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::{CreateUpload, PartNumber};
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{GetRequest, Select, StageRequest, Staged};
+use tradewind_core::store::{
+    CopyPartRequest, CopyRequest, ETagForm, GetRequest, Select, StageRequest, Staged,
+};
 use tradewind_core::testing::context;
-use tradewind_core::{Address, Algorithm, ByteRange, Checksum, ChecksumScope, ObjectStore};
+use tradewind_core::{
+    Address, Algorithm, ByteRange, Checksum, ChecksumScope, ObjectStore, Precondition, ReadConditions,
+};
 
 use crate::support::scripted_server::{BUCKET, Reply, Request, ScriptedResponse, ScriptedServer};
 
@@ -165,8 +171,15 @@ fn sized(bytes: &[u8]) -> StageRequest {
 
 /// Writes an object.
 async fn put(server: &ScriptedServer, bytes: &[u8]) -> Result<Committed> {
-    let store = crate::leaf_over(server.address, |_| {});
+    put_to(&crate::leaf_over(server.address, |_| {}), bytes).await
+}
+
+async fn put_to(store: &S3Store, bytes: &[u8]) -> Result<Committed> {
     write(store.stage(&context(), &key(), sized(bytes)).await?, bytes).await
+}
+
+fn md5_etag(bytes: &[u8]) -> String {
+    format!("\"{}\"", hex::encode(Checksum::compute(Algorithm::Md5, bytes).bytes()))
 }
 
 /// A service whose responses to PUT have no ETag. `change` modifies its other responses.
@@ -215,9 +228,62 @@ async fn put_without_etag_fails_if_the_store_has_other_bytes() {
     }
 }
 
+/// The service neither returns checksums, nor are its ETags MD5s: the id of each write is the only proof.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_put_without_etag_is_recognized_by_its_id() {
+    let server = without_etag(|_, answer| answer.without_header("x-amz-checksum-crc64nvme"));
+    let store = crate::leaf_over(server.address, |_| {});
+    for size in [STREAMED, STREAMED, 1000, STREAMED] {
+        let stored = put_to(&store, &vec![7; size]).await.unwrap();
+        assert_eq!((stored.size, format!("\"{}\"", stored.etag)), (size as u64, server.etag("k")));
+    }
+    let ids: BTreeSet<_> = server
+        .requests_of("PutObject")
+        .iter()
+        .map(|request| request.header("x-amz-meta-tradewind-write").to_owned())
+        .collect();
+    assert_eq!((ids.len(), ids.contains("")), (4, false));
+}
+
+/// A proxy may remove the ETag from some responses only.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_cannot_be_recognized_fails_once() {
+    let server = ScriptedServer::start(|request, answer| {
+        let answer = answer.without_header("x-amz-checksum-crc64nvme");
+        Reply::Respond(match (request.operation, request.body.len()) {
+            ("PutObject", STREAMED) => answer.without_header("ETag"),
+            _ => answer,
+        })
+    });
+    let store = crate::leaf_over(server.address, |_| {});
+    put_to(&store, b"small").await.unwrap();
+    let failed = put_to(&store, &vec![7; STREAMED]).await.unwrap_err();
+    assert!(failed.kind().is_retryable(), "{failed}");
+    for _ in 0..2 {
+        put_to(&store, &vec![7; STREAMED]).await.unwrap();
+    }
+}
+
+/// The ETag of the HEAD looks like an MD5. The service has accepted Content-MD5, and the object has the write's id.
+#[tokio::test(flavor = "multi_thread")]
+async fn put_without_etag_is_not_compared_with_a_tag_that_is_no_md5() {
+    let server = without_etag(|_, answer| {
+        answer.without_header("x-amz-checksum-crc64nvme").with_header("ETag", &md5_etag(b"another"))
+    });
+    let store = crate::leaf_over(server.address, |_| {});
+    let mut failures = Vec::new();
+    for size in [STREAMED, STREAMED, STREAMED, STREAMED, 1000] {
+        failures.extend(put_to(&store, &vec![7; size]).await.err());
+    }
+    assert!(failures.len() == 1 && failures[0].kind().is_retryable(), "{failures:?}");
+}
+
 /// Uploads a part; returns it.
 async fn put_part(server: &ScriptedServer, number: i64, bytes: &[u8]) -> Result<Committed> {
-    let store = crate::leaf_over(server.address, |_| {});
+    put_part_to(&crate::leaf_over(server.address, |_| {}), number, bytes).await
+}
+
+async fn put_part_to(store: &S3Store, number: i64, bytes: &[u8]) -> Result<Committed> {
     let checksum = Some((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
     let create = CreateUpload { checksum, ..CreateUpload::default() };
     let id = store.create_upload(&context(), &key(), create).await?;
@@ -234,12 +300,144 @@ async fn part_without_etag_has_the_etag_of_the_list() {
         let expected = Checksum::compute(Algorithm::Crc64Nvme, &bytes).to_base64();
         assert_eq!((stored.etag.as_str(), stored.size), (expected.as_str(), size as u64));
         assert_eq!(server.requests_of("ListParts")[0].query["max-parts"], "1");
-        for (what, change) in [("<Size>", "<Size>1"), ("<ChecksumCRC64NVME>", "<ChecksumCRC64NVME>A")] {
+        let other = Checksum::compute(Algorithm::Crc64Nvme, b"others").to_base64();
+        for (what, change) in [("<Size>".to_owned(), "<Size>1".to_owned()), (expected, other)] {
+            let replaced = what.clone();
             let server = without_etag(move |_, answer| {
-                let body = String::from_utf8(answer.body.clone()).unwrap().replace(what, change);
+                let body = String::from_utf8(answer.body.clone()).unwrap().replace(&replaced, &change);
                 ScriptedResponse { body: body.into_bytes(), ..answer }
             });
             assert_eq!(put_part(&server, 1, &bytes).await.unwrap_err().reason(), Reason::Io, "{what}");
+        }
+    }
+}
+
+/// A service whose responses to the upload of a part have no ETag, and whose lists have no checksums, but this tag.
+fn listing_parts(tag: impl Fn(&[u8]) -> String + Send + Sync + 'static) -> ScriptedServer {
+    let bytes = vec![7; STREAMED];
+    without_etag(move |request, answer| match request.operation {
+        "ListParts" => {
+            let number = request.parameter("part-number-marker").parse().map_or(1, |after: u32| after + 1);
+            let (tag, size) = (tag(&bytes), bytes.len());
+            let part = format!("<PartNumber>{number}</PartNumber><ETag>{tag}</ETag><Size>{size}</Size>");
+            ScriptedResponse::document(&format!("<ListPartsResult><Part>{part}</Part></ListPartsResult>"))
+        }
+        _ => answer,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streamed_part_without_etag_is_compared_with_the_md5_of_the_list() {
+    let server = listing_parts(|bytes| md5_etag(bytes).replace('"', ""));
+    let store = crate::leaf_over(server.address, |_| {});
+    let bytes = vec![7; STREAMED];
+    for number in [1, 2] {
+        let stored = put_part_to(&store, number, &bytes).await.unwrap();
+        assert_eq!(format!("\"{}\"", stored.etag), md5_etag(&bytes));
+    }
+    assert_eq!(put_part_to(&store, 3, &vec![8; STREAMED]).await.unwrap_err().reason(), Reason::Io);
+}
+
+/// The ETags of bytes that are encrypted with managed keys are no MD5s, and the list of parts does not say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn encrypted_part_without_etag_is_not_compared_with_the_list() {
+    let server = ScriptedServer::start(|request, answer| {
+        Reply::Respond(match request.operation {
+            "UploadPart" => answer
+                .without_header("x-amz-checksum-crc64nvme")
+                .without_header("ETag")
+                .with_header("x-amz-server-side-encryption", "aws:kms"),
+            "ListParts" => {
+                let tag = md5_etag(b"other bytes").replace('"', "");
+                let part = format!("<PartNumber>1</PartNumber><ETag>{tag}</ETag><Size>1000</Size>");
+                ScriptedResponse::document(&format!("<ListPartsResult><Part>{part}</Part></ListPartsResult>"))
+            }
+            _ => answer,
+        })
+    });
+    assert_eq!(put_part(&server, 1, &[7; 1000]).await.unwrap().size, 1000);
+}
+
+/// Only the client of an upload knows its id, so the size is sufficient.
+#[tokio::test(flavor = "multi_thread")]
+async fn part_without_etag_and_digest_in_the_list_is_compared_by_size() {
+    let server = listing_parts(|_| "tag-1".to_owned());
+    let store = crate::leaf_over(server.address, |_| {});
+    for number in [1, 2] {
+        let stored = put_part_to(&store, number, &vec![7; STREAMED]).await.unwrap();
+        assert_eq!(stored.etag.as_str(), "tag-1");
+    }
+    assert_eq!(put_part_to(&store, 3, &vec![7; 1000]).await.unwrap_err().reason(), Reason::Io);
+}
+
+/// A service whose responses to copies have no ETag. It has this object at the destination.
+fn copying_without_etag(copied: &'static [u8]) -> ScriptedServer {
+    let server = ScriptedServer::start(move |request, answer| {
+        Reply::Respond(match (request.operation, request.key.as_str()) {
+            ("CopyObject", _) => ScriptedResponse::document("<CopyObjectResult></CopyObjectResult>"),
+            _ => answer,
+        })
+    });
+    server.put_object("k", BYTES.to_vec());
+    server.put_object("copy", copied.to_vec());
+    server
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copy_without_etag_has_the_etag_of_the_head() {
+    let copy = async |server: &ScriptedServer| {
+        let store = crate::leaf_over(server.address, |_| {});
+        let request = CopyRequest {
+            source: key(),
+            source_conditions: ReadConditions::default(),
+            destination: Address::parse(BUCKET, "copy").unwrap(),
+            metadata: None,
+            tags: None,
+            algorithm: None,
+            precondition: Precondition::None,
+            etag: ETagForm::default(),
+        };
+        store.copy(&context(), request).await
+    };
+    let server = copying_without_etag(BYTES);
+    let copied = copy(&server).await.unwrap();
+    assert_eq!((copied.size, format!("\"{}\"", copied.etag)), (10, server.etag("copy")));
+    for other in [&b"9876543210"[..], b"0123"] {
+        assert_eq!(copy(&copying_without_etag(other)).await.unwrap_err().reason(), Reason::Io);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copied_part_without_etag_has_the_etag_of_the_list() {
+    for (listed, is_ours) in [(&b"01234"[..], true), (b"0123", false)] {
+        let server = ScriptedServer::start(move |request, answer| {
+            Reply::Respond(match request.operation {
+                "UploadPart" => ScriptedResponse::document("<CopyPartResult></CopyPartResult>"),
+                "ListParts" => {
+                    let (etag, size) = (md5_etag(listed).replace('"', ""), listed.len());
+                    ScriptedResponse::document(&format!(
+                        "<ListPartsResult><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag><Size>{size}</Size></Part>\
+                         </ListPartsResult>"
+                    ))
+                }
+                _ => answer,
+            })
+        });
+        server.put_object("k", BYTES.to_vec());
+        let store = crate::leaf_over(server.address, |_| {});
+        let upload = store.create_upload(&context(), &key(), CreateUpload::default()).await.unwrap();
+        let request = CopyPartRequest {
+            source: key(),
+            range: Some(ByteRange::Inclusive { first: 0, last: 4 }),
+            source_conditions: ReadConditions::default(),
+            destination: key(),
+            upload,
+            number: PartNumber::new(1).unwrap(),
+            etag: ETagForm::default(),
+        };
+        match store.copy_part(&context(), request).await {
+            Ok(copied) => assert_eq!((is_ours, format!("\"{}\"", copied.etag)), (true, md5_etag(listed))),
+            Err(e) => assert_eq!((is_ours, e.reason()), (false, Reason::Io), "{e}"),
         }
     }
 }

@@ -187,6 +187,30 @@ async fn deleted_bucket_is_looked_up_in_the_own_region() {
     assert_eq!(server.requests().len(), 5);
 }
 
+/// The bucket was deleted in the cached region, and created again in a third one, which the own region names.
+#[tokio::test(flavor = "multi_thread")]
+async fn deleted_bucket_is_looked_up_and_redirected_in_one_request() {
+    let has_moved = Arc::new(Mutex::new(false));
+    let shared = has_moved.clone();
+    let server = ScriptedServer::start(move |request, answer| {
+        let region = if *shared.lock().unwrap() { "ap-south-1" } else { THERE };
+        Reply::Respond(match is_signed_for(request, HERE) {
+            _ if is_signed_for(request, region) => answer,
+            true => refusal_naming(region, "moved"),
+            false => ScriptedResponse::error(404, "NoSuchBucket", "It was deleted."),
+        })
+    });
+    server.put_object("x", b"bytes".to_vec());
+    let (store, address) = (crate::leaf_over(server.address, |_| {}), Address::parse(BUCKET, "x").unwrap());
+    let read = async || store.get(&context(), &address, GetRequest::default()).await.map(drop);
+    read().await.unwrap();
+    *has_moved.lock().unwrap() = true;
+    read().await.unwrap();
+    assert_eq!(server.requests().len(), 5, "the cached region, the own one, and the third");
+    read().await.unwrap();
+    assert_eq!(server.requests().len(), 6);
+}
+
 /// A streamed body cannot be sent again: the write fails with a retryable error, and a retry succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn redirected_streamed_write_succeeds_on_retry() {

@@ -62,7 +62,8 @@ impl Pool {
             // Boxed, so that direct connections do not pay for the size of this future.
             Some(proxy) => Box::pin(self.handshakes_through(proxy, address, socket)).await?,
         };
-        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat, send_queue, runtime, generation })
+        let life = self.evidence.add_connection(self.clock.now());
+        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat, send_queue, runtime, generation, life })
     }
 
     async fn dial_peer(&self) -> Result<Dialed> {

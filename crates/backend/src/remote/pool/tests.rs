@@ -103,8 +103,14 @@ fn failure_on_a_reused_connection_closes_earlier_ones_of_all_runtimes() {
     let (_store, peer) = store();
     let (one, other, pool) = (runtime(), runtime(), pool(&peer, 8));
     let acquire = |runtime: &Runtime| runtime.block_on(pool.acquire(false, Reuse::Any)).unwrap();
+    let lose = |connection: &Connection, operation| {
+        pool.record_loss(
+            connection,
+            LostRequest { operation, silent_since: Duration::ZERO, is_timeout: false },
+        );
+    };
     let [in_use, idle, failed] = [&one, &one, &other].map(acquire);
-    pool.record_failure(&failed);
+    lose(&failed, 1);
     [idle, failed].into_iter().for_each(|connection| pool.release(connection));
     assert_eq!(pool.idle.lock().len(), 2, "a failure on a new connection says nothing about others");
     one.block_on(async { pool.prewarm(3) });
@@ -112,7 +118,7 @@ fn failure_on_a_reused_connection_closes_earlier_ones_of_all_runtimes() {
 
     let failed = acquire(&other);
     assert!(failed.is_reused);
-    pool.record_failure(&failed);
+    lose(&failed, 2);
     assert!(pool.idle.lock().is_empty() && pool.prewarmed.lock().is_empty());
     pool.release(in_use);
     assert!(pool.idle.lock().is_empty(), "a connection that was in use is not reused");
@@ -120,7 +126,7 @@ fn failure_on_a_reused_connection_closes_earlier_ones_of_all_runtimes() {
     let newer = acquire(&one);
     assert!(!newer.is_reused);
     pool.release(newer);
-    pool.record_failure(&failed);
+    lose(&failed, 3);
     assert!(acquire(&one).is_reused, "a failure on an old connection says nothing about newer ones");
 }
 

@@ -116,7 +116,8 @@ impl RelayState {
                 bytes = from_server.read(&mut response) => {
                     let bytes = bytes?;
                     if bytes == 0 {
-                        return Ok(());
+                        // The service has closed it. A reset would remove bytes that the client has not read yet.
+                        return set_socket_linger(to_client.as_ref(), None).map_err(Into::into);
                     }
                     to_client.write_all(&response[..bytes]).await?;
                 }
