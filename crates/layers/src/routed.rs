@@ -91,6 +91,13 @@ impl Routed {
         Mover::new(self.set.clone(), limits)
     }
 
+    /// The name of the tier that an upload is in; `None` if no tier has given the id.
+    #[must_use]
+    pub fn tier_of_upload(&self, id: &UploadId) -> Option<&str> {
+        let upload = RoutedUpload::parse(id, self.set.tiers.len())?;
+        Some(&self.set.tiers[upload.tier].name)
+    }
+
     fn base(&self) -> &Tier {
         &self.set.tiers[self.set.base()]
     }

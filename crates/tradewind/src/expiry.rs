@@ -1,6 +1,7 @@
 //! Expiry of stale multipart uploads: unfinished uploads are aborted after a configured age, so that their parts do not
 //! occupy space forever. It uses only the port, so it works on any store.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tradewind_core::context::Deadline;
 use tradewind_core::listing::ListEntry;
-use tradewind_core::multipart::ListUploads;
+use tradewind_core::multipart::{ListUploads, UploadId};
+use tradewind_core::store::BucketInfo;
 use tradewind_core::{
-    Address, BucketName, Budget, Clock, Context, ErrorKind, ObjectKey, ObjectStore, Result, Timestamp,
+    Address, BucketName, Budget, Clock, Context, Error, ErrorKind, ObjectKey, ObjectStore, Result, Timestamp,
 };
+use tradewind_layers::routed::Routed;
 
 /// Uploads per listing request.
 const PAGE_UPLOADS: usize = 1000;
@@ -23,8 +26,8 @@ const WINDOW_BYTES: usize = 64 << 10;
 /// Expires uploads of one store.
 #[derive(Debug)]
 pub struct UploadExpiry {
-    /// The store.
-    pub store: Arc<dyn ObjectStore>,
+    /// The uploads.
+    pub uploads: ExpiringUploads,
     /// The memory budget that rounds reserve their windows from.
     pub budget: Budget,
     /// The clock for ages and intervals.
@@ -33,14 +36,64 @@ pub struct UploadExpiry {
     pub max_age: Duration,
 }
 
+/// The uploads of a store that may expire.
+#[derive(Debug)]
+pub struct ExpiringUploads {
+    /// The store.
+    pub store: Arc<dyn ObjectStore>,
+    /// If set, only uploads in these tiers expire.
+    pub tiers: Option<LocalTiers>,
+}
+
+/// The local stores of a volume whose tiers also include a service.
+#[derive(Debug)]
+pub struct LocalTiers {
+    /// The layer, which names the tier of an upload.
+    pub layer: Arc<Routed>,
+    /// The names of the local stores.
+    pub names: BTreeSet<String>,
+}
+
+/// The result of a round.
+#[derive(Debug, Default)]
+pub struct ExpiryRound {
+    /// The number of aborted uploads.
+    pub aborted: usize,
+    /// The buckets with uploads that could not be listed or aborted, and the first error of each.
+    pub failed: Vec<FailedBucket>,
+}
+
+/// A bucket in which a round failed.
+#[derive(Debug)]
+pub struct FailedBucket {
+    /// Its name.
+    pub bucket: BucketName,
+    /// The first error.
+    pub error: Error,
+}
+
+impl ExpiringUploads {
+    fn include(&self, upload: &UploadId) -> bool {
+        self.tiers.as_ref().is_none_or(|tiers| {
+            tiers.layer.tier_of_upload(upload).is_some_and(|tier| tiers.names.contains(tier))
+        })
+    }
+}
+
 impl UploadExpiry {
     /// Runs a round at once, then every hour, or more often if uploads expire sooner, until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let interval = (self.max_age / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600));
         loop {
             match self.round(&stop).await {
-                Ok(0) => {}
-                Ok(uploads) => info!(uploads, "aborted uploads that were not finished in time"),
+                Ok(round) => {
+                    if round.aborted > 0 {
+                        info!(uploads = round.aborted, "aborted uploads that were not finished in time");
+                    }
+                    for FailedBucket { bucket, error } in round.failed {
+                        warn!(%bucket, %error, "cannot expire unfinished uploads of a bucket; retrying later");
+                    }
+                }
                 Err(_) if stop.is_cancelled() => return,
                 Err(error) => warn!(%error, "cannot expire unfinished uploads; retrying later"),
             }
@@ -52,23 +105,29 @@ impl UploadExpiry {
         }
     }
 
-    /// Runs one round over all buckets. Returns the number of aborted uploads.
-    pub async fn round(&self, stop: &CancellationToken) -> Result<usize> {
+    /// Runs one round over all buckets. A bucket that fails does not end it.
+    ///
+    /// # Errors
+    /// If the buckets cannot be listed, or if the round is stopped or exceeds its time.
+    pub async fn round(&self, stop: &CancellationToken) -> Result<ExpiryRound> {
         let deadline = Deadline::after(self.clock.clone(), MAX_ROUND_TIME).with_cancellation(stop.clone());
         let window = self.budget.admit(WINDOW_BYTES, &deadline).await?;
         let context = Context::new(deadline, window);
         let age = i64::try_from(self.max_age.as_millis()).unwrap_or(i64::MAX);
         let oldest_kept = Timestamp::from_millis(self.clock.wall().millis().saturating_sub(age));
-        let mut aborted = 0;
-        for bucket in self.store.list_buckets(&context).await? {
-            match self.expire_bucket(&context, &bucket.name, oldest_kept).await {
-                Ok(uploads) => aborted += uploads,
+        let mut round = ExpiryRound::default();
+        for BucketInfo { name: bucket, .. } in self.uploads.store.list_buckets(&context).await? {
+            match self.expire_bucket(&context, &bucket, oldest_kept, &mut round.aborted).await {
                 // The bucket was deleted concurrently.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    context.check()?;
+                    round.failed.push(FailedBucket { bucket, error });
+                }
+                Ok(()) => {}
             }
         }
-        Ok(aborted)
+        Ok(round)
     }
 
     async fn expire_bucket(
@@ -76,28 +135,36 @@ impl UploadExpiry {
         context: &Context,
         bucket: &BucketName,
         oldest_kept: Timestamp,
-    ) -> Result<usize> {
-        let mut aborted = 0;
+        aborted: &mut usize,
+    ) -> Result<()> {
+        let store = &self.uploads.store;
+        let mut failed = None;
         let mut request = ListUploads { limit: PAGE_UPLOADS, ..ListUploads::default() };
         loop {
-            let before = aborted;
-            let page = self.store.list_uploads(context, bucket, &request).await?;
+            let before = *aborted;
+            let page = store.list_uploads(context, bucket, &request).await?;
             for entry in page.entries {
                 let ListEntry::Key(key, upload) = entry else { continue };
                 // An upload of unknown age may be new.
-                if upload.initiated.is_none_or(|initiated| initiated >= oldest_kept) {
+                if upload.initiated.is_none_or(|initiated| initiated >= oldest_kept)
+                    || !self.uploads.include(&upload.id)
+                {
                     continue;
                 }
                 let address = Address::new(bucket.clone(), ObjectKey::new(&key)?);
-                match self.store.abort_upload(context, &address, &upload.id).await {
-                    Ok(()) => aborted += 1,
+                match store.abort_upload(context, &address, &upload.id).await {
+                    Ok(()) => *aborted += 1,
                     // The upload was completed or aborted concurrently.
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
+                    // Other uploads may be aborted.
+                    Err(error) => {
+                        context.check()?;
+                        failed.get_or_insert(error);
+                    }
                 }
             }
-            let Some((key, upload)) = page.next else { return Ok(aborted) };
-            if aborted > before {
+            let Some((key, upload)) = page.next else { return failed.map_or(Ok(()), Err) };
+            if *aborted > before {
                 // The page's last upload may be aborted, so it cannot serve as a marker: list again from the same
                 // place.
                 continue;
@@ -112,8 +179,13 @@ impl UploadExpiry {
 mod tests {
     use super::*;
     use async_trait::async_trait;
+    use tradewind_core::Class;
+    use tradewind_core::error::Reason;
     use tradewind_core::multipart::{CreateUpload, UploadsPage};
-    use tradewind_core::testing::{MemoryStore, SimulatedClock};
+    use tradewind_core::testing::{
+        Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock,
+    };
+    use tradewind_layers::routed::{ClassTiers, Tier};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -122,7 +194,7 @@ mod tests {
         let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
         let bucket = BucketName::new("abc").unwrap();
         let request = ListUploads { limit: 10_000, ..ListUploads::default() };
-        let page = expiry.store.list_uploads(&context, &bucket, &request).await.unwrap();
+        let page = expiry.uploads.store.list_uploads(&context, &bucket, &request).await.unwrap();
         page.entries.iter().map(|entry| entry.name().to_owned()).collect()
     }
 
@@ -131,7 +203,7 @@ mod tests {
         let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = MemoryStore::new(clock.clone());
         let expiry = UploadExpiry {
-            store: store.clone(),
+            uploads: ExpiringUploads { store: store.clone(), tiers: None },
             budget: Budget::new(1 << 20),
             clock: clock.clone(),
             max_age: 24 * HOUR,
@@ -154,9 +226,9 @@ mod tests {
         begin("old-1".to_owned()).await;
         begin("young".to_owned()).await;
         let stop = CancellationToken::new();
-        assert_eq!(expiry.round(&stop).await.unwrap(), 0);
+        assert_eq!(expiry.round(&stop).await.unwrap().aborted, 0);
         clock.advance(23 * HOUR);
-        assert_eq!(expiry.round(&stop).await.unwrap(), PAGE_UPLOADS + 50);
+        assert_eq!(expiry.round(&stop).await.unwrap().aborted, PAGE_UPLOADS + 50);
         assert_eq!(uploads(&expiry).await, ["old-1", "young"]);
 
         stop.cancel();
@@ -198,14 +270,89 @@ mod tests {
         let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = Arc::new(Ageless(MemoryStore::new(clock.clone())));
         let (budget, max_age) = (Budget::new(1 << 20), Duration::from_secs(1));
-        let expiry = UploadExpiry { store: store.clone(), budget, clock: clock.clone(), max_age };
+        let expiry = UploadExpiry {
+            uploads: ExpiringUploads { store: store.clone(), tiers: None },
+            budget,
+            clock: clock.clone(),
+            max_age,
+        };
         let deadline = Deadline::none(clock.clone());
         let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
         let address = Address::parse("abc", "key").unwrap();
         store.create_bucket(&context, &address.bucket).await.unwrap();
         store.create_upload(&context, &address, CreateUpload::default()).await.unwrap();
         clock.advance(24 * 365 * HOUR);
-        assert_eq!(expiry.round(&CancellationToken::new()).await.unwrap(), 0);
+        assert_eq!(expiry.round(&CancellationToken::new()).await.unwrap().aborted, 0);
         assert_eq!(uploads(&expiry).await, ["key"]);
+    }
+
+    struct Scene {
+        clock: Arc<SimulatedClock>,
+        context: Context,
+        budget: Budget,
+    }
+
+    impl Scene {
+        async fn new() -> Self {
+            let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+            let (deadline, budget) = (Deadline::none(clock.clone()), Budget::new(1 << 20));
+            let context = Context::new(deadline.clone(), budget.admit(1, &deadline).await.unwrap());
+            Self { clock, context, budget }
+        }
+
+        async fn create_upload(&self, store: &dyn ObjectStore, bucket: &str, class: Option<u8>) {
+            let address = Address::parse(bucket, "key").unwrap();
+            let mut request = CreateUpload::default();
+            request.metadata.classes.object = class.map(|class| Class::new(class).unwrap());
+            store.create_upload(&self.context, &address, request).await.unwrap();
+        }
+
+        fn expiry(&self, uploads: ExpiringUploads) -> UploadExpiry {
+            let (budget, clock) = (self.budget.clone(), self.clock.clone());
+            UploadExpiry { uploads, budget, clock, max_age: HOUR }
+        }
+    }
+
+    #[tokio::test]
+    async fn failing_bucket_does_not_end_the_round() {
+        for operation in [Operation::ListUploads, Operation::AbortUpload] {
+            let scene = Scene::new().await;
+            let below = MemoryStore::new(scene.clock.clone());
+            for bucket in ["aaa", "bbb", "ccc"] {
+                below.create_bucket(&scene.context, &BucketName::new(bucket).unwrap()).await.unwrap();
+                scene.create_upload(&*below, bucket, None).await;
+            }
+            scene.clock.advance(2 * HOUR);
+            let fault = Fault::FailBefore(Reason::AccessDenied);
+            let plan = FaultPlan::none().with_fault(operation, FaultSchedule::Nth(1), fault);
+            let expiry = scene.expiry(ExpiringUploads { store: Faulty::new(below, plan), tiers: None });
+            let round = expiry.round(&CancellationToken::new()).await.unwrap();
+            let failed: Vec<_> = round.failed.iter().map(|failed| failed.bucket.as_str()).collect();
+            assert_eq!((round.aborted, failed), (2, vec!["aaa"]), "{operation:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_uploads_in_local_tiers_expire_by_default() {
+        let scene = Scene::new().await;
+        let (ssd, far) = (MemoryStore::new(scene.clock.clone()), MemoryStore::new(scene.clock.clone()));
+        let tier =
+            |name: &str, store: &Arc<MemoryStore>| Tier { name: name.to_owned(), store: store.clone() };
+        let placement = ClassTiers::new().with_class(Class::new(25).unwrap(), 0);
+        let layer = Routed::new(vec![tier("ssd", &ssd)], tier("far", &far), placement);
+        layer.create_bucket(&scene.context, &BucketName::new("abc").unwrap()).await.unwrap();
+        for class in [None, Some(25)] {
+            scene.create_upload(&*layer, "abc", class).await;
+        }
+        scene.clock.advance(2 * HOUR);
+        let tiers = LocalTiers { layer: layer.clone(), names: BTreeSet::from(["ssd".to_owned()]) };
+        let expiry = scene.expiry(ExpiringUploads { store: layer.clone(), tiers: Some(tiers) });
+        assert_eq!(expiry.round(&CancellationToken::new()).await.unwrap().aborted, 1);
+        let (bucket, request) =
+            (BucketName::new("abc").unwrap(), ListUploads { limit: 10, ..ListUploads::default() });
+        let listed = layer.list_uploads(&scene.context, &bucket, &request);
+        let entries = listed.await.unwrap().entries;
+        let [ListEntry::Key(_, upload)] = &entries[..] else { panic!("not one upload") };
+        assert_eq!(layer.tier_of_upload(&upload.id), Some("far"));
     }
 }

@@ -18,6 +18,7 @@ use super::volume_layers::{VolumeLayers, stack_volume};
 use super::{ServedStore, with_lanes};
 use crate::cache_metrics::CacheCollector;
 use crate::deduplication_metrics::DeduplicationCollector;
+use crate::expiry::{ExpiringUploads, LocalTiers};
 use crate::settings::{CachedSettings, ServedVolume, Settings, VolumeLayer};
 use crate::slice_metrics::SliceCollector;
 use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
@@ -80,12 +81,14 @@ pub struct ServedStores {
 }
 
 /// Properties of a volume that decide about background work.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct VolumeKind {
     /// It rejects changes.
     is_read_only: bool,
     /// All its stores are local.
     is_local: bool,
+    /// Its name.
+    name: String,
 }
 
 impl fmt::Debug for ServedStores {
@@ -123,6 +126,7 @@ impl ServedStores {
             kinds.push(VolumeKind {
                 is_read_only: caches.any(CachedSettings::is_read_only),
                 is_local: !stores.iter().any(|store| is_remote(store) && is_used(store)),
+                name: volume.name.to_owned(),
             });
             let shares_a_store = |other: &&ServedVolume<'_>| {
                 other.name != volume.name
@@ -167,10 +171,25 @@ impl ServedStores {
         self.each_volume_of_kind(|kind| !kind.is_read_only)
     }
 
-    /// Those of [`Self::each_writable_volume`] whose stores are all local, so that no other program changes them.
+    /// The uploads of each volume of [`Self::each_writable_volume`] that may expire: all, or with `only_local` those in
+    /// local stores, which no other program changes.
     #[must_use]
-    pub fn each_writable_local_volume(&self) -> Vec<Arc<dyn ObjectStore>> {
-        self.each_volume_of_kind(|kind| !kind.is_read_only && kind.is_local)
+    pub fn expiring_uploads(&self, only_local: bool) -> Vec<ExpiringUploads> {
+        let volumes = self.each_volume().into_iter().zip(&self.kinds);
+        let uploads = volumes.filter(|(_, kind)| !kind.is_read_only).filter_map(|(store, kind)| {
+            let tiers = if only_local && !kind.is_local { Some(self.local_tiers(&kind.name)?) } else { None };
+            Some(ExpiringUploads { store, tiers })
+        });
+        uploads.collect()
+    }
+
+    /// The local tiers of a volume that also has a service; `None` if it has no tiers.
+    fn local_tiers(&self, volume: &str) -> Option<LocalTiers> {
+        let mut layers = self.layers.routed.iter().filter(|routed| routed.volume == volume);
+        // The ids of an inner layer cannot be parsed.
+        let (Some(routed), None) = (layers.next(), layers.next()) else { return None };
+        let names = self.local_stores().map(|(name, _)| name.to_owned()).collect();
+        Some(LocalTiers { layer: routed.layer.clone(), names })
     }
 
     fn each_volume_of_kind(&self, is_wanted: fn(&VolumeKind) -> bool) -> Vec<Arc<dyn ObjectStore>> {

@@ -322,13 +322,9 @@ impl Background<'_> {
         let Sourced { value: TimeSpan(max_age), source } = self.settings.scalars.uploads.expire_after.clone();
         if !max_age.is_zero() {
             // Uploads at a service may be of other programs: they expire only if the settings say so.
-            let volumes = match source {
-                SettingSource::Default => self.served.each_writable_local_volume(),
-                _ => self.served.each_writable_volume(),
-            };
-            for store in volumes {
+            for uploads in self.served.expiring_uploads(source == SettingSource::Default) {
                 let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());
-                let expiry = UploadExpiry { store, budget, clock, max_age };
+                let expiry = UploadExpiry { uploads, budget, clock, max_age };
                 tasks.push(tokio::spawn(expiry.run(self.stop.clone())));
             }
         }
