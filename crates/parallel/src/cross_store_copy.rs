@@ -23,7 +23,9 @@ use super::multipart_upload::MultipartUpload;
 use super::origin::{Origin, check_span};
 use super::sent_bytes::SentBytes;
 use super::transfer_context::{RequestPermits, TransferContext};
-use super::upload_checkpoint::{CheckpointedPart, SourceVersion, StoredPart, UploadCheckpoint, UploadState};
+use super::upload_checkpoint::{
+    CheckpointedPart, FinishedCopy, SourceVersion, StoredPart, UploadCheckpoint, UploadState,
+};
 
 /// Called with the change in bytes sent; negative when a failed attempt is rolled back. It must not block.
 pub type OnProgress = Arc<dyn Fn(i64) + Send + Sync>;
@@ -46,7 +48,7 @@ pub async fn copy_between_stores(
     size: Option<u64>,
     on_progress: OnProgress,
     checkpoint: Option<Arc<dyn UploadCheckpoint>>,
-) -> Result<Committed> {
+) -> Result<FinishedCopy> {
     let copy = Arc::new(CrossStoreCopy {
         transfers: transfers.clone(),
         origin: Origin { store: from.0.clone(), address: from.1.clone() },
@@ -62,15 +64,17 @@ pub async fn copy_between_stores(
             None => {
                 let info = copy.head().await?;
                 if let Some(part_bytes) = copy.part_bytes(info.size) {
-                    return copy.copy_in_parts(info, part_bytes).await;
+                    let source = SourceVersion::from_info(&info);
+                    let committed = copy.copy_in_parts(info, part_bytes).await?;
+                    return Ok(FinishedCopy { committed, source });
                 }
                 info.size
             }
         };
         match copy.copy_whole(size).await? {
-            Some(committed) => {
+            Some(copied) => {
                 copy.discard_checkpoint().await;
-                return Ok(committed);
+                return Ok(copied);
             }
             None => known_size = None,
         }
@@ -105,11 +109,11 @@ impl CrossStoreCopy {
     }
 
     /// Copies an object of up to `size` bytes in one request; `None` if it has become larger.
-    async fn copy_whole(&self, size: u64) -> Result<Option<Committed>> {
+    async fn copy_whole(&self, size: u64) -> Result<Option<FinishedCopy>> {
         self.transfers.retry(|| self.copy_whole_once(size)).await
     }
 
-    async fn copy_whole_once(&self, size: u64) -> Result<Option<Committed>> {
+    async fn copy_whole_once(&self, size: u64) -> Result<Option<FinishedCopy>> {
         let mut permits = self.transfers.acquire_relay_permits(size).await?;
         let Origin { store, address } = &self.origin;
         let found = store.get(&permits.context, address, GetRequest::default()).await?;
@@ -132,6 +136,7 @@ impl CrossStoreCopy {
             return Box::pin(self.copy_whole_once(actual_size)).await;
         }
         let algorithm = expected.map_or(Algorithm::Crc64Nvme, |checksum| checksum.algorithm());
+        let source = SourceVersion::from_info(&info);
         let request = StageRequest {
             metadata: copy_metadata(info.metadata),
             size: Some(info.size),
@@ -142,7 +147,7 @@ impl CrossStoreCopy {
         let staged = self.to.stage(&permits.context, &self.address, request).await?;
         let (committed, _) =
             self.relay(&mut permits, (found.body, info.size), staged, (algorithm, expected)).await?;
-        Ok(Some(committed))
+        Ok(Some(FinishedCopy { committed, source }))
     }
 
     async fn copy_in_parts(self: Arc<Self>, info: ObjectInfo, part_bytes: u64) -> Result<Committed> {

@@ -28,6 +28,6 @@ pub use server_side_copy::copy_within_store;
 pub use stream::store_stream;
 pub use streaming_upload::StreamingUpload;
 pub use transfer_context::TransferContext;
-pub use upload_checkpoint::UploadCheckpoint;
+pub use upload_checkpoint::{FinishedCopy, UploadCheckpoint};
 pub use upload_object::store_object;
 pub use upload_source::UploadSource;

@@ -8,11 +8,12 @@ use tradewind_core::error::Result;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
-use tradewind_core::{Algorithm, ByteRange, ObjectStore};
+use tradewind_core::{Algorithm, ByteRange, ObjectInfo, ObjectStore};
 use tradewind_model::plan::split_evenly;
 
 use super::multipart_upload::MultipartUpload;
 use super::transfer_context::TransferContext;
+use super::upload_checkpoint::{FinishedCopy, SourceVersion};
 
 /// S3 copies at most 5 GiB in one request.
 const MAX_SINGLE_COPY_BYTES: u64 = 5 << 30;
@@ -24,7 +25,7 @@ pub async fn copy_within_store(
     transfers: &Arc<TransferContext>,
     store: &Arc<dyn ObjectStore>,
     request: CopyRequest,
-) -> Result<Committed> {
+) -> Result<FinishedCopy> {
     let request = &request;
     let found = transfers
         .retry(|| async move {
@@ -34,18 +35,30 @@ pub async fn copy_within_store(
         })
         .await?;
     let info = found.info;
-    if info.size <= MAX_SINGLE_COPY_BYTES {
-        return transfers
+    let source = SourceVersion::from_info(&info);
+    let committed = if info.size <= MAX_SINGLE_COPY_BYTES {
+        transfers
             .retry(|| async move {
                 let permits = transfers.acquire_request_permits(0).await?;
                 store.copy(&permits.context, request.clone()).await
             })
-            .await;
-    }
+            .await?
+    } else {
+        copy_in_parts(transfers, store, request, &info).await?
+    };
+    Ok(FinishedCopy { committed, source })
+}
+
+async fn copy_in_parts(
+    transfers: &Arc<TransferContext>,
+    store: &Arc<dyn ObjectStore>,
+    request: &CopyRequest,
+    info: &ObjectInfo,
+) -> Result<Committed> {
     // All parts must be of the version found by the HEAD request.
     let mut pinned = request.clone();
     pinned.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
-    let metadata = request.metadata.clone().unwrap_or_else(|| info.metadata.for_copy());
+    let metadata = request.metadata.clone().unwrap_or_else(|| info.metadata.clone().for_copy());
     let upload =
         MultipartUpload::create(transfers, store, &request.destination, (metadata, Algorithm::Crc64Nvme))
             .await?;

@@ -201,6 +201,7 @@ fn read_item(run: &mut BufReader<Run>) -> io::Result<Option<Item>> {
         size: u64::from_le_bytes(size),
         modified: Timestamp::from_millis(i64::from_le_bytes(modified)),
         changed: None,
+        nanos: Default::default(),
         version: None,
     }))
 }
@@ -307,6 +308,7 @@ mod tests {
             size,
             modified: Timestamp::from_millis(size as i64),
             changed: None,
+            nanos: Default::default(),
             version: None,
         }
     }

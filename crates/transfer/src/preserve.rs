@@ -61,6 +61,20 @@ impl FileTime {
         Timestamp::from_millis(i64::try_from(millis).unwrap_or(limit))
     }
 
+    /// The nanoseconds after [`to_timestamp`](Self::to_timestamp).
+    pub(crate) fn nanos_of_milli(self) -> u32 {
+        u32::try_from(self.0.rem_euclid(NANOS_PER_MILLI)).unwrap_or(0)
+    }
+
+    pub(crate) fn plus_nanos(self, nanos: u32) -> Self {
+        Self(self.0 + i128::from(nanos))
+    }
+
+    /// The time rounded down to a multiple of `grain` nanoseconds, as a file system with that resolution has it.
+    pub(crate) fn floor(self, grain: i128) -> Self {
+        Self(self.0.div_euclid(grain) * grain)
+    }
+
     /// The time as a [`SystemTime`]; `None` if it is out of range.
     #[must_use]
     pub fn to_system_time(self) -> Option<SystemTime> {
@@ -100,8 +114,8 @@ impl FileTime {
     pub fn is_same(self, other: Self) -> bool {
         const GRAINS: [i128; 6] = [1, 100, 1_000, 1_000_000, NANOS_PER_SECOND, 2 * NANOS_PER_SECOND];
         GRAINS.iter().any(|grain| {
-            let floor = |time: Self| time.0.div_euclid(*grain) * grain;
-            floor(self) == floor(other) && (floor(self) == self.0 || floor(other) == other.0)
+            let (own, others) = (self.floor(*grain), other.floor(*grain));
+            own == others && (own == self || others == other)
         })
     }
 }
@@ -243,10 +257,9 @@ pub(crate) async fn has_same_time(
         return Ok(true);
     }
     let (clock, written) = (StoreClock::new(from, to).object_clock(), object.modified);
-    let (modified, changed) = (file.modified.to_timestamp(), file.changed.to_timestamp());
     let is_racy = match to {
-        Endpoint::Files(..) => may_race_with_copy(changed, modified, written, clock),
-        Endpoint::Objects(_) => is_close(changed, written, clock),
+        Endpoint::Files(..) => may_race_with_copy(file, written, clock),
+        Endpoint::Objects(_) => is_close(file.changed.to_timestamp(), written, clock),
     };
     Ok(stored.is_same(file.modified) && !is_racy)
 }

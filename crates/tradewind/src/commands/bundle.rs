@@ -161,6 +161,7 @@ impl BundleFlags {
             size: member.size,
             modified: member.modified,
             changed: None,
+            nanos: Default::default(),
             version: None,
         };
         // The channel has capacity for one item.

@@ -226,7 +226,14 @@ async fn copy_one(
     let copier = session.copier(from, to, options);
     let (sender, actions) = mpsc::channel(1);
     let version = arguments.version_id.clone();
-    let item = Item { name, size: 0, modified: Default::default(), changed: None, version };
+    let item = Item {
+        name,
+        size: 0,
+        modified: Default::default(),
+        changed: None,
+        nanos: Default::default(),
+        version,
+    };
     let display = arguments.output.start(session);
     // Cannot fail: the channel has capacity for one item.
     let _ = sender.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));

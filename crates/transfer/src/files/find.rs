@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
+use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason};
 
 use super::Tree;
@@ -17,7 +18,7 @@ use crate::filter::Filter;
 use crate::names::path_to_key;
 use crate::preserve::FileTimes;
 use crate::workers::MAX_QUEUED_ITEMS;
-use crate::{Extent, Item, ItemFeed, ListedItem, Unlisted};
+use crate::{Extent, FileNanos, Item, ItemFeed, ListedItem, Unlisted};
 
 /// The treatment of symbolic links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -151,13 +152,15 @@ impl Walk {
             Ok(name) => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
                 let times = FileTimes::from_stat(&stat);
-                self.send(Ok(Item {
+                let item = Item {
                     name,
                     size,
-                    modified: times.modified.to_timestamp(),
-                    changed: Some(times.changed.to_timestamp()),
+                    modified: Timestamp::default(),
+                    changed: None,
+                    nanos: FileNanos::default(),
                     version: None,
-                }))
+                };
+                self.send(Ok(item.with_times(times)))
             }
             Err(e) => self.fail(relative, e, false),
         }

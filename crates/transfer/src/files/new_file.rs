@@ -19,6 +19,7 @@ use tradewind_parallel::Sink;
 
 use super::draft::{Draft, DraftId, TempName, default_file_mode};
 use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};
+use super::replaced::ReplacedFile;
 use super::{Tree, file_error};
 use crate::journal::Journal;
 use crate::preserve::Attributes;
@@ -107,16 +108,23 @@ impl NewFile {
         Ok(mode & (default_mode | (default_mode & 0o444) >> 2))
     }
 
-    /// Sets the attributes, and then publishes the file under its final name.
+    /// Sets the attributes, and then publishes the file under its final name. A file that it replaces decides about the mode
+    /// and owner that `attributes` leave open.
     pub fn finish(&mut self, attributes: &Attributes) -> Result<()> {
-        let default_mode = if self.is_private && attributes.mode.is_none() {
+        let cannot_set = |e| file_error("set the time, mode or owner of", &self.path, e);
+        let replaced = ReplacedFile::find(&self.tree, &self.relative);
+        let replaced_mode = match replaced.filter(|_| attributes.owner.is_none()) {
+            Some(replaced) => Some(replaced.give_owner(&self.draft.file).map_err(cannot_set)?),
+            None => None,
+        };
+        let default_mode = if self.is_private && attributes.mode.or(replaced_mode).is_none() {
             Some(default_file_mode().map_err(|e| file_error("determine the mode of", &self.path, e))?)
         } else {
             None
         };
-        Attributes { mode: attributes.mode.or(default_mode), ..*attributes }
+        Attributes { mode: attributes.mode.or(replaced_mode).or(default_mode), ..*attributes }
             .apply_to(&self.draft.file)
-            .map_err(|e| file_error("set the time, mode or owner of", &self.path, e))?;
+            .map_err(cannot_set)?;
         self.publish()?;
         self.is_published = true;
         self.remove_journal();
@@ -156,6 +164,16 @@ impl NewFile {
             check_replaceable(&self.tree, &directory, &self.relative)?;
             Err(self.tree.error("create", &self.relative, e))
         })
+    }
+
+    /// Counts bytes that are not written, because they are in a hole.
+    pub(crate) fn skip_hole(&self, length: u64) {
+        self.progress.add_bytes(i64::try_from(length).unwrap_or(i64::MAX));
+    }
+
+    /// Ends the file at its size, which a hole at its end does not.
+    pub(crate) fn set_size(&self) -> Result<()> {
+        self.draft.file.set_len(self.size).map_err(|e| file_error("write", &self.path, e))
     }
 
     /// Removes the journal: the file will not be resumed.

@@ -5,10 +5,13 @@
 //! from other sources use `JournalCheckpoint`.
 
 use std::fs::{File, Metadata};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tradewind_core::Timestamp;
 use tradewind_core::checksum::crc64nvme;
@@ -22,6 +25,9 @@ use crate::names::key_to_path;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
+/// The unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
 /// An open file.
 #[derive(Debug)]
 pub struct FileSource {
@@ -29,6 +35,7 @@ pub struct FileSource {
     path: PathBuf,
     seen: FileVersion,
     attributes: Attributes,
+    has_holes: bool,
     progress: Arc<Progress>,
     journal: Mutex<Option<Journal>>,
     /// If set, the upload includes the file's attributes. An upload without them is not resumed.
@@ -82,7 +89,8 @@ impl FileSource {
         }
         let (seen, journal) = (FileVersion::from_metadata(&metadata), Mutex::default());
         let attributes = Attributes::from_metadata(&metadata);
-        Ok(Self { file, path, seen, attributes, progress, journal, preserves: false })
+        let has_holes = metadata.blocks().saturating_mul(BLOCK_BYTES) < metadata.len();
+        Ok(Self { file, path, seen, attributes, has_holes, progress, journal, preserves: false })
     }
 
     /// Records uploads in a journal. `preserves` states whether they include the file's attributes.
@@ -105,6 +113,25 @@ impl FileSource {
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.seen.size
+    }
+
+    /// Returns true if the file occupies less space than its size: it may have holes.
+    #[must_use]
+    pub(crate) fn has_holes(&self) -> bool {
+        self.has_holes
+    }
+
+    /// The first range at or after `offset` that may have data; `None` if the rest of the file is a hole. A file system
+    /// without holes has data everywhere.
+    pub(crate) fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        let size = self.seen.size;
+        let start = match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return None,
+            Err(_) => return Some(offset..size),
+        };
+        let end = seek(&self.file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+        (start < end).then_some(start..end)
     }
 
     /// Modification time, mode and owner.
