@@ -132,7 +132,7 @@ impl Search {
             .query
             .concurrency
             .unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
-        let output = Arc::new(OrderedOutput::new(OutputWriter::new(out), self.query.is_sorted));
+        let output = Arc::new(OrderedOutput::new(OutputWriter::new(out)?, self.query.is_sorted));
         let objects = Arc::new(objects);
         // The exception to the permit rule of `transfer_context`: an object keeps the permits of its read while it
         // waits for its output turn. Those of one request must remain for the object whose turn it is, whatever its

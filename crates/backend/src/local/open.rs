@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use parking_lot::{Mutex, RwLock};
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::thread_error;
 
 use super::buffer_pool::BufferPool;
 use super::bulk::ExtentAllocator;
@@ -80,7 +81,7 @@ impl OpenStore {
         let io = IoThreads::start(options.io_threads.max(1))?;
         let state = Arc::new(StoreState {
             space,
-            hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
+            hashing: tradewind_digest::Engine::start(options.hash_threads.max(1)).map_err(thread_error)?,
             buffers: Arc::new(BufferPool::default()),
             manifests: ManifestCache::default(),
             unwritten_bytes: Arc::default(),
