@@ -7,6 +7,7 @@ pub mod fetch;
 mod hedge;
 mod multipart_upload;
 pub mod origin;
+mod part_sizes;
 mod part_tracker;
 mod permit_pool;
 pub mod range_reader;

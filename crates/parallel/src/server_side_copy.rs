@@ -28,7 +28,16 @@ pub async fn copy_within_store(
     store: &Arc<dyn ObjectStore>,
     request: CopyRequest,
 ) -> Result<FinishedCopy> {
-    let request = &request;
+    copy_with_limit(transfers, store, &request, MAX_SINGLE_COPY_BYTES).await
+}
+
+/// Copies objects of up to `max_single_bytes` in one request.
+async fn copy_with_limit(
+    transfers: &Arc<TransferContext>,
+    store: &Arc<dyn ObjectStore>,
+    request: &CopyRequest,
+    max_single_bytes: u64,
+) -> Result<FinishedCopy> {
     let found = transfers
         .retry(|| async move {
             let permits = transfers.acquire_request_permits(0).await?;
@@ -40,7 +49,7 @@ pub async fn copy_within_store(
     if transfers.lacks_copies(store) {
         return relay_within_store(transfers, store, request, info.size).await;
     }
-    let copied = if info.size <= MAX_SINGLE_COPY_BYTES {
+    let copied = if info.size <= max_single_bytes {
         let copy = || async move {
             let permits = transfers.acquire_request_permits(0).await?;
             store.copy(&permits.context, request.clone()).await
@@ -109,3 +118,6 @@ async fn copy_parts(
     let done = futures::future::try_join_all(parts).await?;
     upload.complete(done, request.precondition.clone()).await
 }
+
+#[cfg(test)]
+mod tests;

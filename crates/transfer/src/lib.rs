@@ -71,12 +71,12 @@ impl Item {
         Self { modified: modified.to_timestamp(), changed: Some(changed.to_timestamp()), nanos, ..self }
     }
 
-    /// The time of the last write, as precise as it is known.
+    /// The time of the last write, with its nanoseconds.
     pub(crate) fn modified_time(&self) -> FileTime {
         FileTime::from(self.modified).plus_nanos(self.nanos.modified)
     }
 
-    /// The ctime, as precise as it is known; `None` for an object.
+    /// The ctime, with its nanoseconds; `None` for an object.
     pub(crate) fn changed_time(&self) -> Option<FileTime> {
         Some(FileTime::from(self.changed?).plus_nanos(self.nanos.changed))
     }

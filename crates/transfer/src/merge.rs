@@ -19,7 +19,7 @@ pub enum Action {
     CopyAgain {
         /// The item.
         item: Item,
-        /// The item of the destination, as it was listed.
+        /// The listed item of the destination.
         destination: Box<Item>,
         /// The time by this machine's clock from which a copy gets a time that tells the two apart.
         not_before: Timestamp,

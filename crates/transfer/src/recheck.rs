@@ -63,7 +63,7 @@ impl Copier {
         Ok(compare_times(item, &found, clock) != Freshness::Current)
     }
 
-    /// The item of a name at the destination, as it is now.
+    /// The current item of a name at the destination.
     async fn find_at_destination(&self, name: &str) -> Result<Option<Item>> {
         let item = |size, modified| Item {
             name: name.to_owned(),

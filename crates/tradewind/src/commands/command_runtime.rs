@@ -20,7 +20,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The threads of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ThreadPlan {
-    /// As many as the runtime likes.
+    /// The usual number.
     Unlimited,
     /// One worker, and this many threads that may block.
     Limited { blocking: usize },

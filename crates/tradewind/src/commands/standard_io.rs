@@ -18,6 +18,7 @@ use super::objects::object_address;
 use super::summary::mentions_name;
 use super::transfer::Session;
 use crate::locations::ObjectsLocation;
+use crate::settings::ByteSize;
 
 /// The size of one read from standard input.
 const PIECE_BYTES: usize = 256 << 10;
@@ -27,6 +28,7 @@ pub(super) async fn store_stdin(
     session: &Session,
     to: &ObjectsLocation,
     classes: &ClassRules,
+    expected_size: Option<ByteSize>,
 ) -> anyhow::Result<CommandOutcome> {
     if to.key.is_empty() || to.key.ends_with('/') {
         bail!("{to} is not one object; to store standard input, give a complete key");
@@ -65,7 +67,9 @@ pub(super) async fn store_stdin(
         content_type: metadata.headers.content_type.as_deref(),
         ..ClassifiedObject::default()
     });
-    store_stream(&session.transfer_context, &session.store(&to.scheme)?, &address, input, metadata).await?;
+    let store = session.store(&to.scheme)?;
+    let expected_bytes = expected_size.map(|size| size.0);
+    store_stream(&session.transfer_context, &store, &address, input, metadata, expected_bytes).await?;
     Ok(CommandOutcome::Done)
 }
 

@@ -110,7 +110,7 @@ fn parse_concurrency(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| "write a number from 1 to 4096".to_owned())
 }
 
-fn size_in_range(text: &str, min: u64, max: u64) -> Result<ByteSize, String> {
+pub(super) fn size_in_range(text: &str, min: u64, max: u64) -> Result<ByteSize, String> {
     let size = ByteSize::parse(text)?;
     let is_in_range = (min..=max).contains(&size.0);
     let why = || format!("it must be {} to {}", ByteSize(min), ByteSize(max));

@@ -24,7 +24,7 @@ pub(super) struct ReplacedFile {
 }
 
 impl ReplacedFile {
-    /// The file at a path of a tree; `None` if there is none. A link is replaced, and its target is not looked at.
+    /// The file at a path of a tree; `None` if there is none. A link is replaced; its target does not matter.
     pub fn find(tree: &Tree, relative: &Path) -> Option<Self> {
         // An error is reported when the name is used.
         let found = tree.stat(relative, Links::Skip).ok()?;

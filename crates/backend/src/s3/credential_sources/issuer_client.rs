@@ -24,6 +24,8 @@ use crate::remote::status::{is_retryable_status, is_unavailable_status};
 
 /// Maximum time of one request for credentials, with its retries.
 pub const MAX_ISSUE_TIME: Duration = Duration::from_secs(30);
+/// The wait for an outage, which leaves time for the last attempt.
+const MAX_OUTAGE: Duration = Duration::from_secs(28);
 /// The shortest and the longest delay between two attempts during an outage.
 const MIN_OUTAGE_DELAY: Duration = Duration::from_millis(100);
 const MAX_OUTAGE_DELAY: Duration = Duration::from_secs(4);
@@ -86,7 +88,7 @@ pub(super) struct IssueRequest<'a> {
     pub headers: HeaderMap,
     pub body: Bytes,
     /// `None` sends an unsigned request.
-    pub signer: Option<Signer>,
+    pub signer: Option<Arc<Signer>>,
     pub limits: RequestLimits,
 }
 
@@ -129,7 +131,7 @@ impl IssuerClient {
     /// Sends a request with its number of attempts, for `left` at most.
     async fn send_once(&self, request: &IssueRequest<'_>, left: Duration) -> Result<Bytes> {
         let IssueRequest { method, url, headers, body, signer, limits } = request;
-        let total = limits.total.min(left);
+        let total = limits.total().min(left);
         let uri = url.uri()?;
         // Messages omit the query.
         let path = uri.path().trim_start_matches('/').to_owned();
@@ -162,7 +164,7 @@ impl IssuerClient {
                 ..PoolOptions::default()
             },
             tls: self.tls.clone(),
-            retries: RetryOptions { max_attempts: limits.max_attempts, ..RetryOptions::default() },
+            retries: limits.retries(),
             response_timeout: limits.response_timeout,
             stall_timeout: limits.response_timeout,
         }
@@ -170,15 +172,33 @@ impl IssuerClient {
 }
 
 impl RequestLimits {
-    /// Returns true if a failure is waited out. As for a store, an internal error of the service is only retried: by further
-    /// attempts, or once.
+    /// Returns true if the request is sent again after an error response. The client waits out what it knows to be an outage;
+    /// a service of unknown existence is asked once for each response.
     fn waits_out(&self, error: &Error, is_retry: bool) -> bool {
-        let is_retried = is_retry || self.max_attempts > 1;
-        match (self.outages, Rejection::cause_of(error).map(|rejection| rejection.status)) {
-            (WaitedOutages::None, _) | (WaitedOutages::Responses, None) => false,
-            (_, Some(status)) => is_unavailable_status(status) || is_retryable_status(status) && !is_retried,
-            (WaitedOutages::All, None) => error.reason() == Reason::Io,
+        let Some(status) = Rejection::cause_of(error).map(|rejection| rejection.status) else { return false };
+        // As for a store, an internal error is not waited out.
+        let is_internal = is_retryable_status(status) && !is_retry;
+        self.outages == WaitedOutages::Responses && (is_unavailable_status(status) || is_internal)
+    }
+
+    /// The retries of the client. A host name that cannot be resolved and an error of TLS are no outage.
+    fn retries(&self) -> RetryOptions {
+        match self.outages {
+            WaitedOutages::None | WaitedOutages::Responses => {
+                RetryOptions { max_attempts: self.max_attempts, ..RetryOptions::default() }
+            }
+            WaitedOutages::All => RetryOptions {
+                max_attempts: self.max_attempts.max(2),
+                max_outage: MAX_OUTAGE,
+                max_retry_after: MAX_OUTAGE,
+                ..RetryOptions::default()
+            },
         }
+    }
+
+    /// Maximum time of all attempts.
+    fn total(&self) -> Duration {
+        if self.outages == WaitedOutages::All { MAX_ISSUE_TIME } else { self.total }
     }
 }
 
@@ -186,7 +206,7 @@ impl RequestLimits {
 struct IssuerProtocol {
     host: HeaderValue,
     uri: Uri,
-    signer: Option<Signer>,
+    signer: Option<Arc<Signer>>,
 }
 
 impl Protocol for IssuerProtocol {

@@ -1,0 +1,70 @@
+//! Commands whose user may have few threads: they do with fewer, or say what to do.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+
+use super::scene;
+use crate::support::scripted_server::Reply;
+
+/// A user without other processes.
+const USER: u32 = 54_321;
+
+#[test]
+fn few_threads_are_used_or_explained() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can run a command as another user");
+        return;
+    }
+    let (server, mut caller) = scene(|_, proper| Reply::Respond(proper));
+    for number in 0..20 {
+        server.put_object(&format!("from/{number}"), vec![7; 300_000]);
+        caller.write(format!("files/{number}"), vec![7; 300_000]);
+    }
+    let settings = caller.path("settings.toml");
+    caller = caller.with_variable("TRADEWIND_CONFIG", settings.to_str().unwrap());
+    fs::set_permissions(caller.directory_path(), fs::Permissions::from_mode(0o777)).unwrap();
+    chown(caller.path("files"), Some(USER), None).unwrap();
+    let mut successes = 0;
+    for threads in (1..=12).chain([40]) {
+        let path = caller.path(format!("local-{threads}"));
+        let settings = format!("[store.disk]\ntype = \"local\"\npath = {path:?}\n");
+        caller.write("settings.toml", settings);
+        for arguments in [
+            &["cp", "-r", "s3://bucket/from", "down"][..],
+            &["cp", "-r", "files", "s3://bucket/up"],
+            &["cp", "-r", "files", "copy"],
+            &["cp", "s3://bucket/from/1", "-"],
+            &["cp", "-", "s3://bucket/stdin"],
+            &["cp", "--bundle", "files", "s3://bucket/all.tar"],
+            &["grep", "x", "s3://bucket/from"],
+            &["cp", "-r", "files", "disk://bucket/"],
+            &["serve", "--data", "served", "--listen", "127.0.0.1:0"],
+        ] {
+            let end_after = if arguments[0] == "serve" { "2" } else { "60" };
+            // Only root may set a limit below the number of its own processes, so the user changes after it.
+            caller.set_wrapper(&[
+                "timeout",
+                "--signal=TERM",
+                end_after,
+                "prlimit",
+                &format!("--nproc={threads}"),
+                "setpriv",
+                &format!("--reuid={USER}"),
+                "--clear-groups",
+            ]);
+            let output = caller.run(arguments);
+            let errors = &output.err;
+            assert!(!errors.contains("panicked"), "{threads} {arguments:?}: {errors}");
+            // A server runs until it is stopped.
+            let runs =
+                output.status.success() || arguments[0] == "serve" && output.status.code() == Some(124);
+            if runs {
+                successes += 1;
+            } else {
+                assert!(errors.contains("thread"), "{threads} {arguments:?}: {errors}");
+            }
+            assert!(threads < 40 || runs, "{arguments:?}: {errors}");
+        }
+    }
+    assert!(successes > 50, "{successes}");
+}
