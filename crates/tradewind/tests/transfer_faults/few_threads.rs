@@ -17,8 +17,8 @@ fn few_threads_are_used_or_explained() {
     }
     let (server, mut caller) = scene(|_, proper| Reply::Respond(proper));
     for number in 0..20 {
-        server.put_object(&format!("from/{number}"), vec![7; 300_000]);
-        caller.write(format!("files/{number}"), vec![7; 300_000]);
+        server.put_object(&format!("from/{number}"), vec![b'x'; 300_000]);
+        caller.write(format!("files/{number}"), vec![b'x'; 300_000]);
     }
     let settings = caller.path("settings.toml");
     caller = caller.with_variable("TRADEWIND_CONFIG", settings.to_str().unwrap());
