@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 use tradewind_core::threads::{require_threads, startable_threads};
 
-/// Threads beside the workers that a command starts early: blocking reads and writes of files, standard input and output.
-const OTHER_THREADS: usize = 4;
+/// Threads beside the workers: those of a local store, of standard input and output, and a first dozen for files.
+const OTHER_THREADS: usize = 24;
 /// A worker, a thread that may block, and one for standard input or output.
 const MIN_THREADS: usize = 3;
 /// Longer than any command.
