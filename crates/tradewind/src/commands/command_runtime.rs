@@ -73,7 +73,9 @@ fn start_blocking_threads(runtime: &Runtime, threads: usize) {
     let barrier = Arc::new(Barrier::new(threads + 1));
     for _ in 0..threads {
         let barrier = barrier.clone();
-        runtime.spawn_blocking(move || drop(barrier.wait()));
+        runtime.spawn_blocking(move || {
+            barrier.wait();
+        });
     }
     barrier.wait();
 }

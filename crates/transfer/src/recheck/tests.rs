@@ -39,7 +39,7 @@ impl Replaced {
             return;
         };
         self.clock.advance(Duration::from_millis(300));
-        put(&*self.below, "a", &format!("new {left}")).await;
+        put(&self.below, "a", &format!("new {left}")).await;
         self.clock.advance(Duration::from_secs(10));
     }
 }
@@ -69,7 +69,7 @@ impl ObjectStore for Replaced {
         let found = self.below.get(context, &request.source, head).await?;
         let bytes = found.body.collect().await?;
         self.replace().await;
-        Ok(put(&*self.below, request.destination.key.as_str(), std::str::from_utf8(&bytes).unwrap()).await)
+        Ok(put(&self.below, request.destination.key.as_str(), std::str::from_utf8(&bytes).unwrap()).await)
     }
 }
 
