@@ -1,19 +1,22 @@
 //! The runtime of a command or server. Where few threads can be started, it has one worker, and its blocking pool keeps the threads that
 //! it starts with: the pool would panic without any thread, and wait forever if only workers remain.
 
+use std::io;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Barrier};
+use std::sync::mpsc::channel;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
-use tradewind_core::threads::{require_threads, startable_threads};
+use tradewind_core::threads::{require_threads, startable_threads, thread_error};
 
 /// Threads beside the workers: those of a local store, of standard input and output, and a first dozen for files.
 const OTHER_THREADS: usize = 24;
 /// A worker, a thread that may block, and one for standard input or output.
 const MIN_THREADS: usize = 3;
+/// Time for a thread to start on a busy machine.
+const MAX_START_TIME: Duration = Duration::from_secs(10);
 /// Longer than any command.
 const KEEP_ALIVE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -63,21 +66,37 @@ fn build(plan: ThreadPlan, workers: Option<NonZeroUsize>) -> anyhow::Result<Runt
     }
     let runtime = builder.build().context("cannot start the worker threads")?;
     if let ThreadPlan::Limited { blocking } = plan {
-        start_blocking_threads(&runtime, blocking);
+        if let Err(e) = start_blocking_threads(&runtime, blocking, MAX_START_TIME) {
+            runtime.shutdown_background();
+            return Err(e);
+        }
     }
     Ok(runtime)
 }
 
-/// Starts the threads of the blocking pool, each by a task that waits for the others.
-fn start_blocking_threads(runtime: &Runtime, threads: usize) {
-    let barrier = Arc::new(Barrier::new(threads + 1));
-    for _ in 0..threads {
-        let barrier = barrier.clone();
+/// Starts the threads of the blocking pool, each by a task that keeps it until all have started. Threads may run out although
+/// they could be started before: the pool does with those that it has.
+fn start_blocking_threads(runtime: &Runtime, threads: usize, max_wait: Duration) -> anyhow::Result<()> {
+    let (started, arrivals) = channel();
+    let mut releases = Vec::with_capacity(threads);
+    for number in 0..threads {
+        let (release, released) = channel::<()>();
+        releases.push(release);
+        let started = started.clone();
         runtime.spawn_blocking(move || {
-            barrier.wait();
+            // Both fail only if no other thread is waited for.
+            let _ = started.send(());
+            let _ = released.recv();
         });
+        if arrivals.recv_timeout(max_wait).is_err() {
+            if number == 0 {
+                let error = io::Error::new(io::ErrorKind::TimedOut, "it did not start in time");
+                return Err(thread_error(error).into());
+            }
+            break;
+        }
     }
-    barrier.wait();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -92,6 +111,19 @@ mod tests {
             assert_eq!(plan(startable), Some(ThreadPlan::Limited { blocking }));
         }
         assert_eq!(plan(8), Some(ThreadPlan::Unlimited));
+    }
+
+    #[test]
+    fn pool_without_a_free_thread_is_reported() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).max_blocking_threads(1).build().unwrap();
+        let start = |threads| start_blocking_threads(&runtime, threads, Duration::from_millis(200));
+        start(1).unwrap();
+        start(2).unwrap();
+        let (end, until_end) = channel::<()>();
+        runtime.spawn_blocking(move || until_end.recv());
+        let failed = start(1).unwrap_err().to_string();
+        assert!(failed.contains("cannot start a thread"), "{failed}");
+        drop(end);
     }
 
     #[test]

@@ -71,3 +71,47 @@ fn few_threads_are_used_or_explained() {
     }
     assert!(successes > 50, "{successes}");
 }
+
+/// The walks of both trees, and the look-up of a host's address, need the few threads of one pool.
+#[test]
+fn trees_of_many_files_need_few_threads() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can run a command as another user");
+        return;
+    }
+    let (server, mut caller) = scene(|_, proper| Reply::Respond(proper));
+    let files = 5100;
+    for number in 0..files {
+        caller.write(format!("files/{}/{number}", number / 1900), "x");
+    }
+    let url = format!("http://localhost:{}", caller.endpoint().port());
+    caller = caller.with_variable("AWS_ENDPOINT_URL_S3", &url);
+    fs::set_permissions(caller.directory_path(), fs::Permissions::from_mode(0o777)).unwrap();
+    for (threads, is_s3) in [(5, false), (6, true), (8, false)] {
+        let copy = format!("copy-{threads}");
+        caller.set_wrapper(&[
+            "timeout",
+            "--signal=TERM",
+            "100",
+            "prlimit",
+            &format!("--nproc={threads}"),
+            "setpriv",
+            &format!("--reuid={}", USER + 1),
+            "--clear-groups",
+        ]);
+        let run = |arguments: &[&str]| {
+            let output = caller.run(arguments);
+            assert!(output.status.success(), "{threads} {arguments:?} {:?}: {}", output.status, output.err);
+        };
+        run(&["cp", "-r", "files", &copy]);
+        run(&["sync", "files", &copy]);
+        let copied = fs::read_dir(caller.path(&copy)).unwrap();
+        let count =
+            copied.map(|directory| fs::read_dir(directory.unwrap().path()).unwrap().count()).sum::<usize>();
+        assert_eq!(count, files);
+        if is_s3 {
+            run(&["sync", "files/2", "s3://bucket/tree"]);
+        }
+    }
+    drop(server);
+}
