@@ -91,11 +91,10 @@ impl Routed {
         Mover::new(self.set.clone(), limits)
     }
 
-    /// The name of the tier that an upload is in; `None` if no tier has given the id.
+    /// The tiers, by precedence, and the base after them.
     #[must_use]
-    pub fn tier_of_upload(&self, id: &UploadId) -> Option<&str> {
-        let upload = RoutedUpload::parse(id, self.set.tiers.len())?;
-        Some(&self.set.tiers[upload.tier].name)
+    pub fn tiers(&self) -> &[Tier] {
+        &self.set.tiers
     }
 
     fn base(&self) -> &Tier {

@@ -1,7 +1,6 @@
 //! Expiry of stale multipart uploads: unfinished uploads are aborted after a configured age, so that their parts do not
 //! occupy space forever. It uses only the port, so it works on any store.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,25 +8,24 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tradewind_core::context::Deadline;
 use tradewind_core::listing::ListEntry;
-use tradewind_core::multipart::{ListUploads, UploadId};
+use tradewind_core::multipart::ListUploads;
 use tradewind_core::store::BucketInfo;
 use tradewind_core::{
     Address, BucketName, Budget, Clock, Context, Error, ErrorKind, ObjectKey, ObjectStore, Result, Timestamp,
 };
-use tradewind_layers::routed::Routed;
 
 /// Uploads per listing request.
 const PAGE_UPLOADS: usize = 1000;
-/// Maximum time of one round.
-const MAX_ROUND_TIME: Duration = Duration::from_secs(600);
-/// The window of a round, which moves no payload.
+/// Maximum time for one bucket.
+const MAX_BUCKET_TIME: Duration = Duration::from_secs(600);
+/// The window of the requests, which move no payload.
 const WINDOW_BYTES: usize = 64 << 10;
 
 /// Expires uploads of one store.
 #[derive(Debug)]
 pub struct UploadExpiry {
-    /// The uploads.
-    pub uploads: ExpiringUploads,
+    /// The store.
+    pub expiring: ExpiringStore,
     /// The memory budget that rounds reserve their windows from.
     pub budget: Budget,
     /// The clock for ages and intervals.
@@ -36,22 +34,13 @@ pub struct UploadExpiry {
     pub max_age: Duration,
 }
 
-/// The uploads of a store that may expire.
+/// A store whose uploads may expire.
 #[derive(Debug)]
-pub struct ExpiringUploads {
+pub struct ExpiringStore {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
-    /// If set, only uploads in these tiers expire.
-    pub tiers: Option<LocalTiers>,
-}
-
-/// The local stores of a volume whose tiers also include a service.
-#[derive(Debug)]
-pub struct LocalTiers {
-    /// The layer, which names the tier of an upload.
-    pub layer: Arc<Routed>,
-    /// The names of the local stores.
-    pub names: BTreeSet<String>,
+    /// The name of the tier if it is a local store of a volume that also has a service.
+    pub tier: Option<String>,
 }
 
 /// The result of a round.
@@ -70,14 +59,6 @@ pub struct FailedBucket {
     pub bucket: BucketName,
     /// The first error.
     pub error: Error,
-}
-
-impl ExpiringUploads {
-    fn include(&self, upload: &UploadId) -> bool {
-        self.tiers.as_ref().is_none_or(|tiers| {
-            tiers.layer.tier_of_upload(upload).is_some_and(|tier| tiers.names.contains(tier))
-        })
-    }
 }
 
 impl UploadExpiry {
@@ -105,29 +86,34 @@ impl UploadExpiry {
         }
     }
 
-    /// Runs one round over all buckets. A bucket that fails does not end it.
+    /// Runs one round over all buckets. A bucket that fails or exceeds its time does not end it.
     ///
     /// # Errors
-    /// If the buckets cannot be listed, or if the round is stopped or exceeds its time.
+    /// If the buckets cannot be listed, or if the round is stopped.
     pub async fn round(&self, stop: &CancellationToken) -> Result<ExpiryRound> {
-        let deadline = Deadline::after(self.clock.clone(), MAX_ROUND_TIME).with_cancellation(stop.clone());
-        let window = self.budget.admit(WINDOW_BYTES, &deadline).await?;
-        let context = Context::new(deadline, window);
         let age = i64::try_from(self.max_age.as_millis()).unwrap_or(i64::MAX);
         let oldest_kept = Timestamp::from_millis(self.clock.wall().millis().saturating_sub(age));
         let mut round = ExpiryRound::default();
-        for BucketInfo { name: bucket, .. } in self.uploads.store.list_buckets(&context).await? {
-            match self.expire_bucket(&context, &bucket, oldest_kept, &mut round.aborted).await {
+        let buckets = self.expiring.store.list_buckets(&self.context(stop).await?).await?;
+        for BucketInfo { name: bucket, .. } in buckets {
+            let context = self.context(stop).await?;
+            let expired = self.expire_bucket(&context, &bucket, oldest_kept, &mut round.aborted);
+            match context.guard(expired).await.and_then(|expired| expired) {
                 // The bucket was deleted concurrently.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    context.check()?;
-                    round.failed.push(FailedBucket { bucket, error });
-                }
+                Err(error) if stop.is_cancelled() => return Err(error),
+                Err(error) => round.failed.push(FailedBucket { bucket, error }),
                 Ok(()) => {}
             }
         }
         Ok(round)
+    }
+
+    /// The context of the requests for one bucket, or of the listing of buckets.
+    async fn context(&self, stop: &CancellationToken) -> Result<Context> {
+        let deadline = Deadline::after(self.clock.clone(), MAX_BUCKET_TIME).with_cancellation(stop.clone());
+        let window = self.budget.admit(WINDOW_BYTES, &deadline).await?;
+        Ok(Context::new(deadline, window))
     }
 
     async fn expire_bucket(
@@ -137,7 +123,7 @@ impl UploadExpiry {
         oldest_kept: Timestamp,
         aborted: &mut usize,
     ) -> Result<()> {
-        let store = &self.uploads.store;
+        let store = &self.expiring.store;
         let mut failed = None;
         let mut request = ListUploads { limit: PAGE_UPLOADS, ..ListUploads::default() };
         loop {
@@ -146,9 +132,7 @@ impl UploadExpiry {
             for entry in page.entries {
                 let ListEntry::Key(key, upload) = entry else { continue };
                 // An upload of unknown age may be new.
-                if upload.initiated.is_none_or(|initiated| initiated >= oldest_kept)
-                    || !self.uploads.include(&upload.id)
-                {
+                if upload.initiated.is_none_or(|initiated| initiated >= oldest_kept) {
                     continue;
                 }
                 let address = Address::new(bucket.clone(), ObjectKey::new(&key)?);
@@ -185,7 +169,7 @@ mod tests {
     use tradewind_core::testing::{
         Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock,
     };
-    use tradewind_layers::routed::{ClassTiers, Tier};
+    use tradewind_layers::routed::{ClassTiers, Routed, Tier};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -194,7 +178,7 @@ mod tests {
         let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
         let bucket = BucketName::new("abc").unwrap();
         let request = ListUploads { limit: 10_000, ..ListUploads::default() };
-        let page = expiry.uploads.store.list_uploads(&context, &bucket, &request).await.unwrap();
+        let page = expiry.expiring.store.list_uploads(&context, &bucket, &request).await.unwrap();
         page.entries.iter().map(|entry| entry.name().to_owned()).collect()
     }
 
@@ -203,7 +187,7 @@ mod tests {
         let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = MemoryStore::new(clock.clone());
         let expiry = UploadExpiry {
-            uploads: ExpiringUploads { store: store.clone(), tiers: None },
+            expiring: ExpiringStore { store: store.clone(), tier: None },
             budget: Budget::new(1 << 20),
             clock: clock.clone(),
             max_age: 24 * HOUR,
@@ -271,7 +255,7 @@ mod tests {
         let store = Arc::new(Ageless(MemoryStore::new(clock.clone())));
         let (budget, max_age) = (Budget::new(1 << 20), Duration::from_secs(1));
         let expiry = UploadExpiry {
-            uploads: ExpiringUploads { store: store.clone(), tiers: None },
+            expiring: ExpiringStore { store: store.clone(), tier: None },
             budget,
             clock: clock.clone(),
             max_age,
@@ -307,9 +291,10 @@ mod tests {
             store.create_upload(&self.context, &address, request).await.unwrap();
         }
 
-        fn expiry(&self, uploads: ExpiringUploads) -> UploadExpiry {
+        fn expiry(&self, store: Arc<dyn ObjectStore>) -> UploadExpiry {
             let (budget, clock) = (self.budget.clone(), self.clock.clone());
-            UploadExpiry { uploads, budget, clock, max_age: HOUR }
+            let expiring = ExpiringStore { store, tier: None };
+            UploadExpiry { expiring, budget, clock, max_age: HOUR }
         }
     }
 
@@ -325,34 +310,41 @@ mod tests {
             scene.clock.advance(2 * HOUR);
             let fault = Fault::FailBefore(Reason::AccessDenied);
             let plan = FaultPlan::none().with_fault(operation, FaultSchedule::Nth(1), fault);
-            let expiry = scene.expiry(ExpiringUploads { store: Faulty::new(below, plan), tiers: None });
+            let expiry = scene.expiry(Faulty::new(below, plan));
             let round = expiry.round(&CancellationToken::new()).await.unwrap();
             let failed: Vec<_> = round.failed.iter().map(|failed| failed.bucket.as_str()).collect();
             assert_eq!((round.aborted, failed), (2, vec!["aaa"]), "{operation:?}");
         }
     }
 
+    /// The ids are of the tier, whose upload is gone in the listing of all tiers.
     #[tokio::test]
-    async fn only_uploads_in_local_tiers_expire_by_default() {
+    async fn tier_expires_its_uploads_while_the_service_fails() {
         let scene = Scene::new().await;
         let (ssd, far) = (MemoryStore::new(scene.clock.clone()), MemoryStore::new(scene.clock.clone()));
-        let tier =
-            |name: &str, store: &Arc<MemoryStore>| Tier { name: name.to_owned(), store: store.clone() };
-        let placement = ClassTiers::new().with_class(Class::new(25).unwrap(), 0);
-        let layer = Routed::new(vec![tier("ssd", &ssd)], tier("far", &far), placement);
+        let plan = [Operation::ListUploads, Operation::ListBuckets, Operation::HeadBucket].iter().fold(
+            FaultPlan::none(),
+            |plan, operation| {
+                plan.with_fault(*operation, FaultSchedule::Always, Fault::FailBefore(Reason::Io))
+            },
+        );
+        let failing = Faulty::new(far.clone(), plan);
+        let placement = || ClassTiers::new().with_class(Class::new(25).unwrap(), 0);
+        let tier = |name: &str, store: Arc<dyn ObjectStore>| Tier { name: name.to_owned(), store };
+        let layer = Routed::new(vec![tier("ssd", ssd.clone())], tier("far", far), placement());
         layer.create_bucket(&scene.context, &BucketName::new("abc").unwrap()).await.unwrap();
         for class in [None, Some(25)] {
             scene.create_upload(&*layer, "abc", class).await;
         }
         scene.clock.advance(2 * HOUR);
-        let tiers = LocalTiers { layer: layer.clone(), names: BTreeSet::from(["ssd".to_owned()]) };
-        let expiry = scene.expiry(ExpiringUploads { store: layer.clone(), tiers: Some(tiers) });
-        assert_eq!(expiry.round(&CancellationToken::new()).await.unwrap().aborted, 1);
+        let failed = Routed::new(vec![tier("ssd", ssd)], tier("far", failing), placement());
+        let expiry = scene.expiry(failed.tiers()[0].store.clone());
+        let round = expiry.round(&CancellationToken::new()).await.unwrap();
+        assert!(round.aborted == 1 && round.failed.is_empty(), "{round:?}");
         let (bucket, request) =
             (BucketName::new("abc").unwrap(), ListUploads { limit: 10, ..ListUploads::default() });
-        let listed = layer.list_uploads(&scene.context, &bucket, &request);
-        let entries = listed.await.unwrap().entries;
+        let entries = layer.list_uploads(&scene.context, &bucket, &request).await.unwrap().entries;
         let [ListEntry::Key(_, upload)] = &entries[..] else { panic!("not one upload") };
-        assert_eq!(layer.tier_of_upload(&upload.id), Some("far"));
+        assert!(upload.id.0.starts_with("t1-"), "{upload:?}");
     }
 }

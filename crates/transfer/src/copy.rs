@@ -1,5 +1,6 @@
 //! Actions on one name: copying it from the source to the destination, comparing it, or removing it.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,8 @@ const MAX_DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
 const DESCRIPTOR_WAIT_STEP: Duration = Duration::from_millis(100);
 /// Maximum time to wait before an item is copied again. More would be needed only if clocks are wrong.
 const MAX_RACE_WAIT: Duration = Duration::from_secs(6);
+/// A block of a file system. One of zeros can remain a hole.
+const ZERO_BLOCK: [u8; 4096] = [0; 4096];
 
 /// The number of uploads of a file that changes during each of them.
 const MAX_UPLOADS_OF_A_FILE: u32 = 3;
@@ -585,23 +588,55 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
     tokio::task::spawn_blocking(work).await.map_err(lost)?
 }
 
-/// Copies the data of a file to the same offsets of another, and leaves its holes. Checks at the end that the file did not
-/// change.
+/// Copies the data of a file to the same offsets of another, and writes no blocks of zeros. Checks at the end that the file did
+/// not change.
 fn copy_data(source: &FileSource, to: &NewFile) -> Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = 0;
     while let Some(data) = source.next_data(at) {
         to.skip_hole(data.start - at);
-        for (offset, length) in split_evenly(data.end - data.start, BUFFER_BYTES as u64) {
-            let piece = &mut buffer[..usize::try_from(length).unwrap_or(BUFFER_BYTES)];
-            source.read_at(data.start + offset, piece)?;
-            to.write_at(data.start + offset, piece)?;
+        let mut offset = data.start;
+        while offset < data.end {
+            // Later pieces start at a multiple of their size.
+            let end = (offset - offset % BUFFER_BYTES as u64 + BUFFER_BYTES as u64).min(data.end);
+            let piece = &mut buffer[..usize::try_from(end - offset).unwrap_or(BUFFER_BYTES)];
+            source.read_at(offset, piece)?;
+            write_nonzero_blocks(to, offset, piece)?;
+            offset = end;
         }
         at = data.end;
     }
     to.skip_hole(source.size().saturating_sub(at));
     to.set_size()?;
     source.check_unchanged()
+}
+
+/// Writes a piece of a file except for whole blocks of zeros.
+fn write_nonzero_blocks(to: &NewFile, offset: u64, piece: &[u8]) -> Result<()> {
+    let first = usize::try_from(
+        (ZERO_BLOCK.len() as u64 - offset % ZERO_BLOCK.len() as u64) % ZERO_BLOCK.len() as u64,
+    );
+    let (head, blocks) = piece.split_at(first.unwrap_or(0).min(piece.len()));
+    let mut pending = 0..head.len();
+    for (number, block) in blocks.chunks(ZERO_BLOCK.len()).enumerate() {
+        let start = head.len() + number * ZERO_BLOCK.len();
+        if block == ZERO_BLOCK {
+            write_range(to, offset, piece, pending)?;
+            to.skip_hole(block.len() as u64);
+            pending = start + block.len()..start + block.len();
+        } else {
+            pending.end = start + block.len();
+        }
+    }
+    write_range(to, offset, piece, pending)
+}
+
+/// Writes a range of a piece that starts at `offset`.
+fn write_range(to: &NewFile, offset: u64, piece: &[u8], range: Range<usize>) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    to.write_at(offset + range.start as u64, &piece[range])
 }
 
 /// Reads a file sequentially and checks at the end that it did not change.

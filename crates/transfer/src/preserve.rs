@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{Gid, Mode, Stat, Uid, fchmod, fchown};
+use rustix::fs::{Gid, Mode, Stat, Uid, fchmod, fchown, fstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use tradewind_core::error::{Reason, Result};
@@ -31,6 +31,8 @@ const MAX_SECONDS: i128 = 1 << 40;
 
 /// The permission bits of a mode: read, write and execute. Set-id and sticky bits are never restored.
 const PERMISSION_BITS: u32 = 0o777;
+/// The permission bits, set-id bits and the sticky bit.
+const ALL_MODE_BITS: u32 = 0o7777;
 /// The file type bits of a mode (`S_IFMT`).
 const FILE_TYPE_BITS: u32 = 0o170_000;
 /// The file type of a regular file (`S_IFREG`).
@@ -214,7 +216,11 @@ impl Attributes {
             }
         }
         if let Some(mode) = self.mode {
-            fchmod(file, Mode::from_raw_mode(mode & PERMISSION_BITS))?;
+            let mode = mode & PERMISSION_BITS;
+            // Some file systems cannot set it.
+            if fstat(file)?.st_mode & ALL_MODE_BITS != mode {
+                fchmod(file, Mode::from_raw_mode(mode))?;
+            }
         }
         match self.modified.and_then(FileTime::to_system_time) {
             Some(time) => file.set_modified(time),

@@ -29,7 +29,7 @@ pub(super) struct RoutedUpload {
 
 impl RoutedUpload {
     /// Parses an id; `None` if it is not one.
-    pub fn parse(id: &UploadId, tiers: usize) -> Option<Self> {
+    fn parse(id: &UploadId, tiers: usize) -> Option<Self> {
         let (tier, inner) = id.0.strip_prefix('t')?.split_once('-')?;
         let tier = tier.parse().ok().filter(|tier| *tier < tiers)?;
         Some(Self { tier, inner: UploadId(inner.to_owned()) })

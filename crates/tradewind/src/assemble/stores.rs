@@ -9,6 +9,7 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use tradewind_backend::local::LocalStore;
 use tradewind_core::{BucketName, Clock, ObjectStore};
+use tradewind_layers::routed::Tier;
 use tradewind_layers::{Instrumented, ReadAhead, Sliced, Volumes};
 use tradewind_model::class_policy::ClassPolicyTable;
 
@@ -18,7 +19,7 @@ use super::volume_layers::{VolumeLayers, stack_volume};
 use super::{ServedStore, with_lanes};
 use crate::cache_metrics::CacheCollector;
 use crate::deduplication_metrics::DeduplicationCollector;
-use crate::expiry::{ExpiringUploads, LocalTiers};
+use crate::expiry::ExpiringStore;
 use crate::settings::{CachedSettings, ServedVolume, Settings, VolumeLayer};
 use crate::slice_metrics::SliceCollector;
 use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
@@ -171,25 +172,28 @@ impl ServedStores {
         self.each_volume_of_kind(|kind| !kind.is_read_only)
     }
 
-    /// The uploads of each volume of [`Self::each_writable_volume`] that may expire: all, or with `only_local` those in
-    /// local stores, which no other program changes.
+    /// The stores whose uploads may expire: each volume of [`Self::each_writable_volume`], or with `only_local` only local
+    /// stores, which no other program changes. Of a volume with a service these are its local tiers themselves: a service
+    /// that is slow or fails does not matter to them.
     #[must_use]
-    pub fn expiring_uploads(&self, only_local: bool) -> Vec<ExpiringUploads> {
+    pub fn expiring_stores(&self, only_local: bool) -> Vec<ExpiringStore> {
         let volumes = self.each_volume().into_iter().zip(&self.kinds);
-        let uploads = volumes.filter(|(_, kind)| !kind.is_read_only).filter_map(|(store, kind)| {
-            let tiers = if only_local && !kind.is_local { Some(self.local_tiers(&kind.name)?) } else { None };
-            Some(ExpiringUploads { store, tiers })
+        let stores = volumes.filter(|(_, kind)| !kind.is_read_only).flat_map(|(store, kind)| {
+            if only_local && !kind.is_local {
+                self.local_tiers(&kind.name)
+            } else {
+                vec![ExpiringStore { store, tier: None }]
+            }
         });
-        uploads.collect()
+        stores.collect()
     }
 
-    /// The local tiers of a volume that also has a service; `None` if it has no tiers.
-    fn local_tiers(&self, volume: &str) -> Option<LocalTiers> {
-        let mut layers = self.layers.routed.iter().filter(|routed| routed.volume == volume);
-        // The ids of an inner layer cannot be parsed.
-        let (Some(routed), None) = (layers.next(), layers.next()) else { return None };
-        let names = self.local_stores().map(|(name, _)| name.to_owned()).collect();
-        Some(LocalTiers { layer: routed.layer.clone(), names })
+    /// The local tiers of a volume that also has a service.
+    fn local_tiers(&self, volume: &str) -> Vec<ExpiringStore> {
+        let is_local = |tier: &&Tier| self.local_stores().any(|(name, _)| name == tier.name);
+        let layers = self.layers.routed.iter().filter(|routed| routed.volume == volume);
+        let tiers = layers.flat_map(|routed| routed.layer.tiers()).filter(is_local);
+        tiers.map(|tier| ExpiringStore { store: tier.store.clone(), tier: Some(tier.name.clone()) }).collect()
     }
 
     fn each_volume_of_kind(&self, is_wanted: fn(&VolumeKind) -> bool) -> Vec<Arc<dyn ObjectStore>> {

@@ -313,9 +313,9 @@ impl Background<'_> {
         let Sourced { value: TimeSpan(max_age), source } = self.settings.scalars.uploads.expire_after.clone();
         if !max_age.is_zero() {
             // Uploads at a service may be of other programs: they expire only if the settings say so.
-            for uploads in self.served.expiring_uploads(source == SettingSource::Default) {
+            for expiring in self.served.expiring_stores(source == SettingSource::Default) {
                 let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());
-                let expiry = UploadExpiry { uploads, budget, clock, max_age };
+                let expiry = UploadExpiry { expiring, budget, clock, max_age };
                 tasks.push(tokio::spawn(expiry.run(self.stop.clone())));
             }
         }

@@ -176,3 +176,67 @@ async fn file_that_is_a_hole_is_copied() {
     assert!(found.len() == 20 << 20 && found.iter().all(|byte| *byte == 0));
     assert!(fs::metadata(scene.path("to/a")).unwrap().blocks() <= 16);
 }
+
+/// A block of zeros at each place, data beside it, and an incomplete block at the end.
+#[tokio::test]
+async fn zeros_of_a_sparse_file_are_copied_at_each_offset() {
+    for start in [0, 1, 4095, 4096, 4097, 300_000] {
+        let scene = Scene::new().await;
+        let file = File::create(scene.path("from/a")).unwrap();
+        file.write_all_at(&[1; 4096 * 3], start).unwrap();
+        file.write_all_at(&[0; 4096 * 5], start + 5000).unwrap();
+        file.write_all_at(&[2], start + 40_000).unwrap();
+        let size = 8 * MIB + 17 + start;
+        file.set_len(size).unwrap();
+        let progress = scene.copy(scene.directory("from"), size, false).await;
+        assert!(fs::read(scene.path("from/a")).unwrap() == fs::read(scene.path("to/a")).unwrap(), "{start}");
+        assert_eq!(progress.snapshot().done_bytes, size);
+    }
+}
+
+/// The list `user::rw-,user:1234:r--,group::---,mask::r--,other::---`.
+fn acl() -> Vec<u8> {
+    const NO_ID: u32 = u32::MAX;
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in
+        [(1_u16, 6_u16, NO_ID), (2, 4, 1234), (4, 0, NO_ID), (16, 4, NO_ID), (32, 0, NO_ID)]
+    {
+        acl.extend(tag.to_le_bytes());
+        acl.extend(permissions.to_le_bytes());
+        acl.extend(id.to_le_bytes());
+    }
+    acl
+}
+
+#[tokio::test]
+async fn replaced_file_keeps_its_access_control_list() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    const ACCESS: &str = "system.posix_acl_access";
+    for size in [5, 9 * MIB] {
+        let scene = Scene::new().await;
+        let bytes = vec![7; usize::try_from(size).unwrap()];
+        scene.put("a", &bytes).await;
+        fs::write(scene.path("from/a"), &bytes).unwrap();
+        let acl_of = |name: &str| {
+            let mut value = vec![0; 1000];
+            getxattr(scene.path(name), ACCESS, &mut value[..]).ok().map(|length| value[..length].to_vec())
+        };
+        for from in [scene.directory("from"), scene.objects()] {
+            fs::write(scene.path("to/a"), "old").unwrap();
+            if let Err(e) = setxattr(scene.path("to/a"), ACCESS, &acl(), XattrFlags::empty()) {
+                eprintln!("skipped: no access control lists ({e})");
+                return;
+            }
+            scene.copy(from, size, false).await;
+            assert_eq!((acl_of("to/a"), scene.mode("to/a")), (Some(acl()), 0o640));
+            assert_eq!(fs::metadata(scene.path("to/a")).unwrap().len(), size);
+        }
+        // The list that the directory gives to new files is none of the replaced file.
+        fs::remove_file(scene.path("to/a")).unwrap();
+        fs::write(scene.path("to/a"), "old").unwrap();
+        fs::set_permissions(scene.path("to/a"), Permissions::from_mode(0o660)).unwrap();
+        setxattr(scene.path("to"), "system.posix_acl_default", &acl(), XattrFlags::empty()).unwrap();
+        scene.copy(scene.directory("from"), size, false).await;
+        assert_eq!((acl_of("to/a"), scene.mode("to/a")), (None, 0o660));
+    }
+}

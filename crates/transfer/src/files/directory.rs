@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, fchmod, unlinkat};
+use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum};
 
-use super::draft::{Draft, TempName, supports_unnamed_files};
+use super::draft::{Draft, PRIVATE_MODE, TempName, supports_unnamed_files};
 use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_directory, create_parent};
 use super::new_file::{DownloadRecord, MIN_PREALLOCATE_BYTES, NewFile, ResumeState};
-use super::replaced::ReplacedFile;
+use super::replaced::{ReplacedFile, set_mode};
 use super::{Tree, file_error, is_unfinished};
 use crate::journal::Journal;
 use crate::progress::Progress;
@@ -272,10 +272,8 @@ impl Directory {
         let Some(mut journal) = journal else {
             return self.create_file(relative, size, progress, is_private);
         };
-        // The file that is replaced may be readable by few.
-        let is_private =
-            is_private || self.tree().is_ok_and(|tree| ReplacedFile::find(&tree, relative).is_some());
-        let options = FileOptions { size, is_private, needs_name: true, has_holes: false };
+        // Its final permissions are set at its end, in another process perhaps.
+        let options = FileOptions { size, is_private: true, needs_name: true, has_holes: false };
         let mut records = journal.records::<DownloadRecord>().into_iter();
         if let Some(DownloadRecord::Started { version: earlier, size: earlier_size, unfinished, id }) =
             records.next()
@@ -289,11 +287,10 @@ impl Directory {
                 _ => None,
             };
             if let Some(draft) = draft {
-                if is_private {
-                    fchmod(&draft.file, Mode::RUSR | Mode::WUSR).map_err(|e| {
-                        file_error("change the mode of the unfinished file of", &self.root.join(relative), e)
-                    })?;
-                }
+                // A file system without modes cannot set it.
+                set_mode(&draft.file, PRIVATE_MODE).map_err(|e| {
+                    file_error("change the mode of the unfinished file of", &self.root.join(relative), e)
+                })?;
                 let mut new = self.new_file(tree, relative, draft, progress, &options);
                 new.resume_state = Some(ResumeState { ranges: recorded_ranges(records), journal });
                 return Ok(new);

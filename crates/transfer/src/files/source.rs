@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{SeekFrom, fstatfs, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tradewind_core::Timestamp;
@@ -27,6 +27,8 @@ use crate::progress::Progress;
 
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
+/// The types of ext2 to ext4, XFS, Btrfs, tmpfs and F2FS in `statfs` (`linux/magic.h`).
+const LOCAL_MAGICS: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
 
 /// An open file.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub struct FileSource {
     seen: FileVersion,
     attributes: Attributes,
     has_holes: bool,
+    /// The file system reports holes correctly.
+    trusts_holes: bool,
     progress: Arc<Progress>,
     journal: Mutex<Option<Journal>>,
     /// If set, the upload includes the file's attributes. An upload without them is not resumed.
@@ -90,7 +94,18 @@ impl FileSource {
         let (seen, journal) = (FileVersion::from_metadata(&metadata), Mutex::default());
         let attributes = Attributes::from_metadata(&metadata);
         let has_holes = metadata.blocks().saturating_mul(BLOCK_BYTES) < metadata.len();
-        Ok(Self { file, path, seen, attributes, has_holes, progress, journal, preserves: false })
+        let trusts_holes = has_holes && trusts_holes(&file);
+        Ok(Self {
+            file,
+            path,
+            seen,
+            attributes,
+            has_holes,
+            trusts_holes,
+            progress,
+            journal,
+            preserves: false,
+        })
     }
 
     /// Records uploads in a journal. `preserves` states whether they include the file's attributes.
@@ -121,17 +136,19 @@ impl FileSource {
         self.has_holes
     }
 
-    /// The first range at or after `offset` that may have data; `None` if the rest of the file is a hole. A file system
-    /// without holes has data everywhere.
+    /// The first range at or after `offset` that must be read; `None` if the rest of the file is a hole. File systems of other
+    /// machines, and OpenZFS, may report a hole where data was written: it is read, too.
     pub(crate) fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         let size = self.seen.size;
+        if offset >= size || !self.trusts_holes {
+            return (offset < size).then_some(offset..size);
+        }
         let start = match seek(&self.file, SeekFrom::Data(offset)) {
             Ok(start) => start,
             Err(Errno::NXIO) => return None,
             Err(_) => return Some(offset..size),
         };
-        let end = seek(&self.file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
-        (start < end).then_some(start..end)
+        data_range(offset..size, start, seek(&self.file, SeekFrom::Hole(start)).ok())
     }
 
     /// Modification time, mode and owner.
@@ -164,6 +181,21 @@ impl FileSource {
     fn changed(&self) -> Error {
         Error::new(Reason::Conflict, format!("{} changed while it was read", self.path.display()))
     }
+}
+
+/// The data in the rest of a file, from the results of `SEEK_DATA` and `SEEK_HOLE`. Results that contradict themselves hide no
+/// data.
+fn data_range(rest: Range<u64>, start: u64, hole: Option<u64>) -> Option<Range<u64>> {
+    let start = start.max(rest.start);
+    let end = hole.filter(|hole| *hole > start).unwrap_or(rest.end).min(rest.end);
+    (start < end).then_some(start..end)
+}
+
+/// Returns true for a local file system that reports no hole where data was written, even if the data is not on disk yet.
+fn trusts_holes(file: &File) -> bool {
+    // Its type depends on the architecture.
+    let magic = fstatfs(file).ok().and_then(|stats| i64::try_from(stats.f_type).ok());
+    magic.is_some_and(|magic| LOCAL_MAGICS.contains(&(magic & 0xffff_ffff)))
 }
 
 impl UploadSource for FileSource {
@@ -219,6 +251,18 @@ mod tests {
     use super::*;
     use crate::journal::JournalDirectory;
     use std::path::Path;
+
+    #[test]
+    fn reported_holes_hide_no_data_behind_a_contradiction() {
+        assert_eq!(data_range(10..100, 20, Some(30)), Some(20..30));
+        assert_eq!(data_range(10..100, 20, Some(300)), Some(20..100));
+        assert_eq!(data_range(10..100, 20, None), Some(20..100));
+        // Data before the offset, a hole where data was reported, and data after the known end.
+        assert_eq!(data_range(10..100, 5, Some(30)), Some(10..30));
+        assert_eq!(data_range(10..100, 20, Some(20)), Some(20..100));
+        assert_eq!(data_range(10..100, 5, Some(7)), Some(10..100));
+        assert_eq!(data_range(10..100, 100, Some(120)), None);
+    }
 
     #[test]
     fn upload_with_other_attributes_is_not_resumed() {

@@ -260,20 +260,18 @@ async fn background_changes_leave_out_a_read_only_volume() {
 async fn only_uploads_in_local_stores_expire_by_default() {
     let far = "[store.far]\ntype = \"s3\"\nendpoint = \"http://127.0.0.1:1\"\n";
     let tiered = "{ routed = { tiers = [\"far\"], classes = { far = [25] } } }";
-    let disk = vec!["disk".to_owned()];
     for (stack, expected) in [
         ("\"disk\"".to_owned(), vec![None]),
         ("\"far\"".to_owned(), vec![]),
-        (format!("{tiered}, \"disk\""), vec![Some(disk)]),
+        (format!("{tiered}, \"disk\""), vec![Some("disk".to_owned())]),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let served = serve(&directory, &format!("{DISK}{far}[volume.v]\nstack = [{stack}]\n")).await;
         assert_eq!(served.each_writable_volume().len(), 1, "{stack}");
-        let tiers = |uploads: ExpiringUploads| uploads.tiers.map(|tiers| tiers.names.into_iter().collect());
-        let local: Vec<Option<Vec<String>>> = served.expiring_uploads(true).into_iter().map(tiers).collect();
-        assert_eq!(local, expected, "{stack}");
-        let all = served.expiring_uploads(false);
-        assert!(all.len() == 1 && all[0].tiers.is_none(), "{stack}");
+        let local = served.expiring_stores(true).into_iter().map(|expiring| expiring.tier);
+        assert_eq!(local.collect::<Vec<_>>(), expected, "{stack}");
+        let all = served.expiring_stores(false);
+        assert!(all.len() == 1 && all[0].tier.is_none(), "{stack}");
         served.store.close().await.unwrap();
     }
 }
