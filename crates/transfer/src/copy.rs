@@ -209,7 +209,9 @@ impl Copier {
             attempts.next();
             let (size, source) = self.upload_once((from, links), name, to, to_name).await?;
             match source.check_unchanged() {
-                Err(_) if !attempts.is_empty() => {}
+                Err(_) if !attempts.is_empty() => {
+                    self.progress.add_bytes(-i64::try_from(size).unwrap_or(i64::MAX));
+                }
                 unchanged => return unchanged.map(|()| size),
             }
         }
