@@ -177,7 +177,7 @@ async fn file_that_is_a_hole_is_copied() {
     assert!(fs::metadata(scene.path("to/a")).unwrap().blocks() <= 16);
 }
 
-/// A block of zeros at each place, data beside it, and an incomplete block at the end.
+/// A block of zeros at each place, data around it, and an incomplete block at the end.
 #[tokio::test]
 async fn zeros_of_a_sparse_file_are_copied_at_each_offset() {
     for start in [0, 1, 4095, 4096, 4097, 300_000] {
