@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{SeekFrom, fstatfs, seek};
+use rustix::fs::{FsWord, SeekFrom, fstatfs, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tradewind_core::Timestamp;
@@ -28,7 +28,7 @@ use crate::progress::Progress;
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 /// The types of ext2 to ext4, XFS, Btrfs, tmpfs and F2FS in `statfs` (`linux/magic.h`).
-const LOCAL_MAGICS: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
+const LOCAL_MAGICS: [FsWord; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
 
 /// An open file.
 #[derive(Debug)]
@@ -193,9 +193,7 @@ fn data_range(rest: Range<u64>, start: u64, hole: Option<u64>) -> Option<Range<u
 
 /// Returns true for a local file system that reports no hole where data was written, even if the data is not on disk yet.
 fn trusts_holes(file: &File) -> bool {
-    // Its type depends on the architecture.
-    let magic = fstatfs(file).ok().and_then(|stats| i64::try_from(stats.f_type).ok());
-    magic.is_some_and(|magic| LOCAL_MAGICS.contains(&(magic & 0xffff_ffff)))
+    fstatfs(file).is_ok_and(|stats| LOCAL_MAGICS.contains(&stats.f_type))
 }
 
 impl UploadSource for FileSource {
