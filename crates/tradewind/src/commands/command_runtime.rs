@@ -65,11 +65,11 @@ fn build(plan: ThreadPlan, workers: Option<NonZeroUsize>) -> anyhow::Result<Runt
         builder.worker_threads(1).max_blocking_threads(blocking).thread_keep_alive(KEEP_ALIVE);
     }
     let runtime = builder.build().context("cannot start the worker threads")?;
-    if let ThreadPlan::Limited { blocking } = plan {
-        if let Err(e) = start_blocking_threads(&runtime, blocking, MAX_START_TIME) {
-            runtime.shutdown_background();
-            return Err(e);
-        }
+    if let ThreadPlan::Limited { blocking } = plan
+        && let Err(e) = start_blocking_threads(&runtime, blocking, MAX_START_TIME)
+    {
+        runtime.shutdown_background();
+        return Err(e);
     }
     Ok(runtime)
 }
