@@ -364,6 +364,7 @@ impl ObjectStore for S3Store {
         match self.dialect.get().copied().unwrap_or(Dialect::Plain) {
             // Only Amazon's endpoints are derived from a domain.
             Dialect::Plain if self.endpoint.domain.is_some() => &dialect::AMAZON,
+            Dialect::Plain if self.endpoint.peer.host.ends_with(dialect::R2_HOST_SUFFIX) => &dialect::R2,
             dialect => dialect.capabilities(),
         }
     }

@@ -1,5 +1,7 @@
 //! Changes of affinities, many at once.
 
+use std::thread::{Builder, ScopedJoinHandle};
+
 use tradewind_model::affinity::Affinity;
 
 use crate::error::{Error, Result};
@@ -35,12 +37,22 @@ pub fn apply(ceph: &mut Monitors, changes: &[AffinityChange]) -> Result<()> {
     let options = ceph.options().clone();
     std::thread::scope(|scope| {
         let others: Vec<_> = shares
-            .map(|share| scope.spawn(|| apply_in_turn(&mut Monitors::connect(options.clone())?, share)))
+            .map(|share| {
+                let apply = || apply_in_turn(&mut Monitors::connect(options.clone())?, share);
+                (share, Builder::new().spawn_scoped(scope, apply))
+            })
             .collect();
         let mut result = apply_in_turn(ceph, own_share);
-        for other in others {
-            let ended = other.join().map_err(|_| Error::Start(std::io::ErrorKind::Other.into()));
-            result = result.and(ended.and_then(|applied| applied));
+        for (share, other) in others {
+            let applied = match other.map(ScopedJoinHandle::join) {
+                Ok(ended) => {
+                    let ended = ended.map_err(|_| Error::Start(std::io::ErrorKind::Other.into()));
+                    ended.and_then(|applied| applied)
+                }
+                // Without another thread, one share after the other.
+                Err(_) => apply_in_turn(ceph, share),
+            };
+            result = result.and(applied);
         }
         result
     })

@@ -142,7 +142,7 @@ impl Running {
         let mut child = command.spawn().map_err(Error::Start)?;
         let missing = || Error::Start(std::io::ErrorKind::BrokenPipe.into());
         let input = child.stdin.take().ok_or_else(missing)?;
-        let lines = read_lines(child.stdout.take().ok_or_else(missing)?);
+        let lines = read_lines(child.stdout.take().ok_or_else(missing)?).map_err(Error::Start)?;
         let mut running = Self { child, input, lines, errors, fsid: String::new() };
         running.write("fsid\n");
         let deadline = Instant::now() + options.timeout;
@@ -215,9 +215,9 @@ impl Drop for Running {
 }
 
 /// Reads lines until the process closes its output or the receiver is dropped.
-fn read_lines(reader: ChildStdout) -> Receiver<String> {
+fn read_lines(reader: ChildStdout) -> std::io::Result<Receiver<String>> {
     let (sender, lines) = sync_channel(MAX_QUEUED_LINES);
-    std::thread::spawn(move || {
+    let read = move || {
         let mut reader = BufReader::new(reader);
         let mut line = Vec::new();
         while let Ok(1..) = reader.read_until(b'\n', &mut line) {
@@ -227,8 +227,9 @@ fn read_lines(reader: ChildStdout) -> Receiver<String> {
                 return;
             }
         }
-    });
-    lines
+    };
+    std::thread::Builder::new().spawn(read)?;
+    Ok(lines)
 }
 
 fn parse_fsid(line: &str) -> Option<String> {

@@ -2,6 +2,7 @@
 //! sockets of OSDs on this host, and by `ceph tell` from the others.
 
 use std::collections::{BTreeSet, HashMap};
+use std::thread::{Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -194,15 +195,19 @@ impl Collector {
             .map(|(agent, positions)| AgentGroup { agent: &clients[agent], positions })
             .collect();
         std::thread::scope(|scope| {
-            let remote = scope
-                .spawn(|| in_parallel(&groups, MAX_AGENT_CONCURRENCY, |group| self.collect_by_agent(group)));
+            let collect_remote =
+                || in_parallel(&groups, MAX_AGENT_CONCURRENCY, |group| self.collect_by_agent(group));
+            let remote = Builder::new().spawn_scoped(scope, collect_remote);
             let host = if own.is_empty() { HostCounters::default() } else { HostCounters::read() };
             let mut collected =
                 in_parallel(&own, MAX_CONCURRENCY, |position| self.collect_directly(*position, host));
-            match remote.join() {
-                Ok(remote) => collected.extend(remote.into_iter().flatten()),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+            let remote = match remote.map(ScopedJoinHandle::join) {
+                Ok(Ok(remote)) => remote,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                // Without another thread, one after the other.
+                Err(_) => collect_remote(),
+            };
+            collected.extend(remote.into_iter().flatten());
             collected
         })
     }

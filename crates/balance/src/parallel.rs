@@ -2,8 +2,9 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
 
-/// Maps items by at most `concurrency` threads, in order.
+/// Maps items by at most `concurrency` threads, in order. Without any, the caller's thread does the work.
 pub(crate) fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     concurrency: usize,
@@ -12,17 +13,24 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(items.len()));
     std::thread::scope(|scope| {
-        for _ in 0..concurrency.min(items.len()) {
-            scope.spawn(|| {
-                while let Some((index, item)) = {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    items.get(index).map(|item| (index, item))
-                } {
-                    let result = map(item);
-                    let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    results.push((index, result));
+        let work = || {
+            while let Some((index, item)) = {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                items.get(index).map(|item| (index, item))
+            } {
+                let result = map(item);
+                let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                results.push((index, result));
+            }
+        };
+        for number in 0..concurrency.min(items.len()) {
+            if Builder::new().spawn_scoped(scope, work).is_err() {
+                // Where no further thread can be started, fewer do the work.
+                if number == 0 {
+                    work();
                 }
-            });
+                break;
+            }
         }
     });
     let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -19,10 +19,19 @@ pub(crate) fn output_in_time(mut command: Command, name: &str, timeout: Duration
         .map_err(Error::Start)?;
     let mut output =
         child.stdout.take().ok_or_else(|| Error::Start(std::io::ErrorKind::BrokenPipe.into()))?;
-    let reader = std::thread::spawn(move || {
+    let read = move || {
         let mut bytes = Vec::new();
         output.read_to_end(&mut bytes).map(|_| bytes)
-    });
+    };
+    let reader = match std::thread::Builder::new().spawn(read) {
+        Ok(reader) => reader,
+        Err(e) => {
+            // Killing fails only if the process has ended.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(Error::Start(e));
+        }
+    };
     let deadline = Instant::now() + timeout;
     let status = loop {
         match child.try_wait().map_err(Error::Start)? {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
+use tradewind_core::threads::start_up_to;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -43,14 +44,15 @@ struct JobQueueState {
 }
 
 impl IoThreads {
+    /// Starts `count` threads, or fewer if not all can be started.
     pub fn start(count: usize) -> std::io::Result<Self> {
         let queue = Arc::new(JobQueue::default());
-        let mut threads = Vec::with_capacity(count);
-        for number in 0..count {
+        let threads = start_up_to(count, |number| {
             let queue = queue.clone();
             let builder = std::thread::Builder::new().name(format!("cache-io-{number}"));
-            threads.push(builder.spawn(move || queue.run_jobs())?);
-        }
+            builder.spawn(move || queue.run_jobs())
+        });
+        let threads = threads.map_err(std::io::Error::other)?;
         Ok(Self { queue, threads: Mutex::new(threads) })
     }
 

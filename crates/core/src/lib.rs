@@ -32,6 +32,7 @@ pub mod store;
 pub mod stored_form;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod threads;
 pub mod token;
 pub mod traffic;
 pub mod version;

@@ -154,6 +154,8 @@ pub enum Feature {
     SingleCompletion,
     /// A completion may omit parts that were uploaded.
     PartialCompletion,
+    /// Parts of an upload may have different sizes; otherwise all but the last have one size.
+    UnequalParts,
     /// A copy of a multipart object has no parts.
     CopiesDropParts,
     /// [`Select::Part`] works for objects that have parts.

@@ -118,7 +118,7 @@ fn crate_alone(update: usize) -> Run {
 }
 
 fn flood(count: usize, update: usize) -> Run {
-    let engine = Engine::new(1);
+    let engine = Engine::start(1).expect("a hashing thread starts");
     let buffers = buffers(update);
     let each = 64 * MIB * count.min(4) / count / update;
     measure(|| {
@@ -139,7 +139,7 @@ fn flood(count: usize, update: usize) -> Run {
 
 /// One urgent stream among many idle ones, for which it must not be delayed.
 fn flood_with_idle_streams(update: usize) -> Run {
-    let engine = Engine::new(1);
+    let engine = Engine::start(1).expect("a hashing thread starts");
     let _idle: Vec<_> = (0..100).map(|_| engine.stream()).collect();
     let buffers = buffers(update);
     measure(|| {
@@ -155,7 +155,7 @@ fn flood_with_idle_streams(update: usize) -> Run {
 
 /// Objects of 1 MiB on `count` streams, fed in turn at `rate` MB/s.
 fn pace(count: usize, update: usize, rate: usize) -> Run {
-    let engine = Engine::new(1);
+    let engine = Engine::start(1).expect("a hashing thread starts");
     let buffers = buffers(update);
     let total = 192 * MIB / update;
     measure(|| {

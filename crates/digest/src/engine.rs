@@ -1,8 +1,8 @@
 //! The hashing threads.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::{fmt, io};
 
 use crate::lanes::Lanes;
 use crate::queue::StreamQueue;
@@ -21,21 +21,21 @@ struct Threads {
 }
 
 impl Engine {
-    /// Starts `threads` threads, at least one. A thread hashes sixteen streams at about 10 GB/s in total with AVX-512.
+    /// Starts `threads` threads, at least one; fewer if the operating system starts no more. A thread hashes sixteen
+    /// streams at about 10 GB/s in total with AVX-512.
     ///
-    /// # Panics
+    /// # Errors
     /// If the operating system cannot start a thread.
-    #[must_use]
-    pub fn new(threads: usize) -> Self {
+    pub fn start(threads: usize) -> io::Result<Self> {
         let queue = Arc::new(StreamQueue::new());
         let kernels = Lanes::detect();
         let start = |number| {
             let queue = Arc::clone(&queue);
             thread::Builder::new().name(format!("md5-{number}")).spawn(move || queue.run_worker(kernels))
         };
-        let handles =
-            (0..threads.max(1)).map(|number| start(number).expect("a hashing thread starts")).collect();
-        Self(Arc::new(Threads { queue, handles }))
+        let mut handles = vec![start(0)?];
+        handles.extend((1..threads).map_while(|number| start(number).ok()));
+        Ok(Self(Arc::new(Threads { queue, handles })))
     }
 
     /// A new, empty message.

@@ -24,7 +24,7 @@ fn content(seed: usize, length: usize) -> Bytes {
 
 #[test]
 fn vectors_of_rfc_1321() {
-    let engine = Engine::new(1);
+    let engine = Engine::start(1).expect("a hashing thread starts");
     for (message, digest) in [
         ("", "d41d8cd98f00b204e9800998ecf8427e"),
         ("a", "0cc175b9c0f1b6a831c399e269772661"),
@@ -62,7 +62,7 @@ fn every_length_around_the_padding() {
 
 #[test]
 fn empty_message_and_empty_updates() {
-    let engine = Engine::new(2);
+    let engine = Engine::start(2).expect("a hashing thread starts");
     assert_eq!(block_on(engine.stream().finish()), reference(b""));
     let mut stream = engine.stream();
     stream.update(Bytes::new());
@@ -83,7 +83,7 @@ proptest! {
 
     #[test]
     fn any_streams_in_any_pieces(streams in prop::collection::vec(pieces(), 1..36), threads in 1..4usize) {
-        let engine = Engine::new(threads);
+        let engine = Engine::start(threads).expect("a hashing thread starts");
         let whole: Vec<Bytes> =
             streams.iter().enumerate().map(|(seed, pieces)| content(seed, pieces.iter().sum())).collect();
         let mut open: Vec<_> = whole.iter().map(|bytes| (engine.stream(), bytes.clone())).collect();
@@ -103,7 +103,7 @@ proptest! {
 
 #[test]
 fn a_thousand_streams_from_many_threads() {
-    let engine = Engine::new(2);
+    let engine = Engine::start(2).expect("a hashing thread starts");
     thread::scope(|scope| {
         for feeder in 0..4 {
             let engine = engine.clone();
@@ -142,7 +142,7 @@ fn cancelled_streams_release_only_their_own_buffers() {
     }
 
     let held = Arc::new(AtomicUsize::new(0));
-    let engine = Engine::new(1);
+    let engine = Engine::start(1).expect("a hashing thread starts");
     let bytes = content(1, 300_000);
     let mut kept = Vec::new();
     for number in 0..60 {
@@ -168,7 +168,7 @@ fn cancelled_streams_release_only_their_own_buffers() {
 #[test]
 fn streams_outlive_the_engine() {
     let bytes = content(3, 500_000);
-    let engine = Engine::new(2);
+    let engine = Engine::start(2).expect("a hashing thread starts");
     let mut streams: Vec<_> = (0..20).map(|_| engine.stream()).collect();
     for stream in &mut streams {
         stream.update(bytes.slice(..100_001));
@@ -204,7 +204,7 @@ impl Wake for Owner {
 #[test]
 fn last_handle_may_be_dropped_on_a_hashing_thread() {
     for _ in 0..50 {
-        let engine = Engine::new(1);
+        let engine = Engine::start(1).expect("a hashing thread starts");
         let mut stream = engine.stream();
         let bytes = content(4, 1_000_000);
         stream.update(bytes.clone());
@@ -228,7 +228,7 @@ fn last_handle_may_be_dropped_on_a_hashing_thread() {
 
 #[test]
 fn backpressure_bounds_the_queue() {
-    let engine = Engine::new(1);
+    let engine = Engine::start(1).expect("a hashing thread starts");
     let bytes = content(5, 64 * 1024);
     let mut stream = engine.stream();
     let mut plain = md5::Md5::new();
@@ -244,7 +244,7 @@ fn backpressure_bounds_the_queue() {
 
 #[test]
 fn small_rest_is_drained_when_the_owner_waits() {
-    let engine = Engine::new(1);
+    let engine = Engine::start(1).expect("a hashing thread starts");
     let _other = engine.stream();
     let mut stream = engine.stream();
     stream.update(content(6, 4_096));

@@ -50,6 +50,7 @@ use tradewind_core::object::Committed;
 use tradewind_core::store::{
     BucketInfo, Capabilities, CopyPartRequest, CopyRequest, GetRequest, GetResponse, StageRequest,
 };
+use tradewind_core::threads::thread_error;
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
     Address, Algorithm, Body, BucketName, Classes, Context, ObjectInfo, ObjectStore, Staged, Timestamp,
@@ -122,7 +123,8 @@ impl Deduplicated {
         }
         let capabilities = Capabilities { reported_attributes: false, ..below.clone() };
         let store = Arc::new(ChunkStore::open(inner, context).await?);
-        let (engine, collections) = (Engine::new(HASH_THREADS), Mutex::default());
+        let engine = Engine::start(HASH_THREADS).map_err(thread_error)?;
+        let collections = Mutex::default();
         Ok(Arc::new(Self { store, policy, engine, capabilities, collections }))
     }
 

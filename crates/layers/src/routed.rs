@@ -91,6 +91,12 @@ impl Routed {
         Mover::new(self.set.clone(), limits)
     }
 
+    /// The tiers, by precedence, and the base after them.
+    #[must_use]
+    pub fn tiers(&self) -> &[Tier] {
+        &self.set.tiers
+    }
+
     fn base(&self) -> &Tier {
         &self.set.tiers[self.set.base()]
     }

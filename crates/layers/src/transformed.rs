@@ -32,6 +32,7 @@ use tradewind_core::object::Committed;
 use tradewind_core::store::{
     Capabilities, CopyPartRequest, CopyRequest, GetRequest, GetResponse, StageRequest,
 };
+use tradewind_core::threads::thread_error;
 use tradewind_core::{Address, Algorithm, Body, Context, ObjectInfo, ObjectStore, Staged};
 use tradewind_digest::Engine;
 use tradewind_model::class_policy::ClassPolicyTable;
@@ -79,7 +80,7 @@ impl Transformed {
         keys.check()?;
         check_key(&policy, &keys)?;
         let capabilities = Capabilities { reported_attributes: false, ..below.clone() };
-        let engine = Engine::new(HASH_THREADS);
+        let engine = Engine::start(HASH_THREADS).map_err(thread_error)?;
         let (defaults, policy, keys) = (policy, RwLock::new(policy), Arc::new(keys));
         Ok(Arc::new(Self { inner, defaults, policy, keys, engine, capabilities }))
     }

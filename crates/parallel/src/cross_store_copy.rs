@@ -11,10 +11,10 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::{Committed, Expected};
-use tradewind_core::store::{GetRequest, StageRequest};
+use tradewind_core::store::{CopyRequest, GetRequest, StageRequest};
 use tradewind_core::{
-    Address, Algorithm, Body, Checksum, ChecksumScope, Metadata, ObjectInfo, ObjectStore, Span, Staged,
-    SystemHeaders,
+    Address, Algorithm, Body, Checksum, ChecksumScope, Metadata, ObjectInfo, ObjectStore, Precondition,
+    ReadConditions, Span, Staged, SystemHeaders, Tags,
 };
 use tradewind_model::plan::split_evenly;
 use tradewind_model::retry::Attempts;
@@ -23,7 +23,9 @@ use super::multipart_upload::MultipartUpload;
 use super::origin::{Origin, check_span};
 use super::sent_bytes::SentBytes;
 use super::transfer_context::{RequestPermits, TransferContext};
-use super::upload_checkpoint::{CheckpointedPart, SourceVersion, StoredPart, UploadCheckpoint, UploadState};
+use super::upload_checkpoint::{
+    CheckpointedPart, FinishedCopy, SourceVersion, StoredPart, UploadCheckpoint, UploadState,
+};
 
 /// Called with the change in bytes sent; negative when a failed attempt is rolled back. It must not block.
 pub type OnProgress = Arc<dyn Fn(i64) + Send + Sync>;
@@ -46,43 +48,75 @@ pub async fn copy_between_stores(
     size: Option<u64>,
     on_progress: OnProgress,
     checkpoint: Option<Arc<dyn UploadCheckpoint>>,
-) -> Result<Committed> {
+) -> Result<FinishedCopy> {
     let copy = Arc::new(CrossStoreCopy {
         transfers: transfers.clone(),
         origin: Origin { store: from.0.clone(), address: from.1.clone() },
         to: to.0.clone(),
         address: to.1.clone(),
+        changes: RelayChanges::default(),
         on_progress,
         checkpoint,
     });
-    let mut known_size = size.filter(|size| copy.part_bytes(*size).is_none());
-    loop {
-        let size = match known_size {
-            Some(size) => size,
-            None => {
-                let info = copy.head().await?;
-                if let Some(part_bytes) = copy.part_bytes(info.size) {
-                    return copy.copy_in_parts(info, part_bytes).await;
-                }
-                info.size
-            }
-        };
-        match copy.copy_whole(size).await? {
-            Some(committed) => {
-                copy.discard_checkpoint().await;
-                return Ok(committed);
-            }
-            None => known_size = None,
+    copy.copy(size).await
+}
+
+/// Copies an object within a store like [`ObjectStore::copy`], but through this process. `size` is the object's size.
+pub(crate) async fn relay_within_store(
+    transfers: &Arc<TransferContext>,
+    store: &Arc<dyn ObjectStore>,
+    request: &CopyRequest,
+    size: u64,
+) -> Result<FinishedCopy> {
+    let copy = Arc::new(CrossStoreCopy {
+        transfers: transfers.clone(),
+        origin: Origin { store: store.clone(), address: request.source.clone() },
+        to: store.clone(),
+        address: request.destination.clone(),
+        changes: RelayChanges {
+            source_conditions: request.source_conditions.clone(),
+            metadata: request.metadata.clone(),
+            tags: request.tags.clone(),
+            precondition: request.precondition.clone(),
+            is_within_store: true,
+        },
+        on_progress: Arc::new(|_| ()),
+        checkpoint: None,
+    });
+    copy.copy(Some(size)).await
+}
+
+/// The differences between an object and its copy, and the conditions of the copy.
+#[derive(Debug, Default)]
+struct RelayChanges {
+    source_conditions: ReadConditions,
+    /// New metadata; `None` copies the metadata.
+    metadata: Option<Metadata>,
+    /// New tags; `None` copies the tags.
+    tags: Option<Tags>,
+    precondition: Precondition,
+    /// The copy is within one store, as by [`ObjectStore::copy`].
+    is_within_store: bool,
+}
+
+impl RelayChanges {
+    /// The metadata of the copy of an object with `metadata`.
+    fn apply(&self, metadata: Metadata) -> Metadata {
+        let tags = self.tags.clone().unwrap_or_else(|| metadata.tags.clone());
+        match &self.metadata {
+            Some(new) => Metadata { tags, ..new.clone() },
+            None if self.is_within_store => Metadata { tags, ..metadata.for_copy() },
+            None => copy_metadata(metadata),
         }
     }
 }
-
 /// A copy between two stores.
 struct CrossStoreCopy {
     transfers: Arc<TransferContext>,
     origin: Origin,
     to: Arc<dyn ObjectStore>,
     address: Address,
+    changes: RelayChanges,
     on_progress: OnProgress,
     checkpoint: Option<Arc<dyn UploadCheckpoint>>,
 }
@@ -91,28 +125,58 @@ struct CrossStoreCopy {
 type RelayedPart = (StoredPart, Checksum);
 
 impl CrossStoreCopy {
+    async fn copy(self: Arc<Self>, size: Option<u64>) -> Result<FinishedCopy> {
+        let mut known_size = size.filter(|size| self.part_bytes(*size).is_none());
+        loop {
+            let size = match known_size {
+                Some(size) => size,
+                None => {
+                    let info = self.head().await?;
+                    if let Some(part_bytes) = self.part_bytes(info.size) {
+                        let source = SourceVersion::from_info(&info);
+                        let committed = self.clone().copy_in_parts(info, part_bytes).await?;
+                        return Ok(FinishedCopy { committed, source });
+                    }
+                    info.size
+                }
+            };
+            match self.copy_whole(size).await? {
+                Some(copied) => {
+                    self.discard_checkpoint().await;
+                    return Ok(copied);
+                }
+                None => known_size = None,
+            }
+        }
+    }
+
     fn part_bytes(&self, size: u64) -> Option<u64> {
         self.transfers.plan().part_bytes(size).filter(|_| self.to.capabilities().multipart)
+    }
+
+    /// A request for the whole source, under the conditions of the copy.
+    fn request(&self) -> GetRequest {
+        GetRequest { conditions: self.changes.source_conditions.clone(), ..GetRequest::default() }
     }
 
     async fn head(&self) -> Result<ObjectInfo> {
         let head = || async move {
             let permits = self.transfers.acquire_request_permits(0).await?;
             let Origin { store, address } = &self.origin;
-            Ok(store.head(&permits.context, address, GetRequest::default()).await?.info)
+            Ok(store.head(&permits.context, address, self.request()).await?.info)
         };
         self.transfers.retry(head).await
     }
 
     /// Copies an object of up to `size` bytes in one request; `None` if it has become larger.
-    async fn copy_whole(&self, size: u64) -> Result<Option<Committed>> {
+    async fn copy_whole(&self, size: u64) -> Result<Option<FinishedCopy>> {
         self.transfers.retry(|| self.copy_whole_once(size)).await
     }
 
-    async fn copy_whole_once(&self, size: u64) -> Result<Option<Committed>> {
+    async fn copy_whole_once(&self, size: u64) -> Result<Option<FinishedCopy>> {
         let mut permits = self.transfers.acquire_relay_permits(size).await?;
         let Origin { store, address } = &self.origin;
-        let found = store.get(&permits.context, address, GetRequest::default()).await?;
+        let found = store.get(&permits.context, address, self.request()).await?;
         let info = found.info;
         if info.size > size {
             return Ok(None);
@@ -132,17 +196,19 @@ impl CrossStoreCopy {
             return Box::pin(self.copy_whole_once(actual_size)).await;
         }
         let algorithm = expected.map_or(Algorithm::Crc64Nvme, |checksum| checksum.algorithm());
+        let source = SourceVersion::from_info(&info);
         let request = StageRequest {
-            metadata: copy_metadata(info.metadata),
+            metadata: self.changes.apply(info.metadata),
             size: Some(info.size),
             algorithms: vec![algorithm],
             checksum: expected,
+            precondition: self.changes.precondition.clone(),
             ..StageRequest::default()
         };
         let staged = self.to.stage(&permits.context, &self.address, request).await?;
         let (committed, _) =
             self.relay(&mut permits, (found.body, info.size), staged, (algorithm, expected)).await?;
-        Ok(Some(committed))
+        Ok(Some(FinishedCopy { committed, source }))
     }
 
     async fn copy_in_parts(self: Arc<Self>, info: ObjectInfo, part_bytes: u64) -> Result<Committed> {
@@ -150,7 +216,7 @@ impl CrossStoreCopy {
         let (upload, part_bytes, done, is_checkpointed) = match self.resume(&info, algorithm).await? {
             Some((upload, part_bytes, done)) => (upload, part_bytes, done, true),
             None => {
-                let metadata = copy_metadata(info.metadata.clone());
+                let metadata = self.changes.apply(info.metadata.clone());
                 let upload =
                     MultipartUpload::create(&self.transfers, &self.to, &self.address, (metadata, algorithm))
                         .await?;
@@ -243,7 +309,7 @@ impl CrossStoreCopy {
             compare_parts(&done, &info)?;
         }
         let committed = upload
-            .complete(done.into_iter().map(|(part, _)| part).collect(), tradewind_core::Precondition::None)
+            .complete(done.into_iter().map(|(part, _)| part).collect(), self.changes.precondition.clone())
             .await?;
         if !have.is_empty() && !info.metadata.tags.is_empty() {
             // Some stores do not keep the tags given at creation, which only the earlier process could then set.

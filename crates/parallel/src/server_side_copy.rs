@@ -4,28 +4,40 @@
 use std::sync::Arc;
 
 use tradewind_core::condition::ETagMatch;
-use tradewind_core::error::Result;
+use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
-use tradewind_core::{Algorithm, ByteRange, ObjectStore};
+use tradewind_core::{Algorithm, ByteRange, ObjectInfo, ObjectStore};
 use tradewind_model::plan::split_evenly;
 
+use super::cross_store_copy::relay_within_store;
 use super::multipart_upload::MultipartUpload;
 use super::transfer_context::TransferContext;
+use super::upload_checkpoint::{FinishedCopy, SourceVersion};
 
 /// S3 copies at most 5 GiB in one request.
 const MAX_SINGLE_COPY_BYTES: u64 = 5 << 30;
 /// Size of copied parts. It may be large, because the bytes do not pass through this process.
 const COPY_PART_BYTES: u64 = 512 << 20;
 
-/// Copies an object within a store. A multipart copy is pinned to the version found first, and aborted if a part fails.
+/// Copies an object within a store. A multipart copy is pinned to the version found first, and aborted if a part fails. A
+/// store without server-side copies reads and writes the object through this process, from then on at once.
 pub async fn copy_within_store(
     transfers: &Arc<TransferContext>,
     store: &Arc<dyn ObjectStore>,
     request: CopyRequest,
-) -> Result<Committed> {
-    let request = &request;
+) -> Result<FinishedCopy> {
+    copy_with_limit(transfers, store, &request, MAX_SINGLE_COPY_BYTES).await
+}
+
+/// Copies objects of up to `max_single_bytes` in one request.
+async fn copy_with_limit(
+    transfers: &Arc<TransferContext>,
+    store: &Arc<dyn ObjectStore>,
+    request: &CopyRequest,
+    max_single_bytes: u64,
+) -> Result<FinishedCopy> {
     let found = transfers
         .retry(|| async move {
             let permits = transfers.acquire_request_permits(0).await?;
@@ -34,18 +46,39 @@ pub async fn copy_within_store(
         })
         .await?;
     let info = found.info;
-    if info.size <= MAX_SINGLE_COPY_BYTES {
-        return transfers
-            .retry(|| async move {
-                let permits = transfers.acquire_request_permits(0).await?;
-                store.copy(&permits.context, request.clone()).await
-            })
-            .await;
+    if transfers.lacks_copies(store) {
+        return relay_within_store(transfers, store, request, info.size).await;
     }
+    let copied = if info.size <= max_single_bytes {
+        let copy = || async move {
+            let permits = transfers.acquire_request_permits(0).await?;
+            store.copy(&permits.context, request.clone()).await
+        };
+        transfers.retry(copy).await
+    } else {
+        copy_in_parts(transfers, store, request, &info).await
+    };
+    match copied {
+        Err(e) if e.reason() == Reason::Unsupported => {
+            tracing::debug!(error = %e, "copying an object through this process");
+            let relayed = relay_within_store(transfers, store, request, info.size).await?;
+            transfers.record_lack_of_copies(store);
+            Ok(relayed)
+        }
+        copied => Ok(FinishedCopy { committed: copied?, source: SourceVersion::from_info(&info) }),
+    }
+}
+
+async fn copy_in_parts(
+    transfers: &Arc<TransferContext>,
+    store: &Arc<dyn ObjectStore>,
+    request: &CopyRequest,
+    info: &ObjectInfo,
+) -> Result<Committed> {
     // All parts must be of the version found by the HEAD request.
     let mut pinned = request.clone();
     pinned.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
-    let metadata = request.metadata.clone().unwrap_or_else(|| info.metadata.for_copy());
+    let metadata = request.metadata.clone().unwrap_or_else(|| info.metadata.clone().for_copy());
     let upload =
         MultipartUpload::create(transfers, store, &request.destination, (metadata, Algorithm::Crc64Nvme))
             .await?;
@@ -85,3 +118,6 @@ async fn copy_parts(
     let done = futures::future::try_join_all(parts).await?;
     upload.complete(done, request.precondition.clone()).await
 }
+
+#[cfg(test)]
+mod tests;

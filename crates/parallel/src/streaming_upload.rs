@@ -9,18 +9,16 @@ use tokio::task::{JoinError, JoinSet};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{CompletePart, PartNumber};
 use tradewind_core::object::Committed;
+use tradewind_core::store::Feature;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
-use tradewind_model::plan::MIN_PART_BYTES;
 
 use super::buffer_pool::{BUFFER_BYTES, BufferPool, PooledBuffer};
 use super::multipart_upload::MultipartUpload;
+use super::part_sizes::{PartPosition, PartSizes};
 use super::transfer_context::TransferContext;
 use super::upload_checkpoint::{CheckpointedPart, StoredPart, UploadState};
 use super::upload_object::store_object;
 use super::upload_source::UploadSource;
-
-/// Parts of one size, after which the part size doubles. S3's limit of 10,000 parts then allows more than 400 GiB.
-const PARTS_PER_SIZE: u16 = 2000;
 
 /// A part in memory: pooled buffers, all full except the last.
 #[derive(Default)]
@@ -91,6 +89,7 @@ pub struct StreamingUpload {
     written: u64,
     /// Number of the part being filled.
     number: u16,
+    sizes: PartSizes,
     mark: Option<Mark>,
     /// Numbers of parts that were rolled back.
     rolled_back: Vec<Range<u16>>,
@@ -122,7 +121,9 @@ impl StreamingUpload {
         address: &Address,
         metadata: Metadata,
     ) -> Self {
+        let are_equal = !store.capabilities().supports(Feature::UnequalParts);
         Self {
+            sizes: PartSizes::new(transfers.plan().chunk_bytes, are_equal),
             transfers: transfers.clone(),
             store: store.clone(),
             address: address.clone(),
@@ -145,6 +146,13 @@ impl StreamingUpload {
     #[must_use]
     pub fn with_checkpoint(mut self, checkpoint: Option<Arc<dyn super::UploadCheckpoint>>) -> Self {
         self.checkpoint = checkpoint;
+        self
+    }
+
+    /// Chooses the size of parts for an object of about `bytes`.
+    #[must_use]
+    pub fn with_expected_bytes(mut self, bytes: u64) -> Self {
+        self.sizes = self.sizes.with_expected_bytes(bytes);
         self
     }
 
@@ -278,7 +286,7 @@ impl StreamingUpload {
         let options = (self.metadata.clone(), Algorithm::Crc64Nvme);
         let upload = MultipartUpload::create(to.0, to.1, to.2, options).await?;
         if let Some(checkpoint) = &self.checkpoint {
-            let part_bytes = self.transfers.plan().chunk_bytes;
+            let part_bytes = self.sizes.first_bytes();
             let state =
                 UploadState { version: None, upload: upload.id().clone(), part_bytes, parts: Vec::new() };
             self.is_checkpointed = checkpoint.start(&state);
@@ -290,12 +298,15 @@ impl StreamingUpload {
     }
 
     fn part_bytes(&self) -> usize {
-        let doublings = u32::from(self.number / PARTS_PER_SIZE);
-        usize::try_from(self.transfers.plan().chunk_bytes.max(MIN_PART_BYTES) << doublings)
-            .unwrap_or(usize::MAX)
+        let offset = self.written - self.current.length as u64;
+        let part = PartPosition { number: self.number, offset };
+        usize::try_from(self.sizes.part_bytes(part)).unwrap_or(usize::MAX)
     }
 
     async fn send_part(&mut self) -> Result<()> {
+        if self.sizes.is_beyond_end(self.number) {
+            return Err(self.too_long_error());
+        }
         let number = PartNumber::new(i64::from(self.number))?;
         let upload = match &self.upload {
             Some(upload) => upload.clone(),
@@ -343,6 +354,17 @@ impl StreamingUpload {
         Ok(())
     }
 
+    fn too_long_error(&self) -> Error {
+        let why = format!(
+            "{:?} has more than {} bytes, which is the store's limit of {} parts: set a larger --chunk-size, or \
+             --expected-size",
+            self.address.key.as_str(),
+            self.written - self.current.length as u64,
+            self.number - 1
+        );
+        Error::new(Reason::EntityTooLarge, why)
+    }
+
     fn is_rolled_back(&self, number: u16) -> bool {
         self.rolled_back.iter().any(|numbers| numbers.contains(&number))
     }
@@ -354,3 +376,6 @@ fn checkpoint_part(checkpoint: &dyn super::UploadCheckpoint, (part, length): &St
         checkpoint.part_stored(&CheckpointedPart { number, length: *length, etag: etag.clone(), checksum });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,14 +14,14 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, random};
+use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, ObjectStore, random};
 use tradewind_model::hedge::HedgePolicy;
 use tradewind_model::plan::{Plan, StartStagger, split_evenly};
 use tradewind_model::retry::{Attempts, RetryBudget, RetryOptions, RetryableFailure};
@@ -61,6 +61,8 @@ pub struct TransferContext {
     hedge_policy: Option<Mutex<HedgePolicy>>,
     /// Set once a write succeeded: the leaf then knows in which form the store accepts checksums.
     has_stored: AtomicBool,
+    /// The stores that have rejected server-side copies.
+    without_copies: Mutex<Vec<Weak<dyn ObjectStore>>>,
 }
 
 /// Multi-request objects.
@@ -138,6 +140,7 @@ impl TransferContext {
             rate_limit: None,
             hedge_policy: Some(Mutex::default()),
             has_stored: AtomicBool::new(false),
+            without_copies: Mutex::default(),
         }
     }
 
@@ -231,6 +234,20 @@ impl TransferContext {
     /// Slots of the ranges that are read ahead of an in-order stream.
     pub(crate) fn read_ahead_slots(&self) -> Arc<Semaphore> {
         self.memory.read_ahead_slots.clone()
+    }
+
+    /// Returns true if a store is known to lack server-side copies.
+    pub(crate) fn lacks_copies(&self, store: &Arc<dyn ObjectStore>) -> bool {
+        let known = self.without_copies.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().any(|known| std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(store)))
+    }
+
+    /// Records that a store lacks server-side copies, for as long as this context lives.
+    pub(crate) fn record_lack_of_copies(&self, store: &Arc<dyn ObjectStore>) {
+        if !self.lacks_copies(store) {
+            let mut known = self.without_copies.lock().unwrap_or_else(PoisonError::into_inner);
+            known.push(Arc::downgrade(store));
+        }
     }
 
     /// The clock.

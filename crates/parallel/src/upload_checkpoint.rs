@@ -3,6 +3,7 @@
 
 use tradewind_core::checksum::{Hasher, crc64nvme};
 use tradewind_core::multipart::{CompletePart, PartInfo, PartNumber, UploadId};
+use tradewind_core::object::Committed;
 use tradewind_core::{Checksum, ETag, ObjectInfo, Timestamp};
 use tradewind_model::plan::split_evenly;
 
@@ -55,7 +56,8 @@ pub struct SourceVersion {
 
 impl SourceVersion {
     /// The version that `info` describes.
-    pub(crate) fn from_info(info: &ObjectInfo) -> Self {
+    #[must_use]
+    pub fn from_info(info: &ObjectInfo) -> Self {
         let mut tags = Vec::new();
         for (name, value) in info.metadata.tags.pairs() {
             // Neither contains a zero byte.
@@ -64,6 +66,22 @@ impl SourceVersion {
         let (etag, tags) = (info.etag.clone(), crc64nvme(&tags));
         Self { etag, modified: info.modified, size: info.size, tags }
     }
+
+    /// Returns true if `info` describes this version, as far as each response to a HEAD shows it. Tags are not compared.
+    #[must_use]
+    pub fn is_current(&self, info: &ObjectInfo) -> bool {
+        (&self.etag, self.modified, self.size) == (&info.etag, info.modified, info.size)
+    }
+}
+
+/// A finished copy of an object.
+#[derive(Debug)]
+pub struct FinishedCopy {
+    /// The new object.
+    pub committed: Committed,
+    /// The version of the source that was found first. The copy within a store may have another one if the source was
+    /// replaced before it began.
+    pub source: SourceVersion,
 }
 
 /// A stored part as listed in the completion, and its length.

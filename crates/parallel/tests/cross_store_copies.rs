@@ -118,6 +118,7 @@ impl Scene {
             checkpoint,
         )
         .await
+        .map(|copied| copied.committed)
     }
 
     async fn copied(&self) -> (ObjectInfo, Bytes) {

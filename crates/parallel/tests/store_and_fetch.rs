@@ -374,13 +374,14 @@ async fn stream_of_any_size_is_stored_or_aborted() {
         let pieces: Vec<Result<Bytes>> =
             bytes.chunks(700_001).map(|piece| Ok(bytes.slice_ref(piece))).collect();
         let pieces = futures::stream::iter(pieces);
-        let stored = store_stream(&transfers(PART), &to, &address("k"), pieces, Metadata::default()).await;
+        let stored =
+            store_stream(&transfers(PART), &to, &address("k"), pieces, Metadata::default(), None).await;
         assert_eq!(stored.unwrap().size, size);
         assert!(read(&to, "k").await.unwrap() == bytes, "{size}");
     }
     let broken = [Ok(pattern(2 * PART)), Err(Error::new(Reason::Io, "the stream failed"))];
     let broken = futures::stream::iter(broken);
-    let failed = store_stream(&transfers(PART), &to, &address("x"), broken, Metadata::default()).await;
+    let failed = store_stream(&transfers(PART), &to, &address("x"), broken, Metadata::default(), None).await;
     assert_eq!(failed.unwrap_err().reason(), Reason::Io);
     assert!(uploads(&to).await.is_empty());
     assert_eq!(read(&to, "x").await.unwrap_err().reason(), Reason::NoSuchKey);

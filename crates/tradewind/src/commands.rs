@@ -7,6 +7,7 @@ mod bench;
 mod bundle;
 mod class;
 mod class_flags;
+mod command_runtime;
 mod cp;
 mod execution;
 mod filter;

@@ -9,22 +9,23 @@ use tracing::{info, warn};
 use tradewind_core::context::Deadline;
 use tradewind_core::listing::ListEntry;
 use tradewind_core::multipart::ListUploads;
+use tradewind_core::store::BucketInfo;
 use tradewind_core::{
-    Address, BucketName, Budget, Clock, Context, ErrorKind, ObjectKey, ObjectStore, Result, Timestamp,
+    Address, BucketName, Budget, Clock, Context, Error, ErrorKind, ObjectKey, ObjectStore, Result, Timestamp,
 };
 
 /// Uploads per listing request.
 const PAGE_UPLOADS: usize = 1000;
-/// Maximum time of one round.
-const MAX_ROUND_TIME: Duration = Duration::from_secs(600);
-/// The window of a round, which moves no payload.
+/// Maximum time for one bucket.
+const MAX_BUCKET_TIME: Duration = Duration::from_secs(600);
+/// The window of the requests, which move no payload.
 const WINDOW_BYTES: usize = 64 << 10;
 
 /// Expires uploads of one store.
 #[derive(Debug)]
 pub struct UploadExpiry {
     /// The store.
-    pub store: Arc<dyn ObjectStore>,
+    pub expiring: ExpiringStore,
     /// The memory budget that rounds reserve their windows from.
     pub budget: Budget,
     /// The clock for ages and intervals.
@@ -33,14 +34,47 @@ pub struct UploadExpiry {
     pub max_age: Duration,
 }
 
+/// A store whose uploads may expire.
+#[derive(Debug)]
+pub struct ExpiringStore {
+    /// The store.
+    pub store: Arc<dyn ObjectStore>,
+    /// The name of the tier if it is a local store of a volume that also has a service.
+    pub tier: Option<String>,
+}
+
+/// The result of a round.
+#[derive(Debug, Default)]
+pub struct ExpiryRound {
+    /// The number of aborted uploads.
+    pub aborted: usize,
+    /// The buckets with uploads that could not be listed or aborted, and the first error of each.
+    pub failed: Vec<FailedBucket>,
+}
+
+/// A bucket in which a round failed.
+#[derive(Debug)]
+pub struct FailedBucket {
+    /// Its name.
+    pub bucket: BucketName,
+    /// The first error.
+    pub error: Error,
+}
+
 impl UploadExpiry {
     /// Runs a round at once, then every hour, or more often if uploads expire sooner, until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let interval = (self.max_age / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600));
         loop {
             match self.round(&stop).await {
-                Ok(0) => {}
-                Ok(uploads) => info!(uploads, "aborted uploads that were not finished in time"),
+                Ok(round) => {
+                    if round.aborted > 0 {
+                        info!(uploads = round.aborted, "aborted uploads that were not finished in time");
+                    }
+                    for FailedBucket { bucket, error } in round.failed {
+                        warn!(%bucket, %error, "cannot expire unfinished uploads of a bucket; retrying later");
+                    }
+                }
                 Err(_) if stop.is_cancelled() => return,
                 Err(error) => warn!(%error, "cannot expire unfinished uploads; retrying later"),
             }
@@ -52,23 +86,34 @@ impl UploadExpiry {
         }
     }
 
-    /// Runs one round over all buckets. Returns the number of aborted uploads.
-    pub async fn round(&self, stop: &CancellationToken) -> Result<usize> {
-        let deadline = Deadline::after(self.clock.clone(), MAX_ROUND_TIME).with_cancellation(stop.clone());
-        let window = self.budget.admit(WINDOW_BYTES, &deadline).await?;
-        let context = Context::new(deadline, window);
+    /// Runs one round over all buckets. A bucket that fails or exceeds its time does not end it.
+    ///
+    /// # Errors
+    /// If the buckets cannot be listed, or if the round is stopped.
+    pub async fn round(&self, stop: &CancellationToken) -> Result<ExpiryRound> {
         let age = i64::try_from(self.max_age.as_millis()).unwrap_or(i64::MAX);
         let oldest_kept = Timestamp::from_millis(self.clock.wall().millis().saturating_sub(age));
-        let mut aborted = 0;
-        for bucket in self.store.list_buckets(&context).await? {
-            match self.expire_bucket(&context, &bucket.name, oldest_kept).await {
-                Ok(uploads) => aborted += uploads,
+        let mut round = ExpiryRound::default();
+        let buckets = self.expiring.store.list_buckets(&self.context(stop).await?).await?;
+        for BucketInfo { name: bucket, .. } in buckets {
+            let context = self.context(stop).await?;
+            let expired = self.expire_bucket(&context, &bucket, oldest_kept, &mut round.aborted);
+            match context.guard(expired).await.and_then(|expired| expired) {
                 // The bucket was deleted concurrently.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) if stop.is_cancelled() => return Err(error),
+                Err(error) => round.failed.push(FailedBucket { bucket, error }),
+                Ok(()) => {}
             }
         }
-        Ok(aborted)
+        Ok(round)
+    }
+
+    /// The context of the requests for one bucket, or of the listing of buckets.
+    async fn context(&self, stop: &CancellationToken) -> Result<Context> {
+        let deadline = Deadline::after(self.clock.clone(), MAX_BUCKET_TIME).with_cancellation(stop.clone());
+        let window = self.budget.admit(WINDOW_BYTES, &deadline).await?;
+        Ok(Context::new(deadline, window))
     }
 
     async fn expire_bucket(
@@ -76,12 +121,14 @@ impl UploadExpiry {
         context: &Context,
         bucket: &BucketName,
         oldest_kept: Timestamp,
-    ) -> Result<usize> {
-        let mut aborted = 0;
+        aborted: &mut usize,
+    ) -> Result<()> {
+        let store = &self.expiring.store;
+        let mut failed = None;
         let mut request = ListUploads { limit: PAGE_UPLOADS, ..ListUploads::default() };
         loop {
-            let before = aborted;
-            let page = self.store.list_uploads(context, bucket, &request).await?;
+            let before = *aborted;
+            let page = store.list_uploads(context, bucket, &request).await?;
             for entry in page.entries {
                 let ListEntry::Key(key, upload) = entry else { continue };
                 // An upload of unknown age may be new.
@@ -89,15 +136,19 @@ impl UploadExpiry {
                     continue;
                 }
                 let address = Address::new(bucket.clone(), ObjectKey::new(&key)?);
-                match self.store.abort_upload(context, &address, &upload.id).await {
-                    Ok(()) => aborted += 1,
+                match store.abort_upload(context, &address, &upload.id).await {
+                    Ok(()) => *aborted += 1,
                     // The upload was completed or aborted concurrently.
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
+                    // Other uploads may be aborted.
+                    Err(error) => {
+                        context.check()?;
+                        failed.get_or_insert(error);
+                    }
                 }
             }
-            let Some((key, upload)) = page.next else { return Ok(aborted) };
-            if aborted > before {
+            let Some((key, upload)) = page.next else { return failed.map_or(Ok(()), Err) };
+            if *aborted > before {
                 // The page's last upload may be aborted, so it cannot serve as a marker: list again from the same
                 // place.
                 continue;
@@ -112,8 +163,13 @@ impl UploadExpiry {
 mod tests {
     use super::*;
     use async_trait::async_trait;
+    use tradewind_core::Class;
+    use tradewind_core::error::Reason;
     use tradewind_core::multipart::{CreateUpload, UploadsPage};
-    use tradewind_core::testing::{MemoryStore, SimulatedClock};
+    use tradewind_core::testing::{
+        Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock,
+    };
+    use tradewind_layers::routed::{ClassTiers, Routed, Tier};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -122,7 +178,7 @@ mod tests {
         let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
         let bucket = BucketName::new("abc").unwrap();
         let request = ListUploads { limit: 10_000, ..ListUploads::default() };
-        let page = expiry.store.list_uploads(&context, &bucket, &request).await.unwrap();
+        let page = expiry.expiring.store.list_uploads(&context, &bucket, &request).await.unwrap();
         page.entries.iter().map(|entry| entry.name().to_owned()).collect()
     }
 
@@ -131,7 +187,7 @@ mod tests {
         let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = MemoryStore::new(clock.clone());
         let expiry = UploadExpiry {
-            store: store.clone(),
+            expiring: ExpiringStore { store: store.clone(), tier: None },
             budget: Budget::new(1 << 20),
             clock: clock.clone(),
             max_age: 24 * HOUR,
@@ -154,9 +210,9 @@ mod tests {
         begin("old-1".to_owned()).await;
         begin("young".to_owned()).await;
         let stop = CancellationToken::new();
-        assert_eq!(expiry.round(&stop).await.unwrap(), 0);
+        assert_eq!(expiry.round(&stop).await.unwrap().aborted, 0);
         clock.advance(23 * HOUR);
-        assert_eq!(expiry.round(&stop).await.unwrap(), PAGE_UPLOADS + 50);
+        assert_eq!(expiry.round(&stop).await.unwrap().aborted, PAGE_UPLOADS + 50);
         assert_eq!(uploads(&expiry).await, ["old-1", "young"]);
 
         stop.cancel();
@@ -198,14 +254,97 @@ mod tests {
         let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = Arc::new(Ageless(MemoryStore::new(clock.clone())));
         let (budget, max_age) = (Budget::new(1 << 20), Duration::from_secs(1));
-        let expiry = UploadExpiry { store: store.clone(), budget, clock: clock.clone(), max_age };
+        let expiry = UploadExpiry {
+            expiring: ExpiringStore { store: store.clone(), tier: None },
+            budget,
+            clock: clock.clone(),
+            max_age,
+        };
         let deadline = Deadline::none(clock.clone());
         let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
         let address = Address::parse("abc", "key").unwrap();
         store.create_bucket(&context, &address.bucket).await.unwrap();
         store.create_upload(&context, &address, CreateUpload::default()).await.unwrap();
         clock.advance(24 * 365 * HOUR);
-        assert_eq!(expiry.round(&CancellationToken::new()).await.unwrap(), 0);
+        assert_eq!(expiry.round(&CancellationToken::new()).await.unwrap().aborted, 0);
         assert_eq!(uploads(&expiry).await, ["key"]);
+    }
+
+    struct Scene {
+        clock: Arc<SimulatedClock>,
+        context: Context,
+        budget: Budget,
+    }
+
+    impl Scene {
+        async fn new() -> Self {
+            let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+            let (deadline, budget) = (Deadline::none(clock.clone()), Budget::new(1 << 20));
+            let context = Context::new(deadline.clone(), budget.admit(1, &deadline).await.unwrap());
+            Self { clock, context, budget }
+        }
+
+        async fn create_upload(&self, store: &dyn ObjectStore, bucket: &str, class: Option<u8>) {
+            let address = Address::parse(bucket, "key").unwrap();
+            let mut request = CreateUpload::default();
+            request.metadata.classes.object = class.map(|class| Class::new(class).unwrap());
+            store.create_upload(&self.context, &address, request).await.unwrap();
+        }
+
+        fn expiry(&self, store: Arc<dyn ObjectStore>) -> UploadExpiry {
+            let (budget, clock) = (self.budget.clone(), self.clock.clone());
+            let expiring = ExpiringStore { store, tier: None };
+            UploadExpiry { expiring, budget, clock, max_age: HOUR }
+        }
+    }
+
+    #[tokio::test]
+    async fn failing_bucket_does_not_end_the_round() {
+        for operation in [Operation::ListUploads, Operation::AbortUpload] {
+            let scene = Scene::new().await;
+            let below = MemoryStore::new(scene.clock.clone());
+            for bucket in ["aaa", "bbb", "ccc"] {
+                below.create_bucket(&scene.context, &BucketName::new(bucket).unwrap()).await.unwrap();
+                scene.create_upload(&*below, bucket, None).await;
+            }
+            scene.clock.advance(2 * HOUR);
+            let fault = Fault::FailBefore(Reason::AccessDenied);
+            let plan = FaultPlan::none().with_fault(operation, FaultSchedule::Nth(1), fault);
+            let expiry = scene.expiry(Faulty::new(below, plan));
+            let round = expiry.round(&CancellationToken::new()).await.unwrap();
+            let failed: Vec<_> = round.failed.iter().map(|failed| failed.bucket.as_str()).collect();
+            assert_eq!((round.aborted, failed), (2, vec!["aaa"]), "{operation:?}");
+        }
+    }
+
+    /// The ids are of the tier, whose upload is gone in the listing of all tiers.
+    #[tokio::test]
+    async fn tier_expires_its_uploads_while_the_service_fails() {
+        let scene = Scene::new().await;
+        let (ssd, far) = (MemoryStore::new(scene.clock.clone()), MemoryStore::new(scene.clock.clone()));
+        let plan = [Operation::ListUploads, Operation::ListBuckets, Operation::HeadBucket].iter().fold(
+            FaultPlan::none(),
+            |plan, operation| {
+                plan.with_fault(*operation, FaultSchedule::Always, Fault::FailBefore(Reason::Io))
+            },
+        );
+        let failing = Faulty::new(far.clone(), plan);
+        let placement = || ClassTiers::new().with_class(Class::new(25).unwrap(), 0);
+        let tier = |name: &str, store: Arc<dyn ObjectStore>| Tier { name: name.to_owned(), store };
+        let layer = Routed::new(vec![tier("ssd", ssd.clone())], tier("far", far), placement());
+        layer.create_bucket(&scene.context, &BucketName::new("abc").unwrap()).await.unwrap();
+        for class in [None, Some(25)] {
+            scene.create_upload(&*layer, "abc", class).await;
+        }
+        scene.clock.advance(2 * HOUR);
+        let failed = Routed::new(vec![tier("ssd", ssd)], tier("far", failing), placement());
+        let expiry = scene.expiry(failed.tiers()[0].store.clone());
+        let round = expiry.round(&CancellationToken::new()).await.unwrap();
+        assert!(round.aborted == 1 && round.failed.is_empty(), "{round:?}");
+        let (bucket, request) =
+            (BucketName::new("abc").unwrap(), ListUploads { limit: 10, ..ListUploads::default() });
+        let entries = layer.list_uploads(&scene.context, &bucket, &request).await.unwrap().entries;
+        let [ListEntry::Key(_, upload)] = &entries[..] else { panic!("not one upload") };
+        assert!(upload.id.0.starts_with("t1-"), "{upload:?}");
     }
 }

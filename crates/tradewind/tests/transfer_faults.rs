@@ -17,6 +17,8 @@ mod clocks;
 mod damage;
 #[path = "transfer_faults/few_files.rs"]
 mod few_files;
+#[path = "transfer_faults/few_threads.rs"]
+mod few_threads;
 #[path = "transfer_faults/full_disk.rs"]
 mod full_disk;
 #[path = "transfer_faults/large.rs"]

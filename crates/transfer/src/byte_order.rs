@@ -64,8 +64,19 @@ async fn sort(mut listed: ItemFeed, mut sorter: Sorter, sender: &mpsc::Sender<Li
         send_all(sender, sorter.into_sorted().into_iter().map(Ok)).await;
         return Ok(());
     }
-    let sender = sender.clone();
-    on_thread(move || sorter.spill()?.send_runs(&sender)).await
+    let mut runs = on_thread(move || sorter.spill()?.into_runs()).await?;
+    while let Some(mut merged) = runs {
+        // A thread that waits for the receiver could be the only one of the pool.
+        let batch;
+        (merged, batch) = on_thread(move || {
+            let batch = merged.by_ref().take(MAX_QUEUED_ITEMS).collect::<io::Result<Vec<_>>>()?;
+            Ok((merged, batch))
+        })
+        .await?;
+        let is_last = batch.is_empty();
+        runs = (send_all(sender, batch.into_iter().map(Ok)).await && !is_last).then_some(merged);
+    }
+    Ok(())
 }
 
 /// Returns false if the receiver was dropped.
@@ -159,15 +170,9 @@ impl Sorter {
         Ok(self)
     }
 
-    /// Sends the items of all runs in order, until the receiver is dropped.
-    fn send_runs(self, sender: &mpsc::Sender<ListedItem>) -> io::Result<()> {
-        let Some(file) = self.file else { return Ok(()) };
-        for item in MergedRuns::open(Arc::new(file), &self.run_ends)? {
-            if sender.blocking_send(Ok(item?)).is_err() {
-                break;
-            }
-        }
-        Ok(())
+    /// The items of all runs in order; `None` if nothing was spilled.
+    fn into_runs(self) -> io::Result<Option<MergedRuns>> {
+        self.file.map(|file| MergedRuns::open(Arc::new(file), &self.run_ends)).transpose()
     }
 }
 
@@ -201,6 +206,7 @@ fn read_item(run: &mut BufReader<Run>) -> io::Result<Option<Item>> {
         size: u64::from_le_bytes(size),
         modified: Timestamp::from_millis(i64::from_le_bytes(modified)),
         changed: None,
+        nanos: Default::default(),
         version: None,
     }))
 }
@@ -307,6 +313,7 @@ mod tests {
             size,
             modified: Timestamp::from_millis(size as i64),
             changed: None,
+            nanos: Default::default(),
             version: None,
         }
     }

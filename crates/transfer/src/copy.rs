@@ -1,5 +1,6 @@
 //! Actions on one name: copying it from the source to the destination, comparing it, or removing it.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tradewind_core::{
 };
 use tradewind_model::plan::split_evenly;
 use tradewind_parallel::buffer_pool::BUFFER_BYTES;
+use tradewind_parallel::upload_checkpoint::SourceVersion;
 use tradewind_parallel::{
     Fetch, OnProgress, Sink, TransferContext, UploadCheckpoint, UploadSource, copy_between_stores,
     copy_within_store, store_object,
@@ -23,13 +25,14 @@ use crate::Item;
 use crate::checkpoint::JournalCheckpoint;
 use crate::class_rules::{ClassRules, ClassifiedObject};
 use crate::endpoint::Endpoint;
-use crate::files::{Directory, FileSource, Links, ObjectVersion, lacks_descriptors};
+use crate::files::{Directory, FileSource, Links, NewFile, ObjectVersion, lacks_descriptors};
 use crate::journal::{Journal, JournalDirectory};
 use crate::merge::Action;
 use crate::names::{is_folder_marker, key_to_path, marker_to_path, path_to_key};
 use crate::objects::Objects;
 use crate::preserve::{Attributes, has_same_time};
 use crate::progress::Progress;
+use crate::recheck::{CopyAttempts, FetchedVersion};
 use crate::workers::ActionResult;
 
 /// The time for which an action waits for descriptors.
@@ -38,6 +41,8 @@ const MAX_DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
 const DESCRIPTOR_WAIT_STEP: Duration = Duration::from_millis(100);
 /// Maximum time to wait before an item is copied again. More would be needed only if clocks are wrong.
 const MAX_RACE_WAIT: Duration = Duration::from_secs(6);
+/// A block of a file system. One of zeros can remain a hole.
+const ZERO_BLOCK: [u8; 4096] = [0; 4096];
 
 /// The number of uploads of a file that changes during each of them.
 const MAX_UPLOADS_OF_A_FILE: u32 = 3;
@@ -97,6 +102,12 @@ impl Copier {
     }
 
     async fn try_to_act(&self, action: &Action) -> Result<ActionResult> {
+        // Another program may have written a newer destination during the wait.
+        if let Action::CopyAgain { item, destination, .. } = action
+            && !self.is_due(item, destination).await?
+        {
+            return Ok(ActionResult::Unchanged);
+        }
         match self.resolve(action).await? {
             None => Ok(ActionResult::Unchanged),
             Some(Resolved::Copy(item)) => self.copy(item).await.map(ActionResult::Copied),
@@ -198,7 +209,9 @@ impl Copier {
             attempts.next();
             let (size, source) = self.upload_once((from, links), name, to, to_name).await?;
             match source.check_unchanged() {
-                Err(_) if !attempts.is_empty() => {}
+                Err(_) if !attempts.is_empty() => {
+                    self.progress.add_bytes(-i64::try_from(size).unwrap_or(i64::MAX));
+                }
                 unchanged => return unchanged.map(|()| size),
             }
         }
@@ -237,6 +250,8 @@ impl Copier {
         Ok((stored?.size, source))
     }
 
+    /// Downloads an object. The file has the time of its object, so the object is fetched again if it was replaced within
+    /// the second of its time.
     async fn download(
         &self,
         from: &Objects,
@@ -245,18 +260,40 @@ impl Copier {
         to: &Directory,
         to_name: &str,
     ) -> Result<u64> {
-        let address = from.address_of(item)?;
-        if is_folder_marker(to_name) && self.object_size(from, &address, size).await? == 0 {
+        let (address, mut attempts, mut size) = (from.address_of(item)?, CopyAttempts::default(), size);
+        loop {
+            let Some(fetched) = self.download_once(from, &address, size, to, to_name).await? else {
+                return Ok(0);
+            };
+            if self.is_download_current(from, &address, &fetched).await? {
+                return Ok(fetched.version.size);
+            }
+            attempts.count_replaced(&address)?;
+            size = None;
+        }
+    }
+
+    /// Returns the version of the file; `None` for a folder marker.
+    async fn download_once(
+        &self,
+        from: &Objects,
+        address: &Address,
+        size: Option<u64>,
+        to: &Directory,
+        to_name: &str,
+    ) -> Result<Option<FetchedVersion>> {
+        let opened = self.transfers.clock().wall();
+        if is_folder_marker(to_name) && self.object_size(from, address, size).await? == 0 {
             to.create_directory(&marker_to_path(to_name)?)?;
-            return Ok(0);
+            return Ok(None);
         }
         let path = key_to_path(to_name)?;
         let is_large = size.is_some_and(|size| size > self.transfers.plan().chunk_bytes);
         let _guard = self.acquire_if_large(is_large).await?;
-        let fetch = Fetch::open(&self.transfers, &from.store, &address, size).await?;
+        let fetch = Fetch::open(&self.transfers, &from.store, address, size).await?;
         let size = fetch.info().size;
         let is_large = size > self.transfers.plan().chunk_bytes;
-        let journal = self.file_journal(&to.root().join(&path), &address, is_large);
+        let journal = self.file_journal(&to.root().join(&path), address, is_large);
         let version = ObjectVersion { size, etag: fetch.info().etag.as_str() };
         let file = Arc::new(to.resume_file(
             &path,
@@ -282,7 +319,7 @@ impl Copier {
                         Attributes { modified: preserved.modified.or(attributes.modified), ..preserved };
                 }
                 file.finish(&attributes)?;
-                Ok(info.size)
+                Ok(Some(FetchedVersion { version: SourceVersion::from_info(&info), opened }))
             }
             Err(e) => {
                 if !e.is_resumable() {
@@ -321,8 +358,9 @@ impl Copier {
 
     /// Copies within one store by a server-side copy.
     async fn copy_within(&self, from: &Objects, item: &Item, to: &Objects, to_name: &str) -> Result<u64> {
+        let source = from.address_of(item)?;
         let request = CopyRequest {
-            source: from.address_of(item)?,
+            source: source.clone(),
             source_conditions: ReadConditions::default(),
             destination: to.address(to_name)?,
             metadata: None,
@@ -331,9 +369,16 @@ impl Copier {
             precondition: Precondition::None,
             etag: ETagForm::default(),
         };
-        let copied = copy_within_store(&self.transfers, &to.store, request).await?;
-        self.progress.add_bytes(i64::try_from(copied.size).unwrap_or(i64::MAX));
-        Ok(copied.size)
+        let mut attempts = CopyAttempts::default();
+        loop {
+            let copied = copy_within_store(&self.transfers, &to.store, request.clone()).await?;
+            if self.is_source_current(from, &source, &copied.source).await? {
+                let size = copied.committed.size;
+                self.progress.add_bytes(i64::try_from(size).unwrap_or(i64::MAX));
+                return Ok(size);
+            }
+            attempts.count_replaced(&source)?;
+        }
     }
 
     /// Copies from one store to another through this process.
@@ -347,14 +392,24 @@ impl Copier {
         let is_large = size.is_none_or(|size| self.transfers.plan().part_bytes(size).is_some());
         let _guard = self.acquire_if_large(is_large).await?;
         let endpoints = || Some((journal_key(&source), journal_key(&destination)));
-        let journal =
-            self.journals.as_ref().and_then(|journals| journals.open_for_transfer(is_large, endpoints));
-        let checkpoint =
-            journal.map(|journal| Arc::new(JournalCheckpoint::new(journal)) as Arc<dyn UploadCheckpoint>);
-        let progress = self.progress.clone();
-        let on_progress: OnProgress = Arc::new(move |bytes| progress.add_bytes(bytes));
-        let (from, to) = ((&from.store, &source), (&to.store, &destination));
-        Ok(copy_between_stores(&self.transfers, from, to, size, on_progress, checkpoint).await?.size)
+        let (mut attempts, mut size) = (CopyAttempts::default(), size);
+        loop {
+            let journal =
+                self.journals.as_ref().and_then(|journals| journals.open_for_transfer(is_large, endpoints));
+            let checkpoint =
+                journal.map(|journal| Arc::new(JournalCheckpoint::new(journal)) as Arc<dyn UploadCheckpoint>);
+            let progress = self.progress.clone();
+            let on_progress: OnProgress = Arc::new(move |bytes| progress.add_bytes(bytes));
+            let (origin, to) = ((&from.store, &source), (&to.store, &destination));
+            let copied =
+                copy_between_stores(&self.transfers, origin, to, size, on_progress, checkpoint).await?;
+            if self.is_source_current(from, &source, &copied.source).await? {
+                return Ok(copied.committed.size);
+            }
+            self.progress.add_bytes(-i64::try_from(copied.committed.size).unwrap_or(i64::MAX));
+            attempts.count_replaced(&source)?;
+            size = None;
+        }
     }
 
     async fn copy_file(
@@ -366,15 +421,23 @@ impl Copier {
     ) -> Result<u64> {
         let source = FileSource::open(&from.tree()?, name, links, Arc::default())?;
         let path = key_to_path(to_name)?;
-        let mut file =
-            to.create_file(&path, source.size(), self.progress.clone(), self.preserves_attributes)?;
+        let (size, progress, is_private) = (source.size(), self.progress.clone(), self.preserves_attributes);
+        let mut file = if source.has_holes() {
+            to.create_file_with_holes(&path, size, progress, is_private)?
+        } else {
+            to.create_file(&path, size, progress, is_private)?
+        };
         let attributes = if self.preserves_attributes {
             source.attributes()
         } else {
-            Attributes::with_modified(source.modified())
+            Attributes { modified: source.attributes().modified, ..Attributes::default() }
         };
         run_blocking(move || {
-            read_through(&source, |offset, piece| file.write_at(offset, piece))?;
+            if source.has_holes() {
+                copy_data(&source, &file)?;
+            } else {
+                read_through(&source, |offset, piece| file.write_at(offset, piece))?;
+            }
             file.finish(&attributes)?;
             Ok(source.size())
         })
@@ -488,7 +551,11 @@ async fn checksums(
 }
 
 /// The properties of an object, or of a version of it.
-async fn head(transfers: &TransferContext, objects: &Objects, address: &Address) -> Result<ObjectInfo> {
+pub(crate) async fn head(
+    transfers: &TransferContext,
+    objects: &Objects,
+    address: &Address,
+) -> Result<ObjectInfo> {
     let found = transfers.retry(|| async move {
         let permits = transfers.acquire_request_permits(0).await?;
         objects.store.head(&permits.context, address, GetRequest::default()).await
@@ -521,6 +588,57 @@ async fn file_checksum(
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
     tokio::task::spawn_blocking(work).await.map_err(lost)?
+}
+
+/// Copies the data of a file to the same offsets of another, and writes no blocks of zeros. Checks at the end that the file did
+/// not change.
+fn copy_data(source: &FileSource, to: &NewFile) -> Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut at = 0;
+    while let Some(data) = source.next_data(at) {
+        to.skip_hole(data.start - at);
+        let mut offset = data.start;
+        while offset < data.end {
+            // Later pieces start at a multiple of their size.
+            let end = (offset - offset % BUFFER_BYTES as u64 + BUFFER_BYTES as u64).min(data.end);
+            let piece = &mut buffer[..usize::try_from(end - offset).unwrap_or(BUFFER_BYTES)];
+            source.read_at(offset, piece)?;
+            write_nonzero_blocks(to, offset, piece)?;
+            offset = end;
+        }
+        at = data.end;
+    }
+    to.skip_hole(source.size().saturating_sub(at));
+    to.set_size()?;
+    source.check_unchanged()
+}
+
+/// Writes a piece of a file except for whole blocks of zeros.
+fn write_nonzero_blocks(to: &NewFile, offset: u64, piece: &[u8]) -> Result<()> {
+    let first = usize::try_from(
+        (ZERO_BLOCK.len() as u64 - offset % ZERO_BLOCK.len() as u64) % ZERO_BLOCK.len() as u64,
+    );
+    let (head, blocks) = piece.split_at(first.unwrap_or(0).min(piece.len()));
+    let mut pending = 0..head.len();
+    for (number, block) in blocks.chunks(ZERO_BLOCK.len()).enumerate() {
+        let start = head.len() + number * ZERO_BLOCK.len();
+        if block == ZERO_BLOCK {
+            write_range(to, offset, piece, pending)?;
+            to.skip_hole(block.len() as u64);
+            pending = start + block.len()..start + block.len();
+        } else {
+            pending.end = start + block.len();
+        }
+    }
+    write_range(to, offset, piece, pending)
+}
+
+/// Writes a range of a piece that starts at `offset`.
+fn write_range(to: &NewFile, offset: u64, piece: &[u8], range: Range<usize>) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    to.write_at(offset + range.start as u64, &piece[range])
 }
 
 /// Reads a file sequentially and checks at the end that it did not change.
@@ -578,3 +696,6 @@ impl Objects {
             .await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ mod draft;
 mod find;
 mod location;
 mod new_file;
+mod replaced;
 mod source;
 mod tree;
 

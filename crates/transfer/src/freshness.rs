@@ -12,12 +12,15 @@ use tradewind_core::store::ObjectClock;
 use crate::Item;
 use crate::endpoint::Endpoint;
 use crate::objects::Objects;
+use crate::preserve::{FileTime, FileTimes};
 
 const MILLIS_PER_SECOND: i64 = 1000;
 /// Maximum distance in seconds of a file's ctime from the second of both times for the pair to be racy.
 const MAX_RACE_SECONDS: u64 = 2;
-/// Resolutions of file systems that round times down, in milliseconds: exFAT, ext3, FAT.
-const COARSE_RESOLUTIONS_MS: [i64; 3] = [10, 1000, 2000];
+/// Resolutions of file systems that round times down, in nanoseconds: exFAT, ext3, FAT.
+const COARSE_RESOLUTIONS_NANOS: [i128; 3] = [10_000_000, 1_000_000_000, 2_000_000_000];
+/// Finer resolutions, in nanoseconds: of NTFS, and of programs that set times in microseconds or milliseconds.
+const FINE_RESOLUTIONS_NANOS: [i128; 3] = [100, 1000, 1_000_000];
 /// The time by which the clock of file systems may lag behind this machine's clock.
 const FILE_CLOCK_LAG_MS: i64 = 50;
 /// The range of a service's clock offset, which is known from whole seconds.
@@ -60,16 +63,25 @@ impl StoreClock {
 /// Compares two items of equal name and size by their times.
 pub(crate) fn compare_times(source: &Item, destination: &Item, clock: ObjectClock) -> Freshness {
     let (new, old) = (source.modified, destination.modified);
-    let is_rounded = destination.changed.is_some_and(|changed| is_rounded(new, old, changed));
-    let is_newer = (new > old || is_newer_by_clock(source, destination, clock)) && !is_rounded;
+    let copied = file_times(destination);
+    let is_rounded = copied.is_some_and(|copied| is_rounded(source.modified_time(), copied));
+    // The time of an object has milliseconds at most.
+    let is_later = match (source.changed, copied) {
+        (Some(_), Some(copied)) => source.modified_time() > copied.modified,
+        _ => new > old,
+    };
+    let is_newer = (is_later || is_newer_by_clock(source, destination, clock)) && !is_rounded;
     let is_same_second = new.seconds() == old.seconds();
     if is_newer && !is_same_second {
         return Freshness::Newer;
     }
-    let is_racy = match (source.changed, destination.changed) {
+    let is_racy = match (source.changed, copied) {
         (Some(changed), None) => is_close(changed, old, clock) && is_close(new, old, clock),
         // A copy has the time of its source. Another time is that of a later change of the copy.
-        (_, Some(changed)) => (new == old || is_rounded) && may_race_with_copy(changed, old, new, clock),
+        (_, Some(copied)) => {
+            let is_same = source.modified_time() == copied.modified;
+            (is_same || is_rounded) && may_race_with_copy(copied, new, clock)
+        }
         (None, None) => is_same_second,
     };
     if is_racy {
@@ -99,16 +111,16 @@ fn is_within_rounded_second(source: &Item, destination: &Item) -> bool {
     destination.changed.is_none() && is_later && source.modified < destination.modified
 }
 
-/// Returns true if a file at the destination, whose times are `changed` and `modified`, may have been copied before the
-/// source was written last, at `written`. Equal times are those of a file that was not copied, or of a file system that
-/// has only one time.
-pub(crate) fn may_race_with_copy(
-    changed: Timestamp,
-    modified: Timestamp,
-    written: Timestamp,
-    clock: ObjectClock,
-) -> bool {
-    changed != modified && is_close(changed, written, clock)
+/// Returns true if a file at the destination may have been copied before the source was written last, at `written`. Equal
+/// times are those of a file that was not copied, or of a file system that has only one time.
+pub(crate) fn may_race_with_copy(copied: FileTimes, written: Timestamp, clock: ObjectClock) -> bool {
+    copied.changed != copied.modified && is_close(copied.changed.to_timestamp(), written, clock)
+}
+
+/// The times of a file; `None` for an object.
+fn file_times(item: &Item) -> Option<FileTimes> {
+    let changed = item.changed_time()?;
+    Some(FileTimes { modified: item.modified_time(), changed })
 }
 
 /// Returns true if a time of a file is within [`MAX_RACE_SECONDS`] of the second of `written`.
@@ -139,12 +151,12 @@ pub(crate) fn end_of_race(source: &Item, destination: &Item, clock: ObjectClock)
     Timestamp::from_millis(millis.saturating_add(FILE_CLOCK_LAG_MS))
 }
 
-/// Returns true if `stored` is `time` as a coarse file system has it. Such a file system rounds `changed` as well.
-fn is_rounded(time: Timestamp, stored: Timestamp, changed: Timestamp) -> bool {
-    COARSE_RESOLUTIONS_MS.iter().any(|resolution| {
-        let floor = |time: Timestamp| time.millis().div_euclid(*resolution).saturating_mul(*resolution);
-        floor(time) == stored.millis() && floor(changed) == changed.millis()
-    })
+/// Returns true if a file has `time` as a coarse file system stores it. Such a file system rounds the ctime as well. A fine
+/// resolution may also be of the program that set the time, so the ctime says nothing about it.
+fn is_rounded(time: FileTime, stored: FileTimes) -> bool {
+    let rounds = |grain: &i128| time.floor(*grain) == stored.modified;
+    let rounds_both = |grain: &i128| rounds(grain) && stored.changed.floor(*grain) == stored.changed;
+    COARSE_RESOLUTIONS_NANOS.iter().any(rounds_both) || FINE_RESOLUTIONS_NANOS.iter().any(rounds)
 }
 
 #[cfg(test)]

@@ -8,13 +8,15 @@ mod sink;
 use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
+use std::thread::Builder;
 
 use grep_matcher::Matcher as _;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::thread_error;
 use tradewind_parallel::{Fetch, TransferContext};
 
 use self::output::OrderedOutput;
@@ -132,7 +134,7 @@ impl Search {
             .query
             .concurrency
             .unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
-        let output = Arc::new(OrderedOutput::new(OutputWriter::new(out), self.query.is_sorted));
+        let output = Arc::new(OrderedOutput::new(OutputWriter::new(out)?, self.query.is_sorted));
         let objects = Arc::new(objects);
         // The exception to the permit rule of `transfer_context`: an object keeps the permits of its read while it
         // waits for its output turn. Those of one request must remain for the object whose turn it is, whatever its
@@ -296,12 +298,16 @@ impl ObjectSearch {
         let (buffers, received) = mpsc::channel(2);
         let (sender, batches) = mpsc::channel(1);
         let (search, owned) = (self.search.clone(), name.to_owned());
-        let searching = tokio::task::spawn_blocking(move || {
+        let (end, ended) = oneshot::channel();
+        let run = move || {
             let mut matches = MatchFormatter::new(&search.matcher, &search.query, &owned, Some(sender));
             let searched =
                 search.searcher().search_reader(&search.matcher, ChannelReader::new(received), &mut matches);
-            searched.map(|()| matches.finish())
-        });
+            // Sending fails only if the receiver was dropped.
+            let _ = end.send(searched.map(|()| matches.finish()));
+        };
+        // Not a thread of the blocking pool, which may have one: connecting needs it while the search waits for data.
+        Builder::new().name("search".to_owned()).spawn(run).map_err(thread_error)?;
         let fetching = async {
             let fetch = Fetch::open(&self.transfers, &self.objects.store, &address, Some(item.size)).await?;
             let pass = |buffer: bytes::Bytes| {
@@ -328,7 +334,7 @@ impl ObjectSearch {
             }
             Ok::<(), Error>(())
         };
-        let (fetched, written, searched) = tokio::join!(fetching, writing, searching);
+        let (fetched, written, searched) = tokio::join!(fetching, writing, ended);
         written?;
         let searched = searched.map_err(|e| Error::with_source(Reason::Defect, "a search failed", e))?;
         match (fetched, searched) {

@@ -19,6 +19,8 @@ pub enum Action {
     CopyAgain {
         /// The item.
         item: Item,
+        /// The listed item of the destination.
+        destination: Box<Item>,
         /// The time by this machine's clock from which a copy gets a time that tells the two apart.
         not_before: Timestamp,
     },
@@ -250,7 +252,7 @@ impl Merge {
             }
             match self.comparison {
                 Comparison::SizeAndTime | Comparison::PreservedTime => {
-                    if let Some(action) = self.action_by_time(source, &destination) {
+                    if let Some(action) = self.action_by_time(source, destination) {
                         return Some(Ok(action));
                     }
                 }
@@ -261,17 +263,18 @@ impl Merge {
     }
 
     /// The action for items of equal size, by their times; `None` if the destination is up to date.
-    fn action_by_time(&self, source: Item, destination: &Item) -> Option<Action> {
+    fn action_by_time(&self, source: Item, destination: Item) -> Option<Action> {
         let (is_preserved, clock) = (self.comparison == Comparison::PreservedTime, self.clock.object_clock());
-        match compare_times(&source, destination, clock) {
+        match compare_times(&source, &destination, clock) {
             Freshness::Current => None,
             Freshness::Newer | Freshness::NewerWithinSecond if is_preserved => {
                 Some(Action::CompareTimes(source))
             }
             Freshness::Newer => Some(Action::Copy(source)),
             Freshness::NewerWithinSecond | Freshness::Racy => {
-                let not_before = end_of_race(&source, destination, clock);
-                Some(Action::CopyAgain { item: source, not_before })
+                let not_before = end_of_race(&source, &destination, clock);
+                let destination = Box::new(destination);
+                Some(Action::CopyAgain { item: source, destination, not_before })
             }
         }
     }
@@ -280,7 +283,7 @@ impl Merge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ListedItem, Unlisted};
+    use crate::{FileNanos, ListedItem, Unlisted};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use tokio::sync::mpsc;
@@ -296,7 +299,7 @@ mod tests {
     fn item(name: &str, size: u64, seconds: i64) -> Item {
         let modified = Timestamp::from_millis(seconds * 1000);
         let changed = Some(Timestamp::from_millis(seconds * 1000 + 3_600_001));
-        Item { name: name.to_owned(), size, modified, changed, version: None }
+        Item { name: name.to_owned(), size, modified, changed, nanos: FileNanos::default(), version: None }
     }
 
     async fn actions(

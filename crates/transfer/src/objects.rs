@@ -190,6 +190,7 @@ impl Objects {
                         size: summary.size,
                         modified: summary.modified,
                         changed: None,
+                        nanos: Default::default(),
                         version: None,
                     };
                     if sender.send(Ok(item)).await.is_err() {

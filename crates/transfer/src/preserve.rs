@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{Gid, Mode, Stat, Uid, fchmod, fchown};
+use rustix::fs::{Gid, Mode, Stat, Uid, fchmod, fchown, fstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use tradewind_core::error::{Reason, Result};
@@ -31,6 +31,8 @@ const MAX_SECONDS: i128 = 1 << 40;
 
 /// The permission bits of a mode: read, write and execute. Set-id and sticky bits are never restored.
 const PERMISSION_BITS: u32 = 0o777;
+/// The permission bits, set-id bits and the sticky bit.
+const ALL_MODE_BITS: u32 = 0o7777;
 /// The file type bits of a mode (`S_IFMT`).
 const FILE_TYPE_BITS: u32 = 0o170_000;
 /// The file type of a regular file (`S_IFREG`).
@@ -59,6 +61,20 @@ impl FileTime {
         let millis = self.0.div_euclid(NANOS_PER_MILLI);
         let limit = if millis < 0 { i64::MIN } else { i64::MAX };
         Timestamp::from_millis(i64::try_from(millis).unwrap_or(limit))
+    }
+
+    /// The nanoseconds after [`to_timestamp`](Self::to_timestamp).
+    pub(crate) fn nanos_of_milli(self) -> u32 {
+        u32::try_from(self.0.rem_euclid(NANOS_PER_MILLI)).unwrap_or(0)
+    }
+
+    pub(crate) fn plus_nanos(self, nanos: u32) -> Self {
+        Self(self.0 + i128::from(nanos))
+    }
+
+    /// The time rounded down to a multiple of `grain` nanoseconds, as a file system with that resolution has it.
+    pub(crate) fn floor(self, grain: i128) -> Self {
+        Self(self.0.div_euclid(grain) * grain)
     }
 
     /// The time as a [`SystemTime`]; `None` if it is out of range.
@@ -100,8 +116,8 @@ impl FileTime {
     pub fn is_same(self, other: Self) -> bool {
         const GRAINS: [i128; 6] = [1, 100, 1_000, 1_000_000, NANOS_PER_SECOND, 2 * NANOS_PER_SECOND];
         GRAINS.iter().any(|grain| {
-            let floor = |time: Self| time.0.div_euclid(*grain) * grain;
-            floor(self) == floor(other) && (floor(self) == self.0 || floor(other) == other.0)
+            let (own, others) = (self.floor(*grain), other.floor(*grain));
+            own == others && (own == self || others == other)
         })
     }
 }
@@ -200,7 +216,11 @@ impl Attributes {
             }
         }
         if let Some(mode) = self.mode {
-            fchmod(file, Mode::from_raw_mode(mode & PERMISSION_BITS))?;
+            let mode = mode & PERMISSION_BITS;
+            // Some file systems cannot set it.
+            if fstat(file)?.st_mode & ALL_MODE_BITS != mode {
+                fchmod(file, Mode::from_raw_mode(mode))?;
+            }
         }
         match self.modified.and_then(FileTime::to_system_time) {
             Some(time) => file.set_modified(time),
@@ -243,10 +263,9 @@ pub(crate) async fn has_same_time(
         return Ok(true);
     }
     let (clock, written) = (StoreClock::new(from, to).object_clock(), object.modified);
-    let (modified, changed) = (file.modified.to_timestamp(), file.changed.to_timestamp());
     let is_racy = match to {
-        Endpoint::Files(..) => may_race_with_copy(changed, modified, written, clock),
-        Endpoint::Objects(_) => is_close(changed, written, clock),
+        Endpoint::Files(..) => may_race_with_copy(file, written, clock),
+        Endpoint::Objects(_) => is_close(file.changed.to_timestamp(), written, clock),
     };
     Ok(stored.is_same(file.modified) && !is_racy)
 }

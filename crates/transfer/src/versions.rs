@@ -108,6 +108,7 @@ impl Objects {
                         size: listed.object.map_or(0, |object| object.size),
                         modified: listed.modified,
                         changed: None,
+                        nanos: Default::default(),
                         version: Some(listed.version),
                     };
                     if sender.send(Ok(VersionItem { item, is_delete_marker })).await.is_err() {
@@ -297,6 +298,7 @@ mod tests {
                 size: 0,
                 modified: Default::default(),
                 changed: None,
+                nanos: Default::default(),
                 version: None,
             };
             VersionItem { item, is_delete_marker }

@@ -274,6 +274,7 @@ mod tests {
                     size: 0,
                     modified: Timestamp::default(),
                     changed: None,
+                    nanos: Default::default(),
                     version: None,
                 };
                 if sender.send(Ok(Action::Copy(item))).await.is_err() {
@@ -327,6 +328,7 @@ mod tests {
             size: 0,
             modified: Timestamp::default(),
             changed: None,
+            nanos: Default::default(),
             version: None,
         };
         sender.send(Ok(Action::Copy(item))).await.unwrap();

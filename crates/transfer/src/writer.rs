@@ -1,10 +1,12 @@
 //! A writer for an output that may block, such as a pipe. A dedicated thread writes, so that fetching continues.
 
 use std::io::{self, Write};
+use std::thread::Builder;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::thread_error;
 
 /// Maximum number of buffers that wait to be written.
 const MAX_QUEUED_BUFFERS: usize = 2;
@@ -18,11 +20,10 @@ pub struct OutputWriter {
 
 impl OutputWriter {
     /// Starts the thread.
-    #[must_use]
-    pub fn new(mut out: impl Write + Send + 'static) -> Self {
+    pub fn new(mut out: impl Write + Send + 'static) -> Result<Self> {
         let (buffers, mut received) = mpsc::channel::<Bytes>(MAX_QUEUED_BUFFERS);
         let (end, ended) = oneshot::channel();
-        std::thread::spawn(move || {
+        let write_all = move || {
             let mut write = || {
                 while let Some(buffer) = received.blocking_recv() {
                     out.write_all(&buffer)?;
@@ -34,8 +35,9 @@ impl OutputWriter {
             };
             // Sending fails only if the handle was dropped.
             let _ = end.send(write());
-        });
-        Self { buffers, ended: tokio::sync::Mutex::new(Some(ended)) }
+        };
+        Builder::new().name("output".to_owned()).spawn(write_all).map_err(thread_error)?;
+        Ok(Self { buffers, ended: tokio::sync::Mutex::new(Some(ended)) })
     }
 
     /// Queues a buffer; waits while the queue is full. Returns the error of an earlier write, if any.
@@ -109,7 +111,7 @@ mod tests {
     #[tokio::test]
     async fn buffers_are_written_in_order() {
         let out = Shared::default();
-        let writer = OutputWriter::new(out.clone());
+        let writer = OutputWriter::new(out.clone()).unwrap();
         for n in 0..100_u8 {
             writer.write(Bytes::from(vec![n])).await.unwrap();
         }
@@ -119,13 +121,13 @@ mod tests {
 
     #[tokio::test]
     async fn closed_pipe_is_reported_as_cancelled() {
-        let writer = OutputWriter::new(Closed);
+        let writer = OutputWriter::new(Closed).unwrap();
         let failed = loop {
             if let Err(e) = writer.write("x".into()).await {
                 break e;
             }
         };
         assert_eq!(failed.reason(), Reason::Cancelled);
-        assert_eq!(OutputWriter::new(Closed).finish().await.map_err(|e| e.reason()), Ok(()));
+        assert_eq!(OutputWriter::new(Closed).unwrap().finish().await.map_err(|e| e.reason()), Ok(()));
     }
 }

@@ -16,6 +16,7 @@ use futures::executor::block_on;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::thread_error;
 
 use self::batch::BatchError;
 pub(crate) use self::batch::{Batch, LogWriter};
@@ -134,7 +135,7 @@ impl Committer {
             std::thread::Builder::new()
                 .name("local-commit".to_owned())
                 .spawn(move || run(&queue, &state, log))
-                .map_err(|e| super::io_threads::io_error("a thread could not be started", e))?
+                .map_err(thread_error)?
         };
         Ok(Self { queue, thread: Mutex::new(Some(thread)) })
     }

@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::{Errno, ReadWriteFlags};
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::start_up_to;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -39,19 +40,16 @@ struct JobQueueState {
 }
 
 impl IoThreads {
+    /// Starts `count` threads, or fewer if not all can be started.
     pub fn start(count: usize) -> Result<Arc<Self>> {
         let queue = Arc::new(JobQueue {
             state: Mutex::new(JobQueueState { jobs: VecDeque::new(), closed: false }),
             ready: Condvar::new(),
         });
-        let mut threads = Vec::with_capacity(count);
-        for number in 0..count {
+        let threads = start_up_to(count, |number| {
             let queue = queue.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("local-io-{number}"))
-                .spawn(move || queue.run_jobs());
-            threads.push(thread.map_err(|e| io_error("a thread could not be started", e))?);
-        }
+            std::thread::Builder::new().name(format!("local-io-{number}")).spawn(move || queue.run_jobs())
+        })?;
         Ok(Arc::new(Self {
             queue,
             threads: Mutex::new(threads),

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use parking_lot::{Mutex, RwLock};
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::{require_threads, thread_error};
 
 use super::buffer_pool::BufferPool;
 use super::bulk::ExtentAllocator;
@@ -45,6 +46,9 @@ use super::space::DeviceSpace;
 use super::store_state::StoreState;
 use super::upkeep::MAX_LIVE_FRACTION;
 
+/// Threads of the index (2), reads, hashes, commits and upkeep.
+const MIN_THREADS: usize = 6;
+
 /// The use of an existing index when a store is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexUse {
@@ -67,6 +71,7 @@ impl OpenStore {
         clock: Arc<dyn Clock>,
         index_use: IndexUse,
     ) -> Result<(Arc<Self>, Recovery)> {
+        require_threads("a local store", MIN_THREADS)?;
         let mut recovery = Recovery::default();
         let files = SegmentFiles::open(&layout.segments(), layout.salt, OpenPurpose::Serving)?;
         let space = DeviceSpace::open(&layout, options.reserve_bytes)?;
@@ -80,7 +85,7 @@ impl OpenStore {
         let io = IoThreads::start(options.io_threads.max(1))?;
         let state = Arc::new(StoreState {
             space,
-            hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
+            hashing: tradewind_digest::Engine::start(options.hash_threads.max(1)).map_err(thread_error)?,
             buffers: Arc::new(BufferPool::default()),
             manifests: ManifestCache::default(),
             unwritten_bytes: Arc::default(),

@@ -20,6 +20,7 @@ use tradewind_core::store::{
     StageRequest,
 };
 use tradewind_core::stored_form::{DescriptionChange, Redescribed};
+use tradewind_core::threads::thread_error;
 use tradewind_core::version::{ListVersions, VersionsPage};
 use tradewind_core::{
     Address, Algorithm, Body, BucketName, Checksum, ClassUpdate, Clock, Context, ObjectStore, Precondition,
@@ -27,7 +28,6 @@ use tradewind_core::{
 };
 
 use super::commit;
-use super::io_threads::io_error;
 use super::open_store::OpenStore;
 use super::options::LocalOptions;
 use super::read::object_parts;
@@ -534,7 +534,7 @@ impl ObjectStore for LocalStore {
             let _ = result_sender.send(result);
         };
         let spawned = std::thread::Builder::new().name("local-close".to_owned()).spawn(closing);
-        spawned.map_err(|e| io_error("a thread could not be started", e))?;
+        spawned.map_err(thread_error)?;
         result_receiver
             .await
             .unwrap_or_else(|_| Err(Error::new(Reason::Defect, "closing the store panicked")))

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::thread_error;
 
 use self::compact::{CompactionResult, compact};
 use self::pace::Pace;
 pub(super) use self::plan::MAX_LIVE_FRACTION;
 use self::plan::{CompactionCandidate, CompactionPlan, max_worthwhile_fraction};
 use self::reclaim::reclaim;
-use super::io_threads::io_error;
 use super::open_store::OpenStore;
 use super::segment::{Segment, SegmentKind};
 
@@ -89,7 +89,7 @@ impl Upkeep {
             std::thread::Builder::new()
                 .name("local-upkeep".to_owned())
                 .spawn(move || run(&weak, &control, interval))
-                .map_err(|e| io_error("a thread could not be started", e))?
+                .map_err(thread_error)?
         };
         Ok(Self { control, thread: Some(thread) })
     }

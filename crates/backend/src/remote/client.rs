@@ -24,7 +24,7 @@ use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random}
 
 use super::header_fields::parse_retry_after;
 use super::payload::{BufferedBody, Payload};
-use super::peer_clock::PeerClock;
+use super::peer_clock::{DatedResponse, PeerClock};
 use super::pool::{Connection, LostRequest, Pool, Reuse};
 use super::proxy::Proxy;
 use super::query::Query;
@@ -573,9 +573,16 @@ impl Client {
             let outage = (!e.is_parse()).then(|| self.outage_failure(request_info, None));
             lost(Error::with_source(Reason::Io, what, e), connection_loss, outage)
         })?;
-        let now = self.clock.now();
+        let (now, arrived) = (self.clock.now(), self.clock.wall());
         self.pool.record_response(&connection, now, || request_info.operation());
-        self.peer_clock.record(response.headers(), self.clock.wall());
+        let waited = now.saturating_sub(request_info.sent_at).as_millis();
+        let sent = arrived.millis().saturating_sub(i64::try_from(waited).unwrap_or(i64::MAX));
+        self.peer_clock.record(DatedResponse {
+            status: response.status(),
+            headers: response.headers(),
+            sent: Timestamp::from_millis(sent),
+            arrived,
+        });
         let observation = Observation {
             peer: Some(self.peer.clone()),
             reused: Some(connection.is_reused),

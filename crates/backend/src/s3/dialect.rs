@@ -105,6 +105,23 @@ pub(super) const AMAZON: Capabilities = Capabilities {
     ..PLAIN
 };
 
+/// Cloudflare R2, by the end of its host names.
+pub(super) const R2: Capabilities = Capabilities {
+    unsupported: &[
+        Feature::ByteOrder,
+        Feature::SingleCompletion,
+        Feature::UnequalParts,
+        Feature::ManyClassRanges,
+        Feature::ClassChanges,
+        Feature::NullVersionOfWrites,
+        Feature::VersionIdForm,
+        Feature::Identity,
+    ],
+    ..PLAIN
+};
+/// The end of the host names of R2.
+pub(super) const R2_HOST_SUFFIX: &str = ".r2.cloudflarestorage.com";
+
 const TRADEWIND: Capabilities = Capabilities {
     unsupported: &[
         // It may be in front of a service that has another order.

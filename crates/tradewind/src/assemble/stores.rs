@@ -9,6 +9,7 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use tradewind_backend::local::LocalStore;
 use tradewind_core::{BucketName, Clock, ObjectStore};
+use tradewind_layers::routed::Tier;
 use tradewind_layers::{Instrumented, ReadAhead, Sliced, Volumes};
 use tradewind_model::class_policy::ClassPolicyTable;
 
@@ -18,6 +19,7 @@ use super::volume_layers::{VolumeLayers, stack_volume};
 use super::{ServedStore, with_lanes};
 use crate::cache_metrics::CacheCollector;
 use crate::deduplication_metrics::DeduplicationCollector;
+use crate::expiry::ExpiringStore;
 use crate::settings::{CachedSettings, ServedVolume, Settings, VolumeLayer};
 use crate::slice_metrics::SliceCollector;
 use crate::store_metrics::{LocalCollector, NamedStore, PlanCollector, PlanOfStore, StoreCollector};
@@ -80,12 +82,14 @@ pub struct ServedStores {
 }
 
 /// Properties of a volume that decide about background work.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct VolumeKind {
     /// It rejects changes.
     is_read_only: bool,
     /// All its stores are local.
     is_local: bool,
+    /// Its name.
+    name: String,
 }
 
 impl fmt::Debug for ServedStores {
@@ -123,6 +127,7 @@ impl ServedStores {
             kinds.push(VolumeKind {
                 is_read_only: caches.any(CachedSettings::is_read_only),
                 is_local: !stores.iter().any(|store| is_remote(store) && is_used(store)),
+                name: volume.name.to_owned(),
             });
             let shares_a_store = |other: &&ServedVolume<'_>| {
                 other.name != volume.name
@@ -167,10 +172,28 @@ impl ServedStores {
         self.each_volume_of_kind(|kind| !kind.is_read_only)
     }
 
-    /// Those of [`Self::each_writable_volume`] whose stores are all local, so that no other program changes them.
+    /// The stores whose uploads may expire: each volume of [`Self::each_writable_volume`], or with `only_local` only local
+    /// stores, which no other program changes. Of a volume with a service these are its local tiers themselves: a service
+    /// that is slow or fails does not matter to them.
     #[must_use]
-    pub fn each_writable_local_volume(&self) -> Vec<Arc<dyn ObjectStore>> {
-        self.each_volume_of_kind(|kind| !kind.is_read_only && kind.is_local)
+    pub fn expiring_stores(&self, only_local: bool) -> Vec<ExpiringStore> {
+        let volumes = self.each_volume().into_iter().zip(&self.kinds);
+        let stores = volumes.filter(|(_, kind)| !kind.is_read_only).flat_map(|(store, kind)| {
+            if only_local && !kind.is_local {
+                self.local_tiers(&kind.name)
+            } else {
+                vec![ExpiringStore { store, tier: None }]
+            }
+        });
+        stores.collect()
+    }
+
+    /// The local tiers of a volume that also has a service.
+    fn local_tiers(&self, volume: &str) -> Vec<ExpiringStore> {
+        let is_local = |tier: &&Tier| self.local_stores().any(|(name, _)| name == tier.name);
+        let layers = self.layers.routed.iter().filter(|routed| routed.volume == volume);
+        let tiers = layers.flat_map(|routed| routed.layer.tiers()).filter(is_local);
+        tiers.map(|tier| ExpiringStore { store: tier.store.clone(), tier: Some(tier.name.clone()) }).collect()
     }
 
     fn each_volume_of_kind(&self, is_wanted: fn(&VolumeKind) -> bool) -> Vec<Arc<dyn ObjectStore>> {

@@ -1,5 +1,6 @@
 //! The metadata service of an EC2 instance: its URL, timeout and number of attempts.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tradewind_backend::s3::credential_sources::{InstanceMetadata, ServiceUrl};
@@ -32,11 +33,11 @@ pub(super) fn resolve(
         (None, None) => Traced::new(IPV4_URL, Origin::Default),
     };
     let url = url.parse(|url| ServiceUrl::parse(url).map_err(|error| error.to_string()))?;
-    let count = |found: Option<Traced<&str>>| match found {
-        Some(found) => found.parse(parse_count).map(|found| found.value),
-        None => Ok(1),
+    let count = |found: Option<Traced<&str>>| {
+        found.map(|found| found.parse(parse_count).map(|found| found.value)).transpose()
     };
-    let seconds = count(value("AWS_METADATA_SERVICE_TIMEOUT", "metadata_service_timeout"))?;
+    let seconds =
+        count(value("AWS_METADATA_SERVICE_TIMEOUT", "metadata_service_timeout"))?.map_or(1, u32::from);
     let max_attempts = count(value("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "metadata_service_num_attempts"))?;
     let timeout = Duration::from_secs(seconds.into());
     Ok(Some(Traced::new(InstanceMetadata { url: url.value, timeout, max_attempts }, url.origin)))
@@ -50,9 +51,9 @@ fn url_of_mode(mode: &str) -> Result<&'static str, String> {
     }
 }
 
-fn parse_count(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(count) if (1..=MAX_COUNT).contains(&count) => Ok(count),
+fn parse_count(text: &str) -> Result<NonZeroU32, String> {
+    match text.parse::<NonZeroU32>() {
+        Ok(count) if count.get() <= MAX_COUNT => Ok(count),
         _ => Err(format!("{text:?} is not a whole number from 1 to {MAX_COUNT}")),
     }
 }

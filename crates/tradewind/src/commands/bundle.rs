@@ -161,6 +161,7 @@ impl BundleFlags {
             size: member.size,
             modified: member.modified,
             changed: None,
+            nanos: Default::default(),
             version: None,
         };
         // The channel has capacity for one item.
@@ -234,7 +235,7 @@ pub(super) async fn write_member_to_stdout(
     name: &str,
 ) -> anyhow::Result<CommandOutcome> {
     let (bundle, member) = open(session, from).await?.find(name).await?;
-    let writer = OutputWriter::new(io::stdout());
+    let writer = OutputWriter::new(io::stdout())?;
     let all = match bundle.write_in_order(&member, async |piece| writer.write(piece).await).await {
         Ok(()) => writer.finish().await,
         Err(e) => Err(e),

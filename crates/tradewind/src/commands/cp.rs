@@ -19,10 +19,14 @@ use super::filter::FilterFlags;
 use super::standard_io::{store_stdin, write_to_stdout};
 use super::summary::TransferOutputFlags;
 use super::terminal::Names;
-use super::transfer::{CopierOptions, LimitFlags, Session, StoreFlags, block_on};
+use super::transfer::{CopierOptions, LimitFlags, Session, StoreFlags, block_on, size_in_range};
 use super::versions::{describe_version, parse_version};
 use super::{CommandOutcome, UsageError};
 use crate::locations::{Location, ObjectsLocation};
+use crate::settings::ByteSize;
+
+/// Largest expected size of standard input: more than any store has in one object.
+const MAX_EXPECTED_BYTES: u64 = 1 << 50;
 
 /// Copy files and objects
 ///
@@ -40,6 +44,7 @@ use crate::locations::{Location, ObjectsLocation};
     tradewind cp -r --class-rules rules.toml ./photos s3://photos/2026/\n  \
     tradewind cp --max-bandwidth 20MiB big.iso s3://images/\n  \
     tar c data | tradewind cp - s3://backup/data.tar\n  \
+    tradewind cp --expected-size 500GiB - s3://backup/disk.img < /dev/vdb\n  \
     tradewind cp s3://backup/data.tar - | tar x\n  \
     tradewind cp --version-id vaaaaaaaaaaaaabcd s3://photos/2026/photo.jpg old.jpg\n  \
     tradewind cp --bundle ./photos s3://backup/photos.tar\n  \
@@ -63,6 +68,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "ID", value_parser = parse_version,
         conflicts_with_all = ["recursive", "bundle", "member"])]
     version_id: Option<VersionId>,
+    /// Expected size of standard input: chooses the size of parts for a stream that would need more than 10,000
+    #[arg(long, value_name = "SIZE", value_parser = expected_size, conflicts_with_all = ["recursive", "bundle", "member"])]
+    expected_size: Option<ByteSize>,
     /// Print what would be copied, but copy nothing
     #[arg(long)]
     dry_run: bool,
@@ -80,6 +88,10 @@ pub(super) struct Arguments {
     store: StoreFlags,
 }
 
+fn expected_size(text: &str) -> Result<ByteSize, String> {
+    size_in_range(text, 0, MAX_EXPECTED_BYTES)
+}
+
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
         let version = arguments.version_id.as_ref();
@@ -89,6 +101,10 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
                 arguments.source
             );
             return Err(UsageError(message).into());
+        }
+        if arguments.expected_size.is_some() && !matches!(arguments.source, Location::Standard) {
+            let message = "--expected-size is the size of standard input, so the source must be -";
+            return Err(UsageError(message.to_owned()).into());
         }
         let classes =
             arguments.class.read(&arguments.source, &arguments.destination, arguments.store.access())?;
@@ -118,7 +134,9 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
             locations if let Some(name) = &arguments.bundles.member => {
                 BundleFlags::copy_member(&session, name, locations, arguments.output).await
             }
-            (Location::Standard, Location::Objects(to)) => store_stdin(&session, to, &classes).await,
+            (Location::Standard, Location::Objects(to)) => {
+                store_stdin(&session, to, &classes, arguments.expected_size).await
+            }
             (Location::Objects(from), Location::Standard) => write_to_stdout(&session, from, version).await,
             (Location::Standard, _) | (_, Location::Standard) => {
                 bail!("with - (standard input or output), the other argument must be s3://BUCKET/KEY")
@@ -226,7 +244,14 @@ async fn copy_one(
     let copier = session.copier(from, to, options);
     let (sender, actions) = mpsc::channel(1);
     let version = arguments.version_id.clone();
-    let item = Item { name, size: 0, modified: Default::default(), changed: None, version };
+    let item = Item {
+        name,
+        size: 0,
+        modified: Default::default(),
+        changed: None,
+        nanos: Default::default(),
+        version,
+    };
     let display = arguments.output.start(session);
     // Cannot fail: the channel has capacity for one item.
     let _ = sender.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));

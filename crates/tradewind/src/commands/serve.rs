@@ -21,7 +21,6 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -31,6 +30,7 @@ use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::api::GuardedApi;
 use tradewind_gateway::admin::{self, Admin};
 
+use super::command_runtime::start_runtime;
 use super::limits::{OpenFiles, raise_file_limit};
 use super::signals::Signals;
 use super::{CommandOutcome, SettingsFlags};
@@ -89,7 +89,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     // Before the runtime starts, because replaying the log blocks.
     let opened = open(&settings, arguments.accept_loss, &clock)?;
     let root = root(&settings)?;
-    let runtime = runtime(&settings)?;
+    let runtime = start_runtime(settings.scalars.server.workers.value)?;
     let served = runtime.block_on(serve(Arc::new(settings), flags, opened, root, clock));
     // All stores are closed. A thread that waits for an absent file server or a device does not delay the end.
     runtime.shutdown_background();
@@ -151,15 +151,6 @@ fn root(settings: &Settings) -> anyhow::Result<RootCredentials> {
         );
     }
     Ok(root)
-}
-
-fn runtime(settings: &Settings) -> anyhow::Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    builder.enable_all().thread_name("tradewind");
-    if let Some(workers) = settings.scalars.server.workers.value {
-        builder.worker_threads(workers.get());
-    }
-    builder.build().context("cannot start the worker threads")
 }
 
 async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
@@ -322,13 +313,9 @@ impl Background<'_> {
         let Sourced { value: TimeSpan(max_age), source } = self.settings.scalars.uploads.expire_after.clone();
         if !max_age.is_zero() {
             // Uploads at a service may be of other programs: they expire only if the settings say so.
-            let volumes = match source {
-                SettingSource::Default => self.served.each_writable_local_volume(),
-                _ => self.served.each_writable_volume(),
-            };
-            for store in volumes {
+            for expiring in self.served.expiring_stores(source == SettingSource::Default) {
                 let (budget, clock) = (self.gateway.budget().clone(), self.clock.clone());
-                let expiry = UploadExpiry { store, budget, clock, max_age };
+                let expiry = UploadExpiry { expiring, budget, clock, max_age };
                 tasks.push(tokio::spawn(expiry.run(self.stop.clone())));
             }
         }

@@ -6,6 +6,7 @@ use anyhow::bail;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason};
+use tradewind_core::threads::thread_error;
 use tradewind_core::{Address, VersionId};
 use tradewind_parallel::{Fetch, store_stream};
 use tradewind_transfer::class_rules::{ClassRules, ClassifiedObject};
@@ -17,6 +18,7 @@ use super::objects::object_address;
 use super::summary::mentions_name;
 use super::transfer::Session;
 use crate::locations::ObjectsLocation;
+use crate::settings::ByteSize;
 
 /// The size of one read from standard input.
 const PIECE_BYTES: usize = 256 << 10;
@@ -26,13 +28,14 @@ pub(super) async fn store_stdin(
     session: &Session,
     to: &ObjectsLocation,
     classes: &ClassRules,
+    expected_size: Option<ByteSize>,
 ) -> anyhow::Result<CommandOutcome> {
     if to.key.is_empty() || to.key.ends_with('/') {
         bail!("{to} is not one object; to store standard input, give a complete key");
     }
     let (pieces, mut received) = mpsc::channel(2);
     // A read whose result is no longer needed ends with the process.
-    std::thread::spawn(move || {
+    let read = move || {
         let mut input = io::stdin().lock();
         loop {
             let mut piece = vec![0; PIECE_BYTES];
@@ -52,7 +55,8 @@ pub(super) async fn store_stdin(
                 return;
             }
         }
-    });
+    };
+    std::thread::Builder::new().name("input".to_owned()).spawn(read).map_err(thread_error)?;
     let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
     let address = Address::parse(to.bucket.as_str(), &to.key)?;
     let mut metadata = metadata_for_name(&to.key);
@@ -63,7 +67,9 @@ pub(super) async fn store_stdin(
         content_type: metadata.headers.content_type.as_deref(),
         ..ClassifiedObject::default()
     });
-    store_stream(&session.transfer_context, &session.store(&to.scheme)?, &address, input, metadata).await?;
+    let store = session.store(&to.scheme)?;
+    let expected_bytes = expected_size.map(|size| size.0);
+    store_stream(&session.transfer_context, &store, &address, input, metadata, expected_bytes).await?;
     Ok(CommandOutcome::Done)
 }
 
@@ -75,7 +81,7 @@ pub(super) async fn write_to_stdout(
 ) -> anyhow::Result<CommandOutcome> {
     let address = object_address(from)?.with_version(version.cloned());
     let fetch = Fetch::open(&session.transfer_context, &session.store(&from.scheme)?, &address, None).await?;
-    let writer = OutputWriter::new(io::stdout());
+    let writer = OutputWriter::new(io::stdout())?;
     let all = match fetch.write_in_order(|piece| writer.write(piece)).await {
         Ok(_) => writer.finish().await,
         Err(e) => Err(e),

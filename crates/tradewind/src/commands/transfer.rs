@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use rustix::thread::disable_transparent_huge_pages;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
 use tradewind_backend::s3::SubstituteProofs;
 use tradewind_bench::tcp_counters::TcpCounters;
@@ -28,6 +28,7 @@ use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, Endpoint, Progress};
 
 use super::StoppedBySignal;
+use super::command_runtime::start_runtime;
 use super::limits::{max_transfer_concurrency, raise_file_limit};
 use super::plan_output::describe_profile_client;
 use super::signals::{CaughtSignal, Signals};
@@ -109,7 +110,7 @@ fn parse_concurrency(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| "write a number from 1 to 4096".to_owned())
 }
 
-fn size_in_range(text: &str, min: u64, max: u64) -> Result<ByteSize, String> {
+pub(super) fn size_in_range(text: &str, min: u64, max: u64) -> Result<ByteSize, String> {
     let size = ByteSize::parse(text)?;
     let is_in_range = (min..=max).contains(&size.0);
     let why = || format!("it must be {} to {}", ByteSize(min), ByteSize(max));
@@ -484,8 +485,7 @@ fn start(max_stop_time: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<
         tracing::debug!(error = %e, "cannot disable transparent huge pages");
     }
     raise_file_limit();
-    let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
-    let runtime = runtime.context("cannot start the worker threads")?;
+    let runtime = start_runtime(None)?;
     let (stop, stopped) = oneshot::channel();
     let signals = runtime.block_on(async { Signals::new() })?;
     runtime.spawn(watch(signals, stop, max_stop_time));

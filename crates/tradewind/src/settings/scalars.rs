@@ -188,7 +188,7 @@ scalars! {
     }
     /// Multipart uploads.
     uploads: UploadSettings {
-        /// Age at which unfinished uploads are aborted; 0 disables that. Volumes that use a service: only if it is set.
+        /// Age at which unfinished uploads are aborted; 0 disables that. Uploads in stores of services: only if it is set.
         expire_after: TimeSpan = "7d",
     }
 }

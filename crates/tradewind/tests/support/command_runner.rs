@@ -29,6 +29,8 @@ pub struct CommandRunner {
     pub environment: Vec<(String, String)>,
     /// The limit of open files of the commands.
     open_files: Option<u32>,
+    /// The program that runs the commands, and its arguments.
+    wrapper: Vec<String>,
 }
 
 /// The result of a command.
@@ -52,12 +54,23 @@ impl CommandRunner {
             ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
         ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
-        Self { directory: tempfile::tempdir().unwrap(), endpoint, environment, open_files: None }
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+            endpoint,
+            environment,
+            open_files: None,
+            wrapper: Vec::new(),
+        }
     }
 
     /// Limits the open files.
     pub fn with_open_files(self, open_files: u32) -> Self {
         Self { open_files: Some(open_files), ..self }
+    }
+
+    /// Runs the commands by another program. Its last argument precedes the command.
+    pub fn set_wrapper(&mut self, words: &[&str]) {
+        self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
     }
 
     /// Sets an environment variable.
@@ -169,6 +182,11 @@ impl CommandRunner {
             let program = command.get_program().to_owned();
             command = Command::new("sh");
             command.args(["-c", &format!("ulimit -n {open_files} && exec \"$0\" \"$@\"")]).arg(program);
+        }
+        if let [wrapper, arguments @ ..] = &self.wrapper[..] {
+            let program = command.get_program().to_owned();
+            command = Command::new(wrapper);
+            command.args(arguments).arg(program);
         }
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();

@@ -43,6 +43,8 @@ pub enum IssueReply {
     Respond(u16, String),
     /// No response; the connection stays open.
     Silence,
+    /// No response; the connection is closed.
+    Close,
 }
 
 impl IssueReply {
@@ -151,6 +153,7 @@ impl ServiceState {
                 let head = format!("HTTP/1.1 {status} Answer\r\nContent-Length: {}\r\n", body.len());
                 reader.get_mut().write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes())
             }
+            IssueReply::Close => Ok(()),
             // Until the client closes the connection.
             IssueReply::Silence => reader.read(&mut [0; 1]).map(drop),
         }

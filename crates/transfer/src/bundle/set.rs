@@ -270,6 +270,7 @@ impl VersionedQueue<'_> {
             size: member.size,
             modified: member.modified,
             changed: None,
+            nanos: Default::default(),
             version: None,
         };
         self.pending.put_back(members.iter().map(item));

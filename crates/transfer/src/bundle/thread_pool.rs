@@ -2,34 +2,43 @@
 //! allocator retains freed memory per thread.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
 
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::start_up_to;
 
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The handle of the pool. Its threads exit once it is dropped and all submitted work is done.
 #[derive(Debug)]
-pub struct ThreadPool(Sender<Work>);
+pub struct ThreadPool {
+    work: Sender<Work>,
+    /// The reason for which there is no thread.
+    failure: Option<String>,
+}
 
 impl ThreadPool {
-    /// A pool of `threads` threads.
+    /// A pool of `threads` threads, or fewer if not all can be started. Without any, all work fails.
     pub fn new(threads: usize) -> Self {
         let (work, queue) = channel::<Work>();
         let queue = Arc::new(Mutex::new(queue));
-        for _ in 0..threads {
+        let started = start_up_to(threads, |_| {
             let queue = queue.clone();
-            tokio::task::spawn_blocking(move || {
+            let run = move || {
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(work) = next else { return };
-                    work();
+                    // Its submitter sees a panic, since the result is not sent.
+                    let _ = catch_unwind(AssertUnwindSafe(work));
                 }
-            });
-        }
-        Self(work)
+            };
+            Builder::new().name("files".to_owned()).spawn(run)
+        });
+        Self { work, failure: started.err().map(|e| e.to_string()) }
     }
 
     /// Submits work to be started in order of submission; the future returns its result. A panic of the work is an
@@ -42,8 +51,9 @@ impl ThreadPool {
         // In the thread, sending fails only if the future was dropped. If submitting fails, `done` is dropped and
         // awaiting the future fails.
         let work = Box::new(move || drop(done.send(work())));
-        let _ = self.0.send(work);
-        async move { result.await.map_err(|e| Error::with_source(Reason::Defect, "a thread failed", e)) }
+        let _ = self.work.send(work);
+        let why = self.failure.clone().unwrap_or_else(|| "a thread failed".to_owned());
+        async move { result.await.map_err(|e| Error::with_source(Reason::Defect, why, e)) }
     }
 }
 

@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, fchmod, unlinkat};
+use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum};
 
-use super::draft::{Draft, TempName, supports_unnamed_files};
+use super::draft::{Draft, PRIVATE_MODE, TempName, supports_unnamed_files};
 use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_directory, create_parent};
 use super::new_file::{DownloadRecord, MIN_PREALLOCATE_BYTES, NewFile, ResumeState};
+use super::replaced::{ReplacedFile, set_mode};
 use super::{Tree, file_error, is_unfinished};
 use crate::journal::Journal;
 use crate::progress::Progress;
@@ -162,7 +163,20 @@ impl Directory {
         progress: Arc<Progress>,
         is_private: bool,
     ) -> Result<NewFile> {
-        self.create_with(relative, progress, &FileOptions { size, is_private, needs_name: false })
+        let options = FileOptions { size, is_private, needs_name: false, has_holes: false };
+        self.create_with(relative, progress, &options)
+    }
+
+    /// Like [`create_file`](Self::create_file), for a file with holes: no space is reserved for it.
+    pub(crate) fn create_file_with_holes(
+        &self,
+        relative: &Path,
+        size: u64,
+        progress: Arc<Progress>,
+        is_private: bool,
+    ) -> Result<NewFile> {
+        let options = FileOptions { size, is_private, needs_name: false, has_holes: true };
+        self.create_with(relative, progress, &options)
     }
 
     fn create_with(
@@ -199,10 +213,12 @@ impl Directory {
         }
         check_replaceable(tree, &parent, relative)?;
         let temp_name = self.temp_name().for_file(location.name);
-        let draft = Draft::named(parent, temp_name, options.is_private)
-            .map_err(|e| tree.error("create", relative, e))?;
+        let is_private = options.is_private || ReplacedFile::find(tree, relative).is_some();
+        let options = &FileOptions { is_private, ..*options };
+        let draft =
+            Draft::named(parent, temp_name, is_private).map_err(|e| tree.error("create", relative, e))?;
         let new = self.new_file(tree.clone(), relative, draft, progress.clone(), options);
-        if options.size > MIN_PREALLOCATE_BYTES {
+        if options.size > MIN_PREALLOCATE_BYTES && !options.has_holes {
             new.preallocate()?;
         }
         Ok(new)
@@ -256,7 +272,8 @@ impl Directory {
         let Some(mut journal) = journal else {
             return self.create_file(relative, size, progress, is_private);
         };
-        let options = FileOptions { size, is_private, needs_name: true };
+        // Its final permissions are set at its end, in another process perhaps.
+        let options = FileOptions { size, is_private: true, needs_name: true, has_holes: false };
         let mut records = journal.records::<DownloadRecord>().into_iter();
         if let Some(DownloadRecord::Started { version: earlier, size: earlier_size, unfinished, id }) =
             records.next()
@@ -270,11 +287,10 @@ impl Directory {
                 _ => None,
             };
             if let Some(draft) = draft {
-                if is_private {
-                    fchmod(&draft.file, Mode::RUSR | Mode::WUSR).map_err(|e| {
-                        file_error("change the mode of the unfinished file of", &self.root.join(relative), e)
-                    })?;
-                }
+                // A file system without modes cannot set it.
+                set_mode(&draft.file, PRIVATE_MODE).map_err(|e| {
+                    file_error("change the mode of the unfinished file of", &self.root.join(relative), e)
+                })?;
                 let mut new = self.new_file(tree, relative, draft, progress, &options);
                 new.resume_state = Some(ResumeState { ranges: recorded_ranges(records), journal });
                 return Ok(new);
@@ -338,6 +354,8 @@ struct FileOptions {
     is_private: bool,
     /// If set, the file has a name from the start, so that another transfer can resume it.
     needs_name: bool,
+    /// If set, no space is reserved.
+    has_holes: bool,
 }
 
 /// The name of a recorded unfinished file, in the directory of its destination. Earlier versions recorded a full path.

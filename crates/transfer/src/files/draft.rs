@@ -20,6 +20,8 @@ use super::tree::FileId;
 /// The suffix of the name of an unfinished file.
 pub(super) const UNFINISHED_SUFFIX: &str = ".tradewind-part";
 
+/// Mode of files that only their owner may access.
+pub(super) const PRIVATE_MODE: u32 = 0o600;
 /// Mode of new files before the umask.
 const FILE_MODE: u32 = 0o666;
 
@@ -59,7 +61,7 @@ impl DraftId {
 impl Draft {
     /// Creates a file under a temporary name that must be free. A private file is accessible by its owner only.
     pub fn named(directory: OwnedFd, name: OsString, is_private: bool) -> io::Result<Self> {
-        let mode = Mode::from_raw_mode(if is_private { 0o600 } else { FILE_MODE });
+        let mode = Mode::from_raw_mode(if is_private { PRIVATE_MODE } else { FILE_MODE });
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = retry_on_intr(|| openat(&directory, &name, flags, mode))?.into();
         Ok(Self { file, location: Some(NamedLocation { directory, name }) })

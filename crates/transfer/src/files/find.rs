@@ -1,4 +1,4 @@
-//! Listing of the files below a directory, on a thread of its own while earlier items are transferred.
+//! Listing of the files below a directory, on threads of the blocking pool while earlier items are transferred.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
-use tradewind_core::error::{Error, Reason};
+use tradewind_core::Timestamp;
+use tradewind_core::error::{Error, Reason, Result};
 
 use super::Tree;
 use super::draft::UNFINISHED_SUFFIX;
@@ -17,7 +18,7 @@ use crate::filter::Filter;
 use crate::names::path_to_key;
 use crate::preserve::FileTimes;
 use crate::workers::MAX_QUEUED_ITEMS;
-use crate::{Extent, Item, ItemFeed, ListedItem, Unlisted};
+use crate::{Extent, FileNanos, Item, ItemFeed, ListedItem, Unlisted};
 
 /// The treatment of symbolic links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,31 +50,65 @@ pub fn find(tree: Tree, links: Links, filter: &Filter) -> ItemFeed {
 /// Like [`find`], but only below the directory `relative` of the tree; names are still relative to the root.
 pub fn find_below(tree: Tree, relative: &Path, links: Links, filter: &Filter) -> ItemFeed {
     let (sender, items) = mpsc::channel(MAX_QUEUED_ITEMS);
-    let (relative, location) = (relative.to_owned(), tree.path().join(relative).display().to_string());
-    let filter = filter.clone();
-    let task = tokio::task::spawn_blocking(move || {
-        let mut walk = Walk { tree, links, filter, sender, has_sent: false, skipped: Vec::new() };
-        // An early end means that the receiver was dropped.
-        let _ = walk.walk(&relative).and_then(|()| walk.report_skipped());
+    let location = tree.path().join(relative).display().to_string();
+    let mut walk = Walk::new(tree, links, filter.clone());
+    walk.enter(relative.to_owned());
+    let name = location.clone();
+    let task = tokio::spawn(async move {
+        if let Err(error) = send_walk(walk, &sender).await {
+            // Sending fails only if the receiver was dropped.
+            let _ = sender.send(Err((name, error).into())).await;
+        }
     });
     ItemFeed::new(items, location, task)
 }
 
-/// The receiver was dropped.
-struct Abandoned;
+/// Walks in batches, each on a thread of the blocking pool, and sends them from this task: a thread that waits for a receiver
+/// could be the only one of the pool. Ends early if the receiver is dropped.
+async fn send_walk(mut walk: Walk, sender: &mpsc::Sender<ListedItem>) -> Result<()> {
+    while !walk.has_ended {
+        let next = tokio::task::spawn_blocking(move || {
+            walk.find_batch();
+            walk
+        });
+        let failed = |e| Error::with_source(Reason::Defect, "incomplete: the task that lists it failed", e);
+        walk = next.await.map_err(failed)?;
+        for item in walk.found.drain(..) {
+            if sender.send(item).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
 
 /// Maximum number of excluded directories that are searched for a file if nothing else is found.
 const MAX_SKIPPED: usize = 1024;
+/// Entries that are visited before the found items are sent.
+const BATCH_ENTRIES: usize = 256;
 
 struct Walk {
     tree: Tree,
     links: Links,
     filter: Filter,
-    sender: mpsc::Sender<ListedItem>,
-    /// An item or a failure was sent.
-    has_sent: bool,
-    /// Excluded directories, as long as nothing was sent.
+    /// The directories that are being walked, each in its parent.
+    entered: Vec<Entered>,
+    /// The last one of them, while its files are visited. A deep tree would otherwise hold a descriptor per level.
+    open: Option<OwnedFd>,
+    /// Items and failures that are not yet sent.
+    found: Vec<ListedItem>,
+    has_ended: bool,
+    /// An item or a failure was found.
+    has_found: bool,
+    /// Excluded directories, as long as nothing was found.
     skipped: Vec<PathBuf>,
+}
+
+/// A directory that is being walked.
+struct Entered {
+    relative: PathBuf,
+    /// The entries that are not yet visited.
+    rest: std::vec::IntoIter<Entry>,
 }
 
 /// An entry of a directory and its sort key: a directory's name ends with a slash, as in keys.
@@ -84,46 +119,72 @@ pub(crate) struct Entry {
 }
 
 impl Walk {
-    fn walk(&mut self, relative: &Path) -> Result<(), Abandoned> {
-        if !relative.as_os_str().is_empty() && self.filter.excludes_all_below(&relative.to_string_lossy()) {
-            if !self.has_sent && self.skipped.len() < MAX_SKIPPED {
-                self.skipped.push(relative.to_owned());
-            }
-            return Ok(());
+    const fn new(tree: Tree, links: Links, filter: Filter) -> Self {
+        Self {
+            tree,
+            links,
+            filter,
+            entered: Vec::new(),
+            open: None,
+            found: Vec::new(),
+            has_ended: false,
+            has_found: false,
+            skipped: Vec::new(),
         }
-        let entries = match entries(&self.tree, relative) {
-            Ok(entries) => entries,
-            Err(e) => return self.fail(relative, self.tree.error("list", relative, e), true),
-        };
-        // Closed while subdirectories are walked: a deep tree would otherwise hold a descriptor per level.
-        let mut directory = None;
-        for Entry { name, kind, .. } in entries {
-            let path = relative.join(&name);
-            if kind.is_dir() {
-                directory = None;
-                self.walk(&path)?;
-            } else if !(is_unfinished(name.as_bytes()) || kind.is_symlink() && self.links == Links::Skip) {
-                let open = match directory.take().map_or_else(|| self.tree.directory(relative), Ok) {
-                    Ok(open) => open,
-                    Err(e) => {
-                        self.fail(&path, self.tree.error("access", &path, e), true)?;
-                        continue;
-                    }
-                };
-                self.visit(&open, &path, &name, kind)?;
-                directory = Some(open);
-            }
-        }
-        Ok(())
     }
 
-    fn visit(
-        &mut self,
-        directory: &OwnedFd,
-        relative: &Path,
-        name: &OsStr,
-        listed: FileType,
-    ) -> Result<(), Abandoned> {
+    /// Visits the next entries, up to [`BATCH_ENTRIES`].
+    fn find_batch(&mut self) {
+        for _ in 0..BATCH_ENTRIES {
+            let Some(directory) = self.entered.last_mut() else {
+                self.report_skipped();
+                self.has_ended = true;
+                return;
+            };
+            match directory.rest.next() {
+                Some(entry) => {
+                    let path = directory.relative.join(&entry.name);
+                    self.visit_entry(path, &entry);
+                }
+                None => {
+                    self.open = None;
+                    self.entered.pop();
+                }
+            }
+        }
+    }
+
+    /// Starts to walk a directory, unless everything below it is excluded.
+    fn enter(&mut self, relative: PathBuf) {
+        self.open = None;
+        if !relative.as_os_str().is_empty() && self.filter.excludes_all_below(&relative.to_string_lossy()) {
+            if !self.has_found && self.skipped.len() < MAX_SKIPPED {
+                self.skipped.push(relative);
+            }
+            return;
+        }
+        match entries(&self.tree, &relative) {
+            Ok(entries) => self.entered.push(Entered { relative, rest: entries.into_iter() }),
+            Err(e) => self.fail(&relative, self.tree.error("list", &relative, e), true),
+        }
+    }
+
+    fn visit_entry(&mut self, path: PathBuf, Entry { name, kind, .. }: &Entry) {
+        if kind.is_dir() {
+            self.enter(path);
+        } else if !(is_unfinished(name.as_bytes()) || kind.is_symlink() && self.links == Links::Skip) {
+            let parent = path.parent().unwrap_or(Path::new(""));
+            match self.open.take().map_or_else(|| self.tree.directory(parent), Ok) {
+                Ok(open) => {
+                    self.visit(&open, &path, name, *kind);
+                    self.open = Some(open);
+                }
+                Err(e) => self.fail(&path, self.tree.error("access", &path, e), true),
+            }
+        }
+    }
+
+    fn visit(&mut self, directory: &OwnedFd, relative: &Path, name: &OsStr, listed: FileType) {
         let flags = if listed.is_symlink() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let stat = match statat(directory, name, flags) {
             Ok(stat) => stat,
@@ -136,7 +197,7 @@ impl Walk {
         let kind = FileType::from_raw_mode(stat.st_mode);
         // It was replaced by a link since it was listed.
         if kind.is_symlink() && self.links == Links::Skip {
-            return Ok(());
+            return;
         }
         if !kind.is_file() {
             let what = match (listed.is_symlink(), kind.is_dir()) {
@@ -151,13 +212,15 @@ impl Walk {
             Ok(name) => {
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
                 let times = FileTimes::from_stat(&stat);
-                self.send(Ok(Item {
+                let item = Item {
                     name,
                     size,
-                    modified: times.modified.to_timestamp(),
-                    changed: Some(times.changed.to_timestamp()),
+                    modified: Timestamp::default(),
+                    changed: None,
+                    nanos: FileNanos::default(),
                     version: None,
-                }))
+                };
+                self.add(Ok(item.with_times(times)));
             }
             Err(e) => self.fail(relative, e, false),
         }
@@ -165,26 +228,26 @@ impl Walk {
 
     /// Sends a part that cannot be listed. It counts as excluded only if no name in it can be selected: a pattern that
     /// matches the name of a directory need not match the names of its files.
-    fn fail(&mut self, relative: &Path, error: Error, may_be_directory: bool) -> Result<(), Abandoned> {
+    fn fail(&mut self, relative: &Path, error: Error, may_be_directory: bool) {
         let name = relative.to_string_lossy();
         let has_excluded_name = !name.is_empty() && !self.filter.accepts(&name);
         let is_excluded = has_excluded_name && (!may_be_directory || self.filter.excludes_all_below(&name));
         let extent = if is_excluded { Extent::Nothing } else { Extent::of_path(relative) };
         let location = self.tree.path().join(relative).display().to_string();
         let error = Box::new(error);
-        self.send(Err(Unlisted { location, error, extent, is_excluded }))
+        self.add(Err(Unlisted { location, error, extent, is_excluded }));
     }
 
-    /// If nothing was sent, reports whether an excluded directory has a file.
-    fn report_skipped(&mut self) -> Result<(), Abandoned> {
+    /// If nothing was found, reports whether an excluded directory has a file.
+    fn report_skipped(&mut self) {
         let skipped = std::mem::take(&mut self.skipped);
-        let Some(relative) = skipped.iter().find(|relative| !self.has_sent && self.has_entry(relative))
+        let Some(relative) = skipped.iter().find(|relative| !self.has_found && self.has_entry(relative))
         else {
-            return Ok(());
+            return;
         };
         let location = self.tree.path().join(relative).display().to_string();
         let error = Box::new(Error::new(Reason::InvalidRequest, "excluded"));
-        self.send(Err(Unlisted { location, error, extent: Extent::Nothing, is_excluded: true }))
+        self.add(Err(Unlisted { location, error, extent: Extent::Nothing, is_excluded: true }));
     }
 
     /// Returns true if there is an item or a part that cannot be listed at or below a directory.
@@ -204,10 +267,10 @@ impl Walk {
         false
     }
 
-    fn send(&mut self, item: ListedItem) -> Result<(), Abandoned> {
-        self.has_sent = true;
+    fn add(&mut self, item: ListedItem) {
+        self.has_found = true;
         self.skipped = Vec::new();
-        self.sender.blocking_send(item).map_err(|_| Abandoned)
+        self.found.push(item);
     }
 }
 
@@ -259,7 +322,10 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::fs::{self, File};
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
 
     async fn all(root: &Path, links: Links) -> (Vec<String>, Vec<String>) {
         all_of(root, links, &Filter::accept_all()).await
@@ -291,6 +357,32 @@ mod tests {
         sorted.sort_unstable();
         assert_eq!(names, sorted);
         assert_eq!((names.len(), failures.len()), (7, 0));
+    }
+
+    /// Both walks need the only thread of the pool, and each finds more items than its channel holds.
+    #[test]
+    fn two_walks_share_one_blocking_thread() {
+        let root = tempfile::tempdir().unwrap();
+        let count = 2 * MAX_QUEUED_ITEMS + 10;
+        for number in 0..count {
+            let directory = root.path().join(format!("{}", number / 700));
+            fs::create_dir_all(&directory).unwrap();
+            File::create(directory.join(number.to_string())).unwrap();
+        }
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let walk = || find(Tree::open(root.path()).unwrap(), Links::Skip, &Filter::accept_all());
+            let (mut one, mut other) = (walk(), walk());
+            for _ in 0..count {
+                let next = tokio::time::timeout(Duration::from_secs(20), async {
+                    (one.recv().await, other.recv().await)
+                });
+                let (from_one, from_other) = next.await.unwrap();
+                assert_eq!(from_one.unwrap().unwrap(), from_other.unwrap().unwrap());
+            }
+            assert!(one.recv().await.is_none() && other.recv().await.is_none());
+        });
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ use tradewind_parallel::Sink;
 
 use super::draft::{Draft, DraftId, TempName, default_file_mode};
 use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};
+use super::replaced::{ReplacedFile, keep_acl, keep_mode, set_mode};
 use super::{Tree, file_error};
 use crate::journal::Journal;
 use crate::preserve::Attributes;
@@ -107,19 +108,43 @@ impl NewFile {
         Ok(mode & (default_mode | (default_mode & 0o444) >> 2))
     }
 
-    /// Sets the attributes, and then publishes the file under its final name.
+    /// Sets the attributes, and then publishes the file under its final name. A file that it replaces decides about the mode
+    /// and owner that `attributes` leave open.
     pub fn finish(&mut self, attributes: &Attributes) -> Result<()> {
-        let default_mode = if self.is_private && attributes.mode.is_none() {
-            Some(default_file_mode().map_err(|e| file_error("determine the mode of", &self.path, e))?)
-        } else {
-            None
-        };
-        Attributes { mode: attributes.mode.or(default_mode), ..*attributes }
-            .apply_to(&self.draft.file)
-            .map_err(|e| file_error("set the time, mode or owner of", &self.path, e))?;
+        let cannot_set = |e| file_error("set the time, mode or owner of", &self.path, e);
+        let file = &self.draft.file;
+        let replaced = ReplacedFile::find(&self.tree, &self.relative).filter(|_| attributes.owner.is_none());
+        let kept_mode = replaced.map(|replaced| replaced.give_owner(file).map_err(cannot_set)).transpose()?;
+        attributes.apply_to(file).map_err(cannot_set)?;
+        match (attributes.mode, kept_mode) {
+            (Some(_), _) => {}
+            (None, Some(mode)) => {
+                let mode = keep_acl(&self.tree, &self.relative, file, mode);
+                keep_mode(file, mode).map_err(cannot_set)?;
+            }
+            (None, None) if self.is_private => self.set_default_mode()?,
+            (None, None) => {}
+        }
         self.publish()?;
         self.is_published = true;
         self.remove_journal();
+        Ok(())
+    }
+
+    /// Opens a private file to the users whom new files of this process are open to. If their mode is unknown, it remains private.
+    fn set_default_mode(&self) -> Result<()> {
+        let is_set = match default_file_mode() {
+            Ok(mode) => {
+                set_mode(&self.draft.file, mode).map_err(|e| file_error("set the mode of", &self.path, e))?
+            }
+            Err(e) => {
+                tracing::warn!(error = %e, path = %self.path.display(), "cannot determine the mode of a new file");
+                return Ok(());
+            }
+        };
+        if !is_set {
+            tracing::warn!(path = %self.path.display(), "cannot set the mode of a new file");
+        }
         Ok(())
     }
 
@@ -156,6 +181,16 @@ impl NewFile {
             check_replaceable(&self.tree, &directory, &self.relative)?;
             Err(self.tree.error("create", &self.relative, e))
         })
+    }
+
+    /// Counts bytes that are not written, because they are in a hole.
+    pub(crate) fn skip_hole(&self, length: u64) {
+        self.progress.add_bytes(i64::try_from(length).unwrap_or(i64::MAX));
+    }
+
+    /// Ends the file at its size, which a hole at its end does not.
+    pub(crate) fn set_size(&self) -> Result<()> {
+        self.draft.file.set_len(self.size).map_err(|e| file_error("write", &self.path, e))
     }
 
     /// Removes the journal: the file will not be resumed.

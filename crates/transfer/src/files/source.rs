@@ -5,10 +5,13 @@
 //! from other sources use `JournalCheckpoint`.
 
 use std::fs::{File, Metadata};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::{FsWord, SeekFrom, fstatfs, seek};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tradewind_core::Timestamp;
 use tradewind_core::checksum::crc64nvme;
@@ -22,6 +25,11 @@ use crate::names::key_to_path;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
+/// The unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+/// The types of ext2 to ext4, XFS, Btrfs, tmpfs and F2FS in `statfs` (`linux/magic.h`).
+const LOCAL_MAGICS: [FsWord; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
+
 /// An open file.
 #[derive(Debug)]
 pub struct FileSource {
@@ -29,6 +37,9 @@ pub struct FileSource {
     path: PathBuf,
     seen: FileVersion,
     attributes: Attributes,
+    has_holes: bool,
+    /// The file system reports holes correctly.
+    trusts_holes: bool,
     progress: Arc<Progress>,
     journal: Mutex<Option<Journal>>,
     /// If set, the upload includes the file's attributes. An upload without them is not resumed.
@@ -82,7 +93,19 @@ impl FileSource {
         }
         let (seen, journal) = (FileVersion::from_metadata(&metadata), Mutex::default());
         let attributes = Attributes::from_metadata(&metadata);
-        Ok(Self { file, path, seen, attributes, progress, journal, preserves: false })
+        let has_holes = metadata.blocks().saturating_mul(BLOCK_BYTES) < metadata.len();
+        let trusts_holes = has_holes && trusts_holes(&file);
+        Ok(Self {
+            file,
+            path,
+            seen,
+            attributes,
+            has_holes,
+            trusts_holes,
+            progress,
+            journal,
+            preserves: false,
+        })
     }
 
     /// Records uploads in a journal. `preserves` states whether they include the file's attributes.
@@ -105,6 +128,27 @@ impl FileSource {
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.seen.size
+    }
+
+    /// Returns true if the file occupies less space than its size: it may have holes.
+    #[must_use]
+    pub(crate) fn has_holes(&self) -> bool {
+        self.has_holes
+    }
+
+    /// The first range at or after `offset` that must be read; `None` if the rest of the file is a hole. File systems of other
+    /// machines, and OpenZFS, may report a hole where data was written: it is read, too.
+    pub(crate) fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        let size = self.seen.size;
+        if offset >= size || !self.trusts_holes {
+            return (offset < size).then_some(offset..size);
+        }
+        let start = match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return None,
+            Err(_) => return Some(offset..size),
+        };
+        data_range(offset..size, start, seek(&self.file, SeekFrom::Hole(start)).ok())
     }
 
     /// Modification time, mode and owner.
@@ -137,6 +181,19 @@ impl FileSource {
     fn changed(&self) -> Error {
         Error::new(Reason::Conflict, format!("{} changed while it was read", self.path.display()))
     }
+}
+
+/// The data in the rest of a file, from the results of `SEEK_DATA` and `SEEK_HOLE`. Results that contradict themselves hide no
+/// data.
+fn data_range(rest: Range<u64>, start: u64, hole: Option<u64>) -> Option<Range<u64>> {
+    let start = start.max(rest.start);
+    let end = hole.filter(|hole| *hole > start).unwrap_or(rest.end).min(rest.end);
+    (start < end).then_some(start..end)
+}
+
+/// Returns true for a local file system that reports no hole where data was written, even if the data is not on disk yet.
+fn trusts_holes(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|stats| LOCAL_MAGICS.contains(&stats.f_type))
 }
 
 impl UploadSource for FileSource {
@@ -192,6 +249,18 @@ mod tests {
     use super::*;
     use crate::journal::JournalDirectory;
     use std::path::Path;
+
+    #[test]
+    fn reported_holes_hide_no_data_behind_a_contradiction() {
+        assert_eq!(data_range(10..100, 20, Some(30)), Some(20..30));
+        assert_eq!(data_range(10..100, 20, Some(300)), Some(20..100));
+        assert_eq!(data_range(10..100, 20, None), Some(20..100));
+        // Data before the offset, a hole where data was reported, and data after the known end.
+        assert_eq!(data_range(10..100, 5, Some(30)), Some(10..30));
+        assert_eq!(data_range(10..100, 20, Some(20)), Some(20..100));
+        assert_eq!(data_range(10..100, 5, Some(7)), Some(10..100));
+        assert_eq!(data_range(10..100, 100, Some(120)), None);
+    }
 
     #[test]
     fn upload_with_other_attributes_is_not_resumed() {

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::FileNanos;
 
 /// The clock of a service that is ahead by this time.
 fn ahead(offset_ms: i64) -> ObjectClock {
@@ -13,6 +14,7 @@ fn item(millis: i64, changed: Option<i64>) -> Item {
         size: 1,
         modified: Timestamp::from_millis(millis),
         changed: changed.map(Timestamp::from_millis),
+        nanos: FileNanos::default(),
         version: None,
     }
 }
@@ -236,5 +238,38 @@ proptest! {
             let destination = direction.copy(&source, again.max(end), offset);
             prop_assert_eq!(compare_times(&source, &destination, clock(2)), Freshness::Current);
         }
+    }
+}
+
+/// A file with nanoseconds after the milliseconds of its times.
+fn precise(millis: i64, modified: u32, changed: u32) -> Item {
+    Item { nanos: FileNanos { modified, changed }, ..file(millis, millis) }
+}
+
+#[test]
+fn files_are_compared_to_the_nanosecond() {
+    let copy = |nanos| Item { nanos: FileNanos { modified: nanos, changed: 5 }, ..file(10_300, 50_000) };
+    for (source, destination, expected) in [
+        (precise(10_300, 450_150, 450_150), copy(450_050), Freshness::NewerWithinSecond),
+        (precise(10_300, 400_000, 400_000), copy(400_000), Freshness::Current),
+        // A file system or a program may round the time of a copy.
+        (precise(10_300, 456_789, 456_789), copy(456_700), Freshness::Current),
+        (precise(10_300, 456_789, 456_789), copy(456_000), Freshness::Current),
+        (precise(10_300, 456_789, 456_789), copy(0), Freshness::Current),
+        (precise(10_300, 456_789, 456_789), copy(1), Freshness::NewerWithinSecond),
+        // It was copied within a millisecond of its last change, and may have changed since.
+        (precise(10_300, 400_000, 400_000), precise(10_300, 400_000, 700_000), Freshness::Racy),
+        (object(10_300), precise(10_300, 0, 700_000), Freshness::Racy),
+        // It was not copied.
+        (precise(10_300, 400_000, 400_000), precise(10_300, 400_000, 400_000), Freshness::Current),
+        // An object has no nanoseconds.
+        (precise(10_300, 400_001, 0), object(10_300), Freshness::Racy),
+        (
+            Item { nanos: FileNanos { modified: 9, changed: 0 }, ..file(10_000, 50_000) },
+            object(10_000),
+            Freshness::Current,
+        ),
+    ] {
+        assert_eq!(compare(&source, &destination), expected, "{source:?} {destination:?}");
     }
 }

@@ -15,6 +15,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::threads::thread_error;
 
 use super::root::root_gone_error;
 use crate::files::{self, Entry, entries, file_error, is_unfinished};
@@ -71,7 +72,7 @@ pub fn watch(root: &Path, keeps_attributes: bool, filter: Filter) -> Result<mpsc
         let _ = tree.listen();
     };
     let spawned = std::thread::Builder::new().name("watch".to_owned()).spawn(listen);
-    spawned.map_err(|e| Error::with_source(Reason::Defect, format!("cannot start a thread: {e}"), e))?;
+    spawned.map_err(thread_error)?;
     Ok(heard)
 }
 

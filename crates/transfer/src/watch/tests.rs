@@ -178,7 +178,14 @@ impl RunningWatch {
 }
 
 fn item(name: &str) -> crate::Item {
-    crate::Item { name: name.to_owned(), size: 1, modified: Default::default(), changed: None, version: None }
+    crate::Item {
+        name: name.to_owned(),
+        size: 1,
+        modified: Default::default(),
+        changed: None,
+        nanos: Default::default(),
+        version: None,
+    }
 }
 
 fn touched(name: &str) -> FsEvent {

@@ -52,6 +52,7 @@ impl Worker {
                     size: version.0,
                     modified: Default::default(),
                     changed: None,
+                    nanos: Default::default(),
                     version: None,
                 };
                 let copied = self.copier.copy(&item).await.map(ActionResult::Copied);

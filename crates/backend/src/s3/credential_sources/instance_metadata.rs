@@ -3,6 +3,7 @@
 //!
 //! Version 1 is not supported: it has no token, so that a program which forwards requests discloses the credentials.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::issued::{METADATA_FIELDS, parse_json};
-use super::issuer_client::{IssueRequest, IssuerClient, MAX_ISSUE_TIME, RequestLimits};
+use super::issuer_client::{IssueRequest, IssuerClient, MAX_ISSUE_TIME, RequestLimits, WaitedOutages};
 use super::rejection::Rejection;
 use super::service_url::ServiceUrl;
 use crate::remote::query::Query;
@@ -33,8 +34,9 @@ pub struct InstanceMetadata {
     pub url: ServiceUrl,
     /// Maximum time of one attempt of a request.
     pub timeout: Duration,
-    /// Maximum number of attempts of a request.
-    pub max_attempts: u32,
+    /// The number of attempts of a request that the user has set. Without it, a service that does not answer is asked
+    /// once, and a failing one is waited for.
+    pub max_attempts: Option<NonZeroU32>,
 }
 
 impl InstanceMetadata {
@@ -42,17 +44,21 @@ impl InstanceMetadata {
     pub async fn issue(&self, client: &IssuerClient) -> Result<ExpiringCredentials> {
         let service = format!("the instance metadata service {}", self.url);
         let token = HeaderValue::from_static(TOKEN_LIFETIME_SECONDS);
-        let token = self.request(client, Method::PUT, TOKEN_PATH, MetadataHeader::Lifetime(token)).await?;
+        let header = MetadataHeader::Lifetime(token);
+        let token = self.request(client, Method::PUT, TOKEN_PATH, header, WaitedOutages::Responses).await?;
         let mut token = HeaderValue::from_maybe_shared(token)
             .map_err(|e| Error::with_source(Reason::Io, format!("{service} sent an invalid token"), e))?;
         token.set_sensitive(true);
-        let role = self.request(client, Method::GET, ROLE_PATH, MetadataHeader::Token(token.clone())).await;
+        // The service exists.
+        let all = WaitedOutages::All;
+        let header = MetadataHeader::Token(token.clone());
+        let role = self.request(client, Method::GET, ROLE_PATH, header, all).await;
         let role = String::from_utf8_lossy(&role.map_err(explain_missing_role)?).trim().to_owned();
         if role.is_empty() || role.contains(char::is_whitespace) {
             return Err(Error::new(Reason::Io, format!("{service} named no role")));
         }
         let path = format!("{ROLE_PATH}{role}");
-        let document = self.request(client, Method::GET, &path, MetadataHeader::Token(token)).await?;
+        let document = self.request(client, Method::GET, &path, MetadataHeader::Token(token), all).await?;
         let document = parse_json(&service, &document)?;
         if let Some(code) = document["Code"].as_str().filter(|code| *code != "Success") {
             let why =
@@ -70,10 +76,11 @@ impl InstanceMetadata {
         method: Method,
         path: &str,
         header: MetadataHeader,
+        outages: WaitedOutages,
     ) -> Result<Bytes> {
         let url = self.url.join(path, &Query::default());
         let mut request = IssueRequest::new(method, &url);
-        request.limits = self.limits();
+        request.limits = self.limits(outages);
         match header {
             MetadataHeader::Lifetime(value) => {
                 request.headers.insert("x-aws-ec2-metadata-token-ttl-seconds", value)
@@ -83,13 +90,15 @@ impl InstanceMetadata {
         client.send(request).await
     }
 
-    fn limits(&self) -> RequestLimits {
-        let retries = self.max_attempts.saturating_sub(1);
-        let total = self.timeout.saturating_mul(self.max_attempts);
+    fn limits(&self, outages: WaitedOutages) -> RequestLimits {
+        let max_attempts = self.max_attempts.map_or(1, NonZeroU32::get);
+        let retries = max_attempts.saturating_sub(1);
+        let total = self.timeout.saturating_mul(max_attempts);
         RequestLimits {
             connect_timeout: self.timeout,
             response_timeout: self.timeout,
-            max_attempts: self.max_attempts,
+            max_attempts,
+            outages: if self.max_attempts.is_some() { WaitedOutages::None } else { outages },
             total: total.saturating_add(RETRY_DELAY.saturating_mul(retries)).min(MAX_ISSUE_TIME),
         }
     }

@@ -8,11 +8,11 @@ use http::{HeaderMap, HeaderValue, Method, Uri};
 use rustls::ClientConfig;
 use tradewind_core::context::{Context, Deadline};
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Budget, Clock, Timestamp};
+use tradewind_core::{Budget, Clock, Timestamp, random};
 use tradewind_model::retry::RetryOptions;
 use tradewind_wire::sigv4::{ChunkSignatureChain, Payload as SignedBody, Signer};
 
-use super::rejection;
+use super::rejection::{self, Rejection};
 use super::service_url::ServiceUrl;
 use crate::remote::ProxyRules;
 use crate::remote::client::{Call, ClassifiedError, ErrorResponse, Protocol};
@@ -20,9 +20,15 @@ use crate::remote::client_options::ClientOptions;
 use crate::remote::header_fields::host_value;
 use crate::remote::payload::{BufferedBody, Payload};
 use crate::remote::pool::PoolOptions;
+use crate::remote::status::{is_retryable_status, is_unavailable_status};
 
 /// Maximum time of one request for credentials, with its retries.
 pub const MAX_ISSUE_TIME: Duration = Duration::from_secs(30);
+/// The wait for an outage, which leaves time for the last attempt.
+const MAX_OUTAGE: Duration = Duration::from_secs(28);
+/// The shortest and the longest delay between two attempts during an outage.
+const MIN_OUTAGE_DELAY: Duration = Duration::from_millis(100);
+const MAX_OUTAGE_DELAY: Duration = Duration::from_secs(4);
 /// Longest response with credentials.
 const MAX_RESPONSE_BYTES: usize = 256 << 10;
 /// Read buffer of a connection. Responses are small.
@@ -46,8 +52,21 @@ pub(super) struct RequestLimits {
     pub response_timeout: Duration,
     /// Maximum number of attempts, including the first.
     pub max_attempts: u32,
-    /// Maximum time of all attempts.
+    /// Maximum time of all attempts, without the wait for an outage.
     pub total: Duration,
+    /// The failures that are waited out, for [`MAX_ISSUE_TIME`] in total.
+    pub outages: WaitedOutages,
+}
+
+/// The failures of a service that may pass soon, as those of a store: it restarts, or throttles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitedOutages {
+    /// None: the user has set the number of attempts.
+    None,
+    /// Responses only: it is unknown whether the service exists.
+    Responses,
+    /// Responses and failed connections.
+    All,
 }
 
 impl Default for RequestLimits {
@@ -57,6 +76,7 @@ impl Default for RequestLimits {
             response_timeout: Duration::from_secs(10),
             max_attempts: 3,
             total: MAX_ISSUE_TIME,
+            outages: WaitedOutages::All,
         }
     }
 }
@@ -68,7 +88,7 @@ pub(super) struct IssueRequest<'a> {
     pub headers: HeaderMap,
     pub body: Bytes,
     /// `None` sends an unsigned request.
-    pub signer: Option<Signer>,
+    pub signer: Option<Arc<Signer>>,
     pub limits: RequestLimits,
 }
 
@@ -81,28 +101,55 @@ impl<'a> IssueRequest<'a> {
 }
 
 impl IssuerClient {
-    /// Sends a request and returns the body of its response. An error response becomes an error whose source is a
-    /// [`Rejection`](rejection::Rejection).
+    /// Sends a request and returns the body of its response. An outage of the service is waited out. An error response
+    /// becomes an error whose source is a [`Rejection`](rejection::Rejection).
     pub(super) async fn send(&self, request: IssueRequest<'_>) -> Result<Bytes> {
+        let (started, retries) = (self.clock.now(), RetryOptions::for_commands());
+        let mut failures = 0;
+        loop {
+            let left = MAX_ISSUE_TIME.saturating_sub(self.clock.now().saturating_sub(started));
+            let error = match self.send_once(&request, left).await {
+                Err(error) if request.limits.waits_out(&error, failures > 0) => error,
+                ended => return ended,
+            };
+            failures += 1;
+            // The first retry is attempt 2.
+            let delay =
+                retries.delay(failures + 1, random::jitter_seed()).clamp(MIN_OUTAGE_DELAY, MAX_OUTAGE_DELAY);
+            let waited = self.clock.now().saturating_sub(started);
+            if waited + delay >= MAX_ISSUE_TIME {
+                let message = format!("retried for {} s: {error}", waited.as_secs());
+                return Err(error.with_message(message));
+            }
+            if failures == 1 {
+                tracing::warn!("{error}; waiting up to {} s for {}", MAX_ISSUE_TIME.as_secs(), request.url);
+            }
+            self.clock.sleep_until(self.clock.now() + delay).await;
+        }
+    }
+
+    /// Sends a request with its number of attempts, for `left` at most.
+    async fn send_once(&self, request: &IssueRequest<'_>, left: Duration) -> Result<Bytes> {
         let IssueRequest { method, url, headers, body, signer, limits } = request;
+        let total = limits.total().min(left);
         let uri = url.uri()?;
         // Messages omit the query.
         let path = uri.path().trim_start_matches('/').to_owned();
         let host = host_value(url.peer.to_string())?;
-        let protocol = Arc::new(IssuerProtocol { host, uri, signer });
-        let client = self.client_options(limits).client(&url.peer, protocol, self.clock.clone())?;
+        let protocol = Arc::new(IssuerProtocol { host, uri, signer: signer.clone() });
+        let client = self.client_options(*limits).client(&url.peer, protocol, self.clock.clone())?;
         let deadline = Deadline::none(self.clock.clone());
         let window = Budget::new(1).admit(1, &deadline).await?;
         let context = Context::new(deadline, window);
-        let mut call = Call::service(method);
+        let mut call = Call::service(method.clone());
         call.key = Some(&path);
-        call.headers = headers;
-        call.payload = BufferedBody::from_buffers([body]);
+        call.headers = headers.clone();
+        call.payload = BufferedBody::from_buffers([body.clone()]);
         call.may_repeat = true;
         let sending =
             async { client.send(&context, &call).await?.collect_document(MAX_RESPONSE_BYTES).await };
-        tokio::time::timeout(limits.total, sending).await.map_err(|e| {
-            let seconds = limits.total.as_secs();
+        tokio::time::timeout(total, sending).await.map_err(|e| {
+            let seconds = total.as_secs_f64().round();
             Error::with_source(Reason::Io, format!("{url} did not answer within {seconds} s"), e)
         })?
     }
@@ -117,10 +164,41 @@ impl IssuerClient {
                 ..PoolOptions::default()
             },
             tls: self.tls.clone(),
-            retries: RetryOptions { max_attempts: limits.max_attempts, ..RetryOptions::default() },
+            retries: limits.retries(),
             response_timeout: limits.response_timeout,
             stall_timeout: limits.response_timeout,
         }
+    }
+}
+
+impl RequestLimits {
+    /// Returns true if the request is sent again after an error response. The client waits out what it knows to be an outage;
+    /// a service of unknown existence is asked once for each response.
+    fn waits_out(&self, error: &Error, is_retry: bool) -> bool {
+        let Some(status) = Rejection::cause_of(error).map(|rejection| rejection.status) else { return false };
+        // As for a store, an internal error is not waited out.
+        let is_internal = is_retryable_status(status) && !is_retry;
+        self.outages == WaitedOutages::Responses && (is_unavailable_status(status) || is_internal)
+    }
+
+    /// The retries of the client. A host name that cannot be resolved and an error of TLS are no outage.
+    fn retries(&self) -> RetryOptions {
+        match self.outages {
+            WaitedOutages::None | WaitedOutages::Responses => {
+                RetryOptions { max_attempts: self.max_attempts, ..RetryOptions::default() }
+            }
+            WaitedOutages::All => RetryOptions {
+                max_attempts: self.max_attempts.max(2),
+                max_outage: MAX_OUTAGE,
+                max_retry_after: MAX_OUTAGE,
+                ..RetryOptions::default()
+            },
+        }
+    }
+
+    /// Maximum time of all attempts.
+    fn total(&self) -> Duration {
+        if self.outages == WaitedOutages::All { MAX_ISSUE_TIME } else { self.total }
     }
 }
 
@@ -128,7 +206,7 @@ impl IssuerClient {
 struct IssuerProtocol {
     host: HeaderValue,
     uri: Uri,
-    signer: Option<Signer>,
+    signer: Option<Arc<Signer>>,
 }
 
 impl Protocol for IssuerProtocol {

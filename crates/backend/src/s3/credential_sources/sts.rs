@@ -2,6 +2,7 @@
 //! <https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRole.html>,
 //! <https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html>
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -83,7 +84,7 @@ impl Sts {
             HeaderValue::from_static("application/x-www-form-urlencoded; charset=utf-8"),
         );
         request.body = Bytes::copy_from_slice(form.as_bytes());
-        request.signer = signer;
+        request.signer = signer.map(Arc::new);
         let response = client.send(request).await;
         response.and_then(|document| parse_response(&document)).map_err(|e| role.explain(e))
     }

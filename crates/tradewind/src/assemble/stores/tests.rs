@@ -257,16 +257,21 @@ async fn background_changes_leave_out_a_read_only_volume() {
 }
 
 #[tokio::test]
-async fn volumes_that_use_a_service_are_not_local() {
+async fn only_uploads_in_local_stores_expire_by_default() {
     let far = "[store.far]\ntype = \"s3\"\nendpoint = \"http://127.0.0.1:1\"\n";
     let tiered = "{ routed = { tiers = [\"far\"], classes = { far = [25] } } }";
-    for (stack, local) in
-        [("\"disk\"".to_owned(), 1), ("\"far\"".to_owned(), 0), (format!("{tiered}, \"disk\""), 0)]
-    {
+    for (stack, expected) in [
+        ("\"disk\"".to_owned(), vec![None]),
+        ("\"far\"".to_owned(), vec![]),
+        (format!("{tiered}, \"disk\""), vec![Some("disk".to_owned())]),
+    ] {
         let directory = tempfile::tempdir().unwrap();
         let served = serve(&directory, &format!("{DISK}{far}[volume.v]\nstack = [{stack}]\n")).await;
         assert_eq!(served.each_writable_volume().len(), 1, "{stack}");
-        assert_eq!(served.each_writable_local_volume().len(), local, "{stack}");
+        let local = served.expiring_stores(true).into_iter().map(|expiring| expiring.tier);
+        assert_eq!(local.collect::<Vec<_>>(), expected, "{stack}");
+        let all = served.expiring_stores(false);
+        assert!(all.len() == 1 && all[0].tier.is_none(), "{stack}");
         served.store.close().await.unwrap();
     }
 }

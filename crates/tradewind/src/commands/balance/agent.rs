@@ -11,6 +11,7 @@ use clap::Args;
 use tradewind_balance::CephOptions;
 use tradewind_balance::agent::{AgentServer, Agents, Fingerprint, Key, KeyError, parse_agents};
 use tradewind_balance::local_osds::LocalOsds;
+use tradewind_core::threads::thread_error;
 
 use super::super::signals::Signals;
 use super::super::{CommandOutcome, StoppedBySignal};
@@ -110,7 +111,7 @@ pub(super) fn serve(arguments: AgentArguments) -> anyhow::Result<CommandOutcome>
         let mut signals = Signals::new()?;
         print_line(&format!("listening on {} with the key {}", server.local_address()?, key.fingerprint()));
         // It only reads: it ends with the process.
-        std::thread::spawn(move || server.serve());
+        std::thread::Builder::new().spawn(move || server.serve()).map_err(thread_error)?;
         Err(StoppedBySignal(signals.next().await).into())
     })
 }

@@ -133,8 +133,40 @@ fn instance_metadata_is_retried_as_configured() {
         setting.with_variable("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url()).searched();
         service.requests().len() - before
     };
-    assert_eq!(ask(Setting::new("")), 1);
     let patient = [("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "3"), ("AWS_METADATA_SERVICE_TIMEOUT", "5")];
     let setting = patient.iter().fold(Setting::new(""), |all, (name, value)| all.with_variable(name, value));
     assert_eq!(ask(setting), 3);
+    assert_eq!(ask(Setting::new("").with_variable("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "1")), 1);
+}
+
+#[test]
+fn failing_issuers_are_waited_out() {
+    for failure in [
+        IssueReply::Respond(500, String::new()),
+        IssueReply::Respond(503, String::new()),
+        IssueReply::Respond(429, String::new()),
+        IssueReply::Close,
+    ] {
+        let container = CredentialService::start({
+            let failure = failure.clone();
+            move |request| match request.number {
+                1..=4 if !matches!(failure, IssueReply::Respond(500, _)) => failure.clone(),
+                1 => failure.clone(),
+                _ => IssueReply::keys("i", "s", Some("t"), None),
+            }
+        });
+        let setting = Setting::new("").with_variable("AWS_CONTAINER_CREDENTIALS_FULL_URI", &container.url());
+        assert_eq!(setting.issue().credentials.id, "i", "{failure:?}");
+
+        // No answer to the first request means that there is no such service.
+        let first = if matches!(failure, IssueReply::Close) { 2 } else { 1 };
+        let reply = instance(|_| IssueReply::keys("i", "s", Some("t"), None));
+        let metadata = CredentialService::start({
+            let failure = failure.clone();
+            move |request| if request.number == first { failure.clone() } else { reply(request) }
+        });
+        let setting = Setting::new("").with_variable("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata.url());
+        assert_eq!(setting.issue().credentials.id, "i", "{failure:?}");
+        assert_eq!(metadata.requests().len(), 4, "{failure:?}");
+    }
 }
