@@ -8,7 +8,7 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
-use tradewind_core::{Algorithm, ByteRange, ObjectInfo, ObjectStore};
+use tradewind_core::{Algorithm, ByteRange, ObjectInfo, ObjectStore, Precondition};
 use tradewind_model::plan::split_evenly;
 
 use super::cross_store_copy::relay_within_store;
@@ -46,7 +46,8 @@ async fn copy_with_limit(
         })
         .await?;
     let info = found.info;
-    if transfers.lacks_copies(store) {
+    let may_relay = may_relay(request);
+    if may_relay && transfers.lacks_copies(store) {
         return relay_within_store(transfers, store, request, info.size).await;
     }
     let copied = if info.size <= max_single_bytes {
@@ -59,7 +60,7 @@ async fn copy_with_limit(
         copy_in_parts(transfers, store, request, &info).await
     };
     match copied {
-        Err(e) if e.reason() == Reason::Unsupported => {
+        Err(e) if e.reason() == Reason::Unsupported && may_relay => {
             tracing::debug!(error = %e, "copying an object through this process");
             let relayed = relay_within_store(transfers, store, request, info.size).await?;
             transfers.record_lack_of_copies(store);
@@ -67,6 +68,15 @@ async fn copy_with_limit(
         }
         copied => Ok(FinishedCopy { committed: copied?, source: SourceVersion::from_info(&info) }),
     }
+}
+
+/// Returns true unless the copy replaces its own source without a condition: while the bytes pass through this process, a
+/// newer write of the object would be lost.
+fn may_relay(request: &CopyRequest) -> bool {
+    let (source, destination) = (&request.source, &request.destination);
+    let is_own_source =
+        source.version.is_none() && (&source.bucket, &source.key) == (&destination.bucket, &destination.key);
+    !is_own_source || request.precondition != Precondition::None
 }
 
 async fn copy_in_parts(

@@ -156,6 +156,12 @@ impl StreamingUpload {
         self
     }
 
+    /// The size of the first part, in bytes. Two parts are in memory: one is filled while another is sent.
+    #[must_use]
+    pub fn first_part_bytes(&self) -> u64 {
+        self.sizes.part_bytes(PartPosition { number: 1, offset: 0 })
+    }
+
     /// Bytes written so far.
     #[must_use]
     pub const fn written(&self) -> u64 {

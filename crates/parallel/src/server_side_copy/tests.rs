@@ -67,6 +67,22 @@ async fn store_without_copies(bytes: &Bytes) -> Arc<Faulty<MemoryStore>> {
 }
 
 #[tokio::test]
+async fn object_is_not_relayed_over_itself_without_a_condition() {
+    let bytes = Bytes::from_static(b"bytes");
+    let faulty = store_without_copies(&bytes).await;
+    let (store, transfers): (Arc<dyn ObjectStore>, _) = (faulty.clone(), transfers());
+    let own = CopyRequest { destination: address("from"), metadata: Some(Metadata::default()), ..request() };
+    // Known to lack copies, and not yet known.
+    for round in 0..2 {
+        let rejected = copy_with_limit(&transfers, &store, &own, MAX_SINGLE_COPY_BYTES).await;
+        assert_eq!(rejected.unwrap_err().reason(), Reason::Unsupported, "round {round}");
+        copy_with_limit(&transfers, &store, &request(), MAX_SINGLE_COPY_BYTES).await.unwrap();
+    }
+    let conditional = CopyRequest { precondition: Precondition::Exists, ..own };
+    copy_with_limit(&transfers, &store, &conditional, MAX_SINGLE_COPY_BYTES).await.unwrap();
+}
+
+#[tokio::test]
 async fn store_without_copies_is_read_and_written() {
     // In one request, and in parts.
     for (size, max_single_bytes) in
