@@ -44,7 +44,7 @@ const MAX_EXPECTED_BYTES: u64 = 1 << 50;
     tradewind cp -r --class-rules rules.toml ./photos s3://photos/2026/\n  \
     tradewind cp --max-bandwidth 20MiB big.iso s3://images/\n  \
     tar c data | tradewind cp - s3://backup/data.tar\n  \
-    tradewind cp --expected-size 500GiB - s3://backup/disk.img < /dev/vdb\n  \
+    cat /dev/vdb | tradewind cp --expected-size 500GiB - s3://backup/disk.img\n  \
     tradewind cp s3://backup/data.tar - | tar x\n  \
     tradewind cp --version-id vaaaaaaaaaaaaabcd s3://photos/2026/photo.jpg old.jpg\n  \
     tradewind cp --bundle ./photos s3://backup/photos.tar\n  \
