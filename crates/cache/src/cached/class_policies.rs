@@ -141,8 +141,9 @@ impl Cached {
         written.map_err(|e| Error::with_source(Reason::Io, "the pinned prefixes cannot be written", e))
     }
 
-    /// The occupancy of the cache by class, without classes that are not in it. A head counts for the class of its object,
-    /// an object without a label for that of its size.
+    /// The occupancy of the cache by class, without classes that are not in it. A head in memory counts for the class of its
+    /// object; on the SSD, heads of objects above 64 KiB count for no class. An object without a label has the class of its
+    /// size.
     #[must_use]
     pub fn occupancy(&self) -> Vec<OccupiedClass> {
         let ram = self.tiers.ram.occupancy();
