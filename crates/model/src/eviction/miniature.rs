@@ -382,21 +382,17 @@ impl MiniatureSimulations {
 
     /// The declared priorities of classes that are reused. A class that has brought in a part of the cache and is not
     /// reused has no precedence over the labelled classes that are: it takes the lowest of their priorities, unless its own
-    /// is lower. Which classes those are shows without labels: in the cache that obeys the labels, they may have no place.
+    /// is lower.
     fn earned_priorities(&self) -> [u8; CLASSES] {
         let min_blocks = self.capacity_blocks as f64 * MIN_OBSERVED_SHARE;
-        let unlabelled: [Reuse; CLASSES] = std::array::from_fn(|class| self.reuse_of_class(class));
-        let saved_cost: f64 = unlabelled.iter().map(|reuse| reuse.saved_cost).sum();
-        let is_reused = |class: &usize| {
-            let reuse = unlabelled[*class].plus(self.declared_reuse[*class]);
-            let has_evidence = reuse.saved_cost > saved_cost * MIN_SAVED_COST_SHARE;
-            has_evidence && reuse.is_reused() && !self.by_reuse.contains(*class)
-        };
-        let lowest = (0..CLASSES).filter(is_reused).map(|class| self.priorities[class]).max();
-        std::array::from_fn(|class| {
+        let is_reused = |class: usize| {
             let reuse = &self.declared_reuse[class];
-            let is_known = reuse.inserted_blocks >= min_blocks;
-            let is_unused = is_known && !reuse.is_reused() && !self.by_reuse.contains(class);
+            reuse.is_reused() && !self.by_reuse.contains(class)
+        };
+        let lowest = (0..CLASSES).filter(|class| is_reused(*class)).map(|class| self.priorities[class]).max();
+        std::array::from_fn(|class| {
+            let is_known = self.declared_reuse[class].inserted_blocks >= min_blocks;
+            let is_unused = is_known && !is_reused(class) && !self.by_reuse.contains(class);
             let priority = self.priorities[class];
             lowest.filter(|_| is_unused).map_or(priority, |lowest| lowest.max(priority))
         })

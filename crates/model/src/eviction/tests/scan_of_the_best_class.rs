@@ -10,20 +10,11 @@ struct Mixture {
     blocks: u32,
     /// Entries that are reused, in percent of the capacity.
     reused_percent: u64,
-    order: Order,
     seed: u64,
 }
 
-/// The time at which the scan begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// After two capacities of requests for reused entries.
-    ReuseFirst,
-    /// Two capacities before the requests for reused entries.
-    ScanFirst,
-    /// Like `ReuseFirst`, for ten times as long.
-    Long,
-}
+/// Capacities of requests for reused entries before the scan.
+const CALM_CAPACITIES: u64 = 2;
 
 impl Mixture {
     /// Misses of the reused entries after a capacity of requests with the scan.
@@ -40,17 +31,11 @@ impl Mixture {
             // Zipf's law with an exponent of 1.
             ((reused as f64).powf(random) as u64).clamp(1, reused) - 1
         };
-        let (reuse_begin, scan_begin) = match self.order {
-            Order::ReuseFirst | Order::Long => (0, entries * 2),
-            Order::ScanFirst => (entries * 2, 0),
-        };
-        let capacities = if self.order == Order::Long { 80 } else { 8 };
+        let scan_begin = entries * CALM_CAPACITIES;
         let mut misses = 0;
-        for request in 0..entries * capacities {
-            if request >= reuse_begin {
-                let is_hit = cache.request(&entry(key(draw()), self.blocks, reused_class)) == Lookup::Hit;
-                misses += usize::from(!is_hit && request >= reuse_begin.max(scan_begin) + entries / 2);
-            }
+        for request in 0..entries * 8 {
+            let is_hit = cache.request(&entry(key(draw()), self.blocks, reused_class)) == Lookup::Hit;
+            misses += usize::from(!is_hit && request >= scan_begin + entries / 2);
             if request >= scan_begin {
                 cache.request(&entry(key(1_000_000 + request), self.blocks, scanned_class));
             }
@@ -68,30 +53,11 @@ const BEST: u8 = 24;
 
 #[test]
 fn scan_of_the_best_class_costs_others_little() {
-    assert_costs_little(Order::ReuseFirst);
-}
-
-#[test]
-fn scan_of_the_best_class_that_was_first_costs_others_little() {
-    assert_costs_little(Order::ScanFirst);
-}
-
-#[test]
-fn long_scan_of_the_best_class_costs_others_little() {
-    assert_costs_little(Order::Long);
-}
-
-fn assert_costs_little(order: Order) {
-    let caches = [(128, 2), (227, 18), (500, 18), (2000, 18)];
-    // Long mixtures take long.
-    let (caches, reused_percents) =
-        if order == Order::Long { (&caches[1..3], &[100][..]) } else { (&caches[..], &[50, 100, 150][..]) };
-    for &(entries, blocks) in caches {
-        for &reused_percent in reused_percents {
+    for (entries, blocks) in [(128, 2), (227, 18), (500, 18), (2000, 18)] {
+        for reused_percent in [50, 100, 150] {
             let misses = |reused_class: u8, scanned_class: u8| -> usize {
                 let of_seed = |seed| {
-                    Mixture { entries, blocks, reused_percent, order, seed }
-                        .misses(reused_class, scanned_class)
+                    Mixture { entries, blocks, reused_percent, seed }.misses(reused_class, scanned_class)
                 };
                 (1..6).map(of_seed).sum()
             };
