@@ -212,7 +212,7 @@ fn third_party_clients_are_served_from_volumes() {
     run_suite(&mut start(directory.path(), run, volumes, &default), run);
 }
 
-/// Delays copies and completions, and then rejects those of keys that contain `fails`.
+/// Delays copies and completions, and then rejects each whose key contains `fails`.
 fn slow_service(behind: &Server) -> HttpServer {
     let behind = behind.endpoint;
     HttpServer::start(None, move |request: Request<Incoming>| async move {

@@ -112,7 +112,7 @@ fn is_within_rounded_second(source: &Item, destination: &Item) -> bool {
 }
 
 /// Returns true if a file at the destination may have been copied before the source was written last, at `written`. Equal
-/// times are those of a file that was not copied, or of a file system that has only one time.
+/// times show a file that was not copied, or a file system that has only one time.
 pub(crate) fn may_race_with_copy(copied: FileTimes, written: Timestamp, clock: ObjectClock) -> bool {
     copied.changed != copied.modified && is_close(copied.changed.to_timestamp(), written, clock)
 }

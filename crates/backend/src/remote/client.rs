@@ -320,7 +320,7 @@ impl FailedAttempt {
 }
 
 /// Returns true for an error that a store causes which is being restarted, or a path that is interrupted.
-/// What the caches of the service say of a read.
+/// Returns whether a cache of the service had the object of a read; `None` if no cache says so.
 fn remote_cache(headers: &HeaderMap) -> Option<CacheOutcome> {
     CacheOutcome::parse(headers.get("cache-status")?.to_str().ok()?)
 }

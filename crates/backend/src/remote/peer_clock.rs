@@ -2,8 +2,8 @@
 //! the service's clock; times of files are set by this machine's.
 //!
 //! A response shows a range of differences: its `Date` is a second in which it was generated, between the request and its
-//! arrival. The ranges of all responses have the true difference in common, so their intersection is narrower than that of
-//! any slow response. A proxy or cache in front of the service has another clock, or another time: its ranges disagree, and
+//! arrival. The ranges of all responses have the true difference in common, so their intersection is narrower than the range
+//! of any slow response. A proxy or cache in front of the service has another clock, or another time: its ranges disagree, and
 //! are ignored unless several responses in a row confirm them.
 
 use http::header::{AGE, DATE, VIA};

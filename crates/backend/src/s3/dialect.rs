@@ -85,7 +85,7 @@ const PLAIN: Capabilities = Capabilities {
 const UNSUPPORTED_BY_PLAIN: &[Feature] = &[
     // Some services list directory by directory, or by hashes.
     Feature::ByteOrder,
-    // The response to a completion that is sent again is that of the first one.
+    // A completion that is sent again gets the response of the first one.
     Feature::SingleCompletion,
     // Classes are user metadata, which has a limit and is changed by a copy only.
     Feature::ManyClassRanges,

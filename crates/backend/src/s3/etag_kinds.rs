@@ -1,5 +1,5 @@
-//! Kinds of ETags that have the form of an MD5. Those of most services are the MD5 of the bytes; those of some others only
-//! look like one. While checksum headers are omitted, the ETag is compared with the MD5 of the bytes, so the kind matters.
+//! Kinds of ETags that have the form of an MD5. At most services, they are the MD5 of the bytes; at some others, they only look
+//! like one. While checksum headers are omitted, the ETag is compared with the MD5 of the bytes, so the kind matters.
 //!
 //! A single match proves that a bucket has MD5s: from then on, each difference is damage. Until then, a difference is
 //! taken for damage, too, unless the bytes are known to be right, or several objects differ alike. Each bucket is on its

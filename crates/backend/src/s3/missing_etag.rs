@@ -89,7 +89,7 @@ impl S3Store {
         else {
             return Ok(has_id);
         };
-        // Without the id, the bytes may be those of another client.
+        // Without the id, another client may have written the bytes.
         if !has_id && found != sent.md5 {
             return Ok(false);
         }

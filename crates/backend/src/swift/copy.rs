@@ -134,7 +134,7 @@ impl SwiftStore {
     /// The ETag of a copy whose response has none, according to its HEAD.
     ///
     /// # Errors
-    /// [`Io`](Reason::Io) if it is not that of the source: another client has written the key.
+    /// [`Io`](Reason::Io) if it is not the ETag of the source: another client has written the key.
     async fn find_copied_etag(&self, context: &Context, to: &Address, native: &ETag) -> Result<ETag> {
         let name = names::object(to.key.as_str())?;
         let head = self.send_and_drain(context, &Call::object(Method::HEAD, &to.bucket, &name)).await?;

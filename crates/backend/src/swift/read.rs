@@ -166,8 +166,8 @@ impl SwiftStore {
         check_empty(head.info.size, range)
     }
 
-    /// The length of the body of a response to GET without `Content-Length`, as from a proxy: that of its range, or of the
-    /// HEAD with the same ETag. Reads the end of an empty body.
+    /// The length of the body of a response to GET without `Content-Length`, as from a proxy: the length of its range, or
+    /// the one in a HEAD with the same ETag. Reads the end of an empty body.
     ///
     /// # Errors
     /// [`Io`](Reason::Io) if the object has been replaced since the GET.

@@ -77,7 +77,7 @@ struct FreeBlocks {
     count: u32,
 }
 
-/// A frame in which nothing is allocated for now, also not in blocks that are freed in the meantime.
+/// A frame in which nothing is allocated for now, also not in blocks that are freed while it is closed.
 #[derive(Debug, Clone, Copy)]
 struct ClosedFrame {
     frame: u32,

@@ -65,7 +65,7 @@ impl Disk {
         let Some(bytes) = self.read_space(Space::at_frame(frame, WHOLE_FRAME)) else { return false };
         let found = self.extents_of(frame, &bytes);
         let Some(plan) = self.state.lock().plan_moves(frame, size, &found, self) else { return false };
-        // What was read before the plan may have been replaced in the same blocks since.
+        // Extents that were read before the plan may have been replaced in the same blocks since.
         let copied = if plan.moves.is_empty() { Vec::new() } else { self.copy_extents(&plan) };
         self.state.lock().finish_moves(&plan, &copied)
     }

@@ -13,7 +13,7 @@ use super::{Capacity, Entries, Entry, EvictionPolicy, Slot};
 ///
 /// With policies for classes, the order in which classes lose entries is chosen in the same way: that of the declared
 /// priorities, that of the observed reuse of classes and sizes, that of sizes alone, or none. Labels that predict nothing,
-/// or the contrary, are obeyed only until their misses have cost more than those of no labels. A class without reuse has no
+/// or the contrary, are obeyed only until their misses have cost more than misses without labels. A class without reuse has no
 /// precedence over a labelled one that is reused. Classes that are ranked by reuse
 /// ([`ClassPolicies::rank_by_reuse`]) have no declared priority: among the declared ones they take the rank that they earn.
 #[derive(Debug)]

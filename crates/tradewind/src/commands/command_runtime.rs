@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 use tradewind_core::threads::{require_threads, startable_threads, thread_error};
 
-/// Threads beside the workers: those of a local store, of standard input and output, and a first dozen for files.
+/// Threads beside the workers: for a local store, for standard input and output, and a first dozen for files.
 const OTHER_THREADS: usize = 24;
 /// A worker, a thread that may block, and one for standard input or output.
 const MIN_THREADS: usize = 3;

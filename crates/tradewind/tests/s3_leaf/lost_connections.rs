@@ -1,5 +1,5 @@
-//! A failover of the service that breaks all connections at once: at most one request fails by it, whatever the number of
-//! idle connections.
+//! A failover of the service that breaks all connections at once: at most one request fails by it,
+//! however many connections are idle.
 
 #[path = "lost_connections/lossy_relay.rs"]
 mod lossy_relay;
@@ -182,7 +182,7 @@ async fn stream_reuses_no_connection_that_was_idle_for_long() {
     futures::future::join_all(cases().map(case)).await;
 }
 
-/// The head of the response has shown that the connection works: the fault is that of this object.
+/// The head of the response has shown that the connection works: this object is at fault.
 #[tokio::test(flavor = "multi_thread")]
 async fn response_that_breaks_midway_ends_no_other_connection() {
     for key in ["stalled", "truncated"] {

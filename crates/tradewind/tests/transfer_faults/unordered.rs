@@ -55,6 +55,11 @@ fn listings_copies_and_removals_see_every_key() {
         let mut expected = keys.clone();
         expected.sort();
         assert_eq!(names, expected, "{habit:?}");
+        for key in &keys {
+            let stated = caller.run_ok(&["stat", &format!("s3://bucket/{key}")]);
+            assert!(stated.contains(key), "{habit:?}: {stated}");
+            assert_eq!(caller.run_ok(&["cat", &format!("s3://bucket/{key}")]), *key, "{habit:?}");
+        }
         caller.run_ok(&["cp", "-r", "s3://bucket", "there"]);
         assert_eq!(files(&caller), file_names(&keys), "{habit:?}");
         caller.run_ok(&["rm", "-r", "s3://bucket"]);

@@ -3,7 +3,7 @@
 //!
 //! An operation that fails on each connection, such as a listing that always takes too long, would otherwise close all
 //! connections again and again. So an operation ends a generation of connections only once until it gets a response. And a
-//! time-out is no failover if a connection of the same age has brought a response in the meantime.
+//! time-out is no failover if a connection of the same age has brought a response while the request waited.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -58,7 +58,7 @@ pub(super) struct RequestLimits {
     pub outages: WaitedOutages,
 }
 
-/// The failures of a service that may pass soon, as those of a store: it restarts, or throttles.
+/// The failures of a service that may pass soon: it restarts, or throttles. A store's outages are waited out alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitedOutages {
     /// None: the user has set the number of attempts.
