@@ -25,7 +25,7 @@ use crate::Item;
 use crate::checkpoint::JournalCheckpoint;
 use crate::class_rules::{ClassRules, ClassifiedObject};
 use crate::endpoint::Endpoint;
-use crate::files::{Directory, FileSource, Links, NewFile, ObjectVersion, lacks_descriptors};
+use crate::files::{Directory, FileOptions, FileSource, Links, NewFile, ObjectVersion, lacks_descriptors};
 use crate::journal::{Journal, JournalDirectory};
 use crate::merge::Action;
 use crate::names::{is_folder_marker, key_to_path, marker_to_path, path_to_key};
@@ -421,12 +421,13 @@ impl Copier {
     ) -> Result<u64> {
         let source = FileSource::open(&from.tree()?, name, links, Arc::default())?;
         let path = key_to_path(to_name)?;
-        let (size, progress, is_private) = (source.size(), self.progress.clone(), self.preserves_attributes);
-        let mut file = if source.has_holes() {
-            to.create_file_with_holes(&path, size, progress, is_private)?
-        } else {
-            to.create_file(&path, size, progress, is_private)?
+        let options = FileOptions {
+            size: source.size(),
+            is_private: self.preserves_attributes,
+            needs_name: false,
+            has_holes: source.has_holes(),
         };
+        let mut file = to.create_with(&path, self.progress.clone(), &options)?;
         let attributes = if self.preserves_attributes {
             source.attributes()
         } else {

@@ -10,6 +10,7 @@ mod replaced;
 mod source;
 mod tree;
 
+pub(crate) use directory::FileOptions;
 pub use directory::{Directory, ObjectVersion};
 pub(crate) use find::{Entry, entries, is_unfinished};
 pub use find::{Links, find, find_below};

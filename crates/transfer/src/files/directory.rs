@@ -167,19 +167,8 @@ impl Directory {
         self.create_with(relative, progress, &options)
     }
 
-    /// Like [`create_file`](Self::create_file), for a file with holes: no space is reserved for it.
-    pub(crate) fn create_file_with_holes(
-        &self,
-        relative: &Path,
-        size: u64,
-        progress: Arc<Progress>,
-        is_private: bool,
-    ) -> Result<NewFile> {
-        let options = FileOptions { size, is_private, needs_name: false, has_holes: true };
-        self.create_with(relative, progress, &options)
-    }
-
-    fn create_with(
+    /// Starts a file at a path relative to the directory.
+    pub(crate) fn create_with(
         &self,
         relative: &Path,
         progress: Arc<Progress>,
@@ -349,13 +338,14 @@ pub struct ObjectVersion<'a> {
 }
 
 /// The properties of a file to create.
-struct FileOptions {
-    size: u64,
-    is_private: bool,
+pub(crate) struct FileOptions {
+    pub size: u64,
+    /// If set, only its owner can access the file until it is finished.
+    pub is_private: bool,
     /// If set, the file has a name from the start, so that another transfer can resume it.
-    needs_name: bool,
+    pub needs_name: bool,
     /// If set, no space is reserved.
-    has_holes: bool,
+    pub has_holes: bool,
 }
 
 /// The name of a recorded unfinished file, in the directory of its destination. Earlier versions recorded a full path.
